@@ -75,7 +75,7 @@ class Measure(Message):
 class Timeouts(Message):
     """Wall limits; the worker enforces its own, the scheduler all of them."""
 
-    queue_s: Seconds = 600.0
+    queue_s: Seconds = 43_200.0
     fetch_s: Seconds = 300.0
     load_s: Seconds = 60.0
     run_s: Seconds = 300.0

@@ -235,7 +235,7 @@ class MeasureFields(FilePart):
 class CampaignLimits(FilePart):
     """How long each stage may take; whatever runs longer is stopped."""
 
-    queue: Duration = 600.0
+    queue: Duration = 43_200.0
     """Waiting for a place on a device, as long as no task with the same needs gets one."""
     fetch: Duration = 300.0
     load: Duration = 60.0

@@ -162,7 +162,7 @@ measure:
 
 # replicas: 2                          # run each task on so many devices of one class, and compare what they found
 # priority: 50                         # 0 to 100, higher goes first
-# timeouts: {{queue: 10m, fetch: 5m, load: 1m, run: 5m, campaign: 2h}}
+# timeouts: {{queue: 12h, fetch: 5m, load: 1m, run: 5m, campaign: 2h}}
 # retry: {{attempts: 3, backoff: 5s}}
 """
 

@@ -14,11 +14,10 @@ import typer
 from protocol.errors import CampaignError, NotPermitted, ResourceError
 from scheduler.cli import completion
 from scheduler.cli.options import CAMPAIGNS, AsJson, Gates, duration_option, follow, gates_of, keeper, opened
-from scheduler.output.terminal import local_time
 from swarm.base.home import Home
 from swarm.base.screen import print_json
 from swarm.base.text import count, safe_text
-from swarm.base.units import DAY_S
+from swarm.base.units import DAY_S, local_time
 
 if TYPE_CHECKING:
     from scheduler.adoption.remote import CurrentLeader, RemoteView

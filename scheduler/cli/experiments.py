@@ -32,9 +32,10 @@ from scheduler.cli.options import (
     opened,
     print_campaign,
 )
-from scheduler.output.terminal import local_time, number, print_lines, show_figure, show_interval, table
+from scheduler.output.terminal import number, print_lines, show_figure, show_interval, table
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import safe_text
+from swarm.base.units import local_time
 
 if TYPE_CHECKING:
     from scheduler.campaign.model import Schedule

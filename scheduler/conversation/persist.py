@@ -89,7 +89,7 @@ class Receipt(Protocol):
 class TaskStore(Protocol):
     def cancel_requests(self) -> Sequence[str]: ...
 
-    def set_notes(self, notes: Sequence[tuple[str, str]]) -> None: ...
+    def set_wait_reason(self, tasks: Sequence[str], words: str) -> None: ...
 
 
 class CampaignStore(Protocol):
@@ -135,9 +135,11 @@ class CommandWriter:
 
     def write_notes(self) -> None:
         """Store some of the notes: there may be one for each of very many tasks."""
-        some = [(task, self.notes.pop(task)) for task in tuple(islice(self.notes, MAX_NOTES))]
-        if some:
-            self.store.tasks.set_notes(some)
+        tasks_by_words: dict[str, list[str]] = {}
+        for task in tuple(islice(self.notes, MAX_NOTES)):
+            tasks_by_words.setdefault(self.notes.pop(task), []).append(task)
+        for words, tasks in tasks_by_words.items():
+            self.store.tasks.set_wait_reason(tasks, words)
 
     def write(self, commands: Sequence[Command]) -> None:
         """Intents that follow each other are written together; whatever else moves a task finds there what was decided before it."""

@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Final
 
 from protocol.messages.work import MAX_PREEMPTIONS
-from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.attempt import TaskEvent
 from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, RecordWaitReason
-from scheduler.core.explain import why_untrusted
+from scheduler.core.explain import listed, why_untrusted, why_waiting
 from scheduler.core.ranking import WorkerView, choose, most_proven
 from scheduler.core.run_times import FETCH_RATE
 from scheduler.core.state import LEASED, Attempt, RequirementGroup, State, TaskEntry
@@ -84,7 +84,7 @@ class Allocator:
                     able = {peer: view for peer, view in able.items() if view.space() > 0}
                     changed = {peer: view for peer, view in changed.items() if view.space() > 0}
             if whole:
-                commands += self._explain_wait(group, serving)
+                commands += self._explain_wait(group, serving, now)
         for group in state.ranked if whole else ():
             if group.queued and not group.pending:  # an idle worker may take what waits at a busy one
                 commands += self._look(group, stale, now)
@@ -227,12 +227,14 @@ class Allocator:
     def candidates(
         self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView], now: float
     ) -> list[WorkerView]:
-        """Those of `serving` that may have the task: no device of a replica of it (and where strangers are admitted, none that the same
-        root answers for), and none that has tried it while another that has not can be had, even a busy one, or before the backoff is over.
+        """Those of `serving` that may have the task: none where its model is set aside, no device of a replica of it (and where strangers
+        are admitted, none that the same root answers for), and none that has tried it while another that has not can be had, even a busy
+        one, or before the backoff is over.
         """
+        serving = [view for view in serving if not view.avoids(entry.model_key, now)]
         if not (entry.tried or entry.replica_set):
             return serving
-        taken = self.taken(entry)
+        taken = self._state.taken(entry)
         apart = self._state.apart
         serving = [view for view in serving if taken.isdisjoint(apart(group, view))]
         if not entry.tried:
@@ -247,9 +249,14 @@ class Allocator:
         others = (self._state.workers[peer] for peer in group.fits - entry.tried)
         return (
             fresh
-            if any(view.hopeful() and taken.isdisjoint(apart(group, view)) for view in others)
+            if any(self._soon(view, entry, now) and taken.isdisjoint(apart(group, view)) for view in others)
             else serving
         )
+
+    @staticmethod
+    def _soon(view: WorkerView, entry: TaskEntry, now: float) -> bool:
+        """Whether a worker can be expected to take this task soon."""
+        return view.hopeful() and not view.avoids(entry.model_key, now)
 
     def _strangers_had_it(self, entry: TaskEntry, group: RequirementGroup) -> bool:
         """Whether as many strangers have tried the task as it has tries, while a trusted worker has not."""
@@ -258,22 +265,6 @@ class Allocator:
         strangers = sum(self._state.trust_in(group, peer).stranger for peer in entry.tried)
         attempts = self._state.campaign_of(entry).limits.attempts
         return strangers >= attempts and self._state.trusted_may_try(entry)
-
-    def taken(self, entry: TaskEntry) -> set[str]:
-        """Devices that other replicas of the task are at, or have their result from; and who answers for these (`State.apart`)."""
-        state, taken = self._state, set[str]()
-        group = state.groups[entry.group]
-        for task in state.replicas.get(entry.replica_set, ()) if entry.replica_set else ():
-            other = state.tasks[task]
-            if other is entry:
-                continue
-            for each in other.attempts():
-                taken |= state.apart(group, state.worker(each.worker))
-            if other.state is TaskState.SUCCEEDED:
-                taken.add(other.ran_on)
-                if other.worker is not None:  # its device was perhaps not known when the result came
-                    taken |= state.apart(group, state.worker(other.worker))
-        return taken
 
     def commit(self, entry: TaskEntry, view: WorkerView, now: float, *, hedge: bool = False) -> CommitTo:
         """Ask this worker to take the task, as its current attempt or as a hedge."""
@@ -309,7 +300,9 @@ class Allocator:
 
     # -- why tasks wait -----------------------------------------------------------------------------------------------------------------
 
-    def _explain_wait(self, group: RequirementGroup, serving: Mapping[str, WorkerView]) -> list[Command]:
+    def _explain_wait(
+        self, group: RequirementGroup, serving: Mapping[str, WorkerView], now: float
+    ) -> list[Command]:
         """Why no task of the group has a worker: once for each new reason."""
         words, workers = "", self._state.workers
         if not group.pending:
@@ -322,16 +315,27 @@ class Allocator:
             elif group.searched_at is not None and not group.searching:
                 words = why_untrusted(group.untrusted) if group.untrusted else "no device that fits is up yet"
         else:
-            taken = self.taken(self._state.tasks[next(iter(group.pending))])
+            taken = self._state.taken(self._state.tasks[next(iter(group.pending))])
             if taken and not any(
                 taken.isdisjoint(self._state.apart(group, workers[peer])) for peer in group.fits
             ):
                 free = any(self._state.device_of(workers[peer]) not in taken for peer in group.fits)
                 words = ROOTS_WAIT if free else REPLICAS_WAIT
-        if not words or words == group.wait_reason:
+            else:
+                words = self._why_aside(group, serving, now)
+        if words == group.wait_reason:
             return []
         group.wait_reason = words
         return [RecordWaitReason(tuple(group.pending), words)]
+
+    def _why_aside(self, group: RequirementGroup, serving: Mapping[str, WorkerView], now: float) -> str:
+        """That the model of the next task is set aside wherever it could go now; empty: it is not."""
+        task = self._state.tasks[next(iter(group.pending))]
+        views = [serving[peer] for peer in sorted(group.fits) if peer in serving]
+        if not all(view.avoids(task.model_key, now) for view in views):
+            return ""
+        names = listed([view.device or view.peer[-8:] for view in views], ", ")
+        return f"{task.task.model.name} is set aside after quick failures on {names}"
 
     def _clash(self, group: RequirementGroup) -> str:
         """That a worker claims the device that the group names, and is not it; empty: none does."""
@@ -354,23 +358,3 @@ def _due(view: WorkerView, now: float) -> bool:
 def _probe(view: WorkerView) -> ProbeWorker:
     view.probing = True
     return ProbeWorker(view.peer)
-
-
-def why_waiting(fits: list[WorkerView]) -> str:
-    """What the workers that fit say. Of those that cannot be reached only that: a live line has no space for addresses."""
-    gone = [view.device or view.peer[-8:] for view in fits if view.unreachable]
-    reasons = [
-        f"{view.device or view.peer[-8:]}: {view.why_aside or view.why}"
-        for view in fits
-        if (view.why_aside or view.why) and not view.unreachable
-    ]
-    words = [_first(reasons, "; ")] if reasons else []
-    if gone:
-        words.append(f"{_first(gone, ', ')} {'is' if len(gone) == 1 else 'are'} gone")
-    if gone and not reasons:
-        words.append("waiting for a device")
-    return "; ".join(words)
-
-
-def _first(texts: list[str], separator: str) -> str:
-    return separator.join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")

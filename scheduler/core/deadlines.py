@@ -74,7 +74,7 @@ class Deadlines:
         given up for an idle one.
         """
         state, model = self._state, entry.task.model
-        group, taken = state.groups[entry.group], self._allocator.taken(entry)
+        group, taken = state.groups[entry.group], self._state.taken(entry)
         waits = entry.hedge is not None and not entry.runs(entry.hedge)
         taken |= {state.device_of(state.worker(attempt.worker)) for attempt in entry.attempts()}
         fitting = [

@@ -17,7 +17,7 @@ from protocol.values.match import ClauseMatch, ClauseState, match, match_clause
 from protocol.values.requirement import Clause, Of, Op, Requirement, attribute_of
 from protocol.words import Reason
 from results.row.simulated import shown_name
-from scheduler.core.ranking import RESTING, WorkerView
+from scheduler.core.ranking import WorkerView
 from swarm.base.text import count, safe_text
 
 _AT_LEAST: Final = (Op.GE, Op.GT)
@@ -26,6 +26,7 @@ ADVICE: Final = "; its owner can: sark-node join --allow"
 """Where a worker's refusal continues with advice that is given once for all of them."""
 
 
+REPLICAS_DONE: Final = "its other replicas have their results from every device that fits, and each replica needs a device of its own"
 LACKS_SIBLING: Final = "join another device of that class, or ask for fewer replicas"
 """Advice for a replica that has no device of its own."""
 
@@ -112,23 +113,20 @@ def why_none(
     scheduler: str,
     untrusted: Sequence[Advert] = (),
 ) -> tuple[Reason, str]:
-    """Why tasks found no worker in time: none fits, or those that fit refuse, cannot be reached, or are not trusted.
+    """Why no worker could ever run these tasks: none fits, or those that fit refuse, or are not trusted, or have run their replicas.
 
     `scheduler`: its peer id, for the advice to owners, given once below what each worker says. `untrusted`: devices that fit, of those that
     the campaign does not admit.
     """
     refusing = [view for view in fits if view.refused is not None]
-    away = [view for view in fits if view.refused is None]
-    resting = [view for view in away if view.unreachable == 0 and view.state in RESTING]
+    if len(refusing) < len(fits):
+        return Reason.GAVE_UP, REPLICAS_DONE
     if refusing:
         reason = refusing[0].refused or Reason.NOT_ALLOWED
         hint = ""
         if reason is Reason.NOT_ALLOWED:
             hint = f"\nTheir owners must allow this scheduler: sark-node join --allow {scheduler}"
         return reason, f"refused by {len(refusing)} of {_fitting(fits)}: {_words(refusing)}{hint}"
-    if away:
-        what = "takes work now" if len(resting) == len(away) else "could be reached"
-        return Reason.GAVE_UP, f"{_fitting(away)}, none {what}: {_words(away)}"
     refusals = list(declined)
     if refusals:
         return Reason.DOES_NOT_FIT, f"every device that was asked said no: {'; '.join(refusals[:3])}"
@@ -157,3 +155,24 @@ def _words(views: Sequence[WorkerView]) -> str:
         safe_text(f"{view.device or view.peer} says {view.why.partition(ADVICE)[0]}") for view in views[:3]
     ]
     return "; ".join(words) + (f" and {len(views) - 3} more" if len(views) > 3 else "")
+
+
+def why_waiting(fits: list[WorkerView]) -> str:
+    """What the workers that fit say. Of those that cannot be reached only that: a live line has no space for addresses."""
+    gone = [view.device or view.peer[-8:] for view in fits if view.unreachable]
+    reasons = [
+        f"{view.device or view.peer[-8:]}: {view.why_aside or view.why}"
+        for view in fits
+        if (view.why_aside or view.why) and not view.unreachable
+    ]
+    words = [listed(reasons, "; ")] if reasons else []
+    if gone:
+        words.append(f"{listed(gone, ', ')} {'is' if len(gone) == 1 else 'are'} gone")
+    if gone and not reasons:
+        words.append("waiting for a device")
+    return "; ".join(words)
+
+
+def listed(texts: list[str], separator: str) -> str:
+    """The first three, and how many more there are."""
+    return separator.join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")

@@ -95,7 +95,7 @@ class Failures:
         """Whether another device may do better."""
         doubted = {self._state.device_of(self._state.worker(other)) for other in entry.doubted | {peer}}
         views = (self._state.worker(other) for other in self._state.groups[entry.group].fits)
-        return any(view.hopeful() and self._state.device_of(view) not in doubted for view in views)
+        return any(view.could_run() and self._state.device_of(view) not in doubted for view in views)
 
     def _preempted(self, entry: TaskEntry) -> str:
         priority = None if entry.current is None else entry.current.yields_to
@@ -108,7 +108,7 @@ class Failures:
         """Whether a task that failed at `peer` is tried again."""
         tries = entry.tries + 1
         fits = self._state.groups[entry.group].fits
-        others = any(each != peer and self._state.worker(each).hopeful() for each in fits)
+        others = any(each != peer and self._state.worker(each).could_run() for each in fits)
         if reason in LIMITS and (len(entry.limits | {peer}) >= 2 or not others):
             return TaskEvent.FAIL, reason, detail
         if tries >= self._state.campaign_of(entry).limits.attempts or entry.last >= MAX_ATTEMPTS:
@@ -131,7 +131,7 @@ class Failures:
                 if attempt.started_at is not None:
                     view.add_duration(now - attempt.started_at)
                     state.run_times.add(entry.task, view.peer, now - attempt.started_at)
-                view.forget_failures()
+                view.forget_failures(entry.model_key)
                 view.warm.add(entry.task.model.sha256)
                 state.evidence(entry).good = True
             else:
@@ -197,11 +197,11 @@ class Failures:
         view, commands = self._state.worker(attempt.worker), list[Command]()
         if event is TaskEvent.DISCOUNT:  # what it says of the model is not evidence
             entry.doubted.add(view.peer)
-            return self._blame(view, attempt, reason, now)
+            return self._blame(entry, attempt, reason, now)
         if event not in (TaskEvent.RETRY, TaskEvent.FAIL) or entry.outcome is not None:
             return []
         if self._is_its_fault(entry, view, reason, permanent=permanent):
-            commands = self._blame(view, attempt, reason, now)
+            commands = self._blame(entry, attempt, reason, now, permanent=permanent)
         if permanent or reason in _DEVICES:
             entry.doubted.add(view.peer)
         return commands
@@ -222,10 +222,43 @@ class Failures:
         evidence.broken.add(self._state.device_of(view))
         return hope and not self._agreed(entry, view.peer) and (first or evidence.good)
 
-    def _blame(self, view: WorkerView, attempt: Attempt, reason: Reason | None, now: float) -> list[Command]:
+    def _blame(
+        self,
+        entry: TaskEntry,
+        attempt: Attempt,
+        reason: Reason | None,
+        now: float,
+        *,
+        permanent: bool = False,
+    ) -> list[Command]:
+        """Count a quick failure: against the worker if it is the worker's own, else against the model at this worker, and the first one of
+        each model against the worker too.
+        """
         if reason in _BLAMELESS or now - attempt.since > QUICK_S:
             return []
-        return self.count_failure(view, f"quick failures, the last one {reason}", now)
+        state, view, model = self._state, self._state.worker(attempt.worker), entry.model_key
+        words = f"quick failures, the last one {reason}"
+        if reason is Reason.BAD_REQUEST:
+            return self.count_failure(view, words, now)
+        if reason in _DEVICES or permanent:
+            return self.count_failure(view, words, now) if state.others_serve(entry, view.peer) else []
+        first = view.add_model_failure(model, now)
+        if not state.others_serve(entry, view.peer):
+            return []
+        if first and (commands := self.count_failure(view, words, now)):
+            return commands
+        seconds = view.set_model_aside(model, now)
+        if seconds is None:
+            return []
+        fields: dict[str, str | int | float] = {
+            "peer": view.peer,
+            "device": view.device,
+            "model": entry.task.model.name,
+            "unit": entry.task.unit,
+            "seconds": seconds,
+            "why": words,
+        }
+        return [RecordEvent((entry.task.campaign,), "model.set-aside", fields)]
 
     def count_failure(
         self,
@@ -306,7 +339,7 @@ class Failures:
         """This attempt is lost. `goes_on`: its run may go on."""
         commands: list[Command] = []
         if reason is Reason.BAD_REQUEST and entry.counts(attempt):  # what it sent was no result
-            commands = self._blame(self._state.worker(attempt.worker), attempt, reason, now)
+            commands = self._blame(entry, attempt, reason, now)
         event = TaskEvent.LOSE
         if attempt is entry.hedge:
             end = event if entry.runs(attempt) else TaskEvent.REFUSE

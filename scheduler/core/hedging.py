@@ -100,10 +100,7 @@ class Hedging:
             and self._state.admits(group, view.peer)
             and (view.peer not in entry.tried or now >= entry.not_before + ELSEWHERE_S)
             and entry.at(view.peer) is None
-            and (
-                not entry.replica_set
-                or self._allocator.taken(entry).isdisjoint(self._state.apart(group, view))
-            )
+            and (not entry.replica_set or self._state.taken(entry).isdisjoint(self._state.apart(group, view)))
         )
 
     def _waits_behind(self, entry: TaskEntry, now: float) -> bool:

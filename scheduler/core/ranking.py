@@ -3,8 +3,9 @@
 Idle devices come first. Of two drawn at random the one that would start sooner is taken, so that schedulers that know the same do not all
 choose the same device. A device that has the model starts sooner by the time of a fetch.
 
-A worker that fails quickly and often, or takes work and falls silent, is set aside for 30 s, then twice as long each time, up to 600 s; a
-result resets that.
+A worker that takes work and falls silent, or on which one model after another fails quickly, is set aside for 30 s, then twice as long each
+time, up to 600 s; a result resets that. A model that fails quickly again and again on one worker is set aside on that worker alone. Failed
+runs set nothing aside where no other worker could do better.
 """
 
 from __future__ import annotations
@@ -34,6 +35,21 @@ ASIDE_MOST_S: Final = 600.0
 BACKOFF_MOST_S: Final = 30.0
 RESTING: Final = (WorkerState.FAULTY, WorkerState.DRAINING)
 _SERVING: Final = (WorkerState.ACTIVE, WorkerState.BUSY, WorkerState.CLEANUP)
+
+
+ModelKey = tuple[str, str]
+"""A model's hash and the unit that it runs on."""
+
+
+@dataclass(slots=True)
+class ModelFailures:
+    """Quick failures of one model at one worker."""
+
+    at: list[float] = field(default_factory=list)
+    counted: bool = False
+    """One of them counts against the worker."""
+    asides: int = 0
+    aside_until: float = 0.0
 
 
 @dataclass(slots=True)
@@ -78,6 +94,8 @@ class WorkerView:
     depth: int = LEAST_AHEAD
     """Tasks to keep there, including the running one."""
     failures: list[float] = field(default_factory=list)
+    failed_models: dict[ModelKey, ModelFailures] = field(default_factory=dict)
+    """Models with quick failures here since the last result."""
     aside_until: float = 0.0
     asides: int = 0
     why_aside: str = ""
@@ -94,8 +112,14 @@ class WorkerView:
         )
 
     def hopeful(self) -> bool:
-        """Whether it may be given work now or later: it answers, does not refuse, and is neither faulty nor draining."""
-        return self.refused is None and self.unreachable == 0 and self.state not in RESTING
+        """Whether it may be given work soon: it answers, does not refuse, and is neither faulty nor draining."""
+        return self.could_run() and self.unreachable == 0 and self.state not in RESTING
+
+    def could_run(self) -> bool:
+        """Whether it could still run something, now or when it is back: it does not refuse this scheduler. It may be busy, set aside,
+        paused by its owner, in quiet hours, restarting or out of sight.
+        """
+        return self.refused is None
 
     def space(self) -> int:
         """How many more tasks to hand it now."""
@@ -134,10 +158,38 @@ class WorkerView:
         self.backoff_s = max(seconds, min(BACKOFF_MOST_S, 2 * self.backoff_s))
         self.retry_at = now + self.backoff_s
 
-    def forget_failures(self) -> None:
-        """A result came."""
+    def forget_failures(self, model: ModelKey) -> None:
+        """A result of that model came."""
         self.failures.clear()
         self.asides = 0
+        for key, failed in list(self.failed_models.items()):
+            if key == model:
+                del self.failed_models[key]
+            else:
+                failed.counted = False
+
+    def add_model_failure(self, model: ModelKey, now: float) -> bool:
+        """Count a quick failure of a model. True: it is the model's first one since a result came, and so may be the worker's fault."""
+        failed = self.failed_models.setdefault(model, ModelFailures())
+        failed.at = [at for at in failed.at if now - at < WINDOW_S] + [now]
+        first, failed.counted = not failed.counted, True
+        return first
+
+    def set_model_aside(self, model: ModelKey, now: float) -> float | None:
+        """Set a model aside here, if it failed quickly too often. Gives for how many seconds."""
+        failed = self.failed_models.get(model)
+        if failed is None or len(failed.at) < QUICK_FAILURES or now < failed.aside_until:
+            return None
+        failed.at.clear()
+        seconds = min(ASIDE_MOST_S, ASIDE_S * 2.0**failed.asides)
+        failed.asides += 1
+        failed.aside_until = now + seconds
+        return seconds
+
+    def avoids(self, model: ModelKey, now: float) -> bool:
+        """Whether the model is set aside here."""
+        failed = self.failed_models.get(model)
+        return failed is not None and now < failed.aside_until
 
     def add_failure(
         self, now: float, what: str, *, silent: bool = False, once: bool = False, double: bool = False

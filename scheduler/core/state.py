@@ -30,7 +30,7 @@ from protocol.wire.table import final, step
 from protocol.words import Reason
 from results.row.stats import MAX_LAUNCHES
 from scheduler.core.commands import Command, EndCampaign, QueuePosition
-from scheduler.core.ranking import WorkerView
+from scheduler.core.ranking import ModelKey, WorkerView
 from scheduler.core.retry import retry_delay_s
 from scheduler.core.run_times import RunTimes, deadline
 from scheduler.core.stops import OwedStops
@@ -161,6 +161,8 @@ class TaskEntry:
     """Workers where it hit the time or the memory limit."""
     doubted: set[str] = field(default_factory=set)
     """Workers where it failed in a way that another try there would not change."""
+    yields: bool = False
+    """It failed, or was lost more than once: tasks that nobody has tried go first."""
     preempted: int = 0
     last: int = 0
     """Highest attempt number so far."""
@@ -189,6 +191,10 @@ class TaskEntry:
     @property
     def id(self) -> str:
         return self.task.task
+
+    @property
+    def model_key(self) -> ModelKey:
+        return self.task.model.sha256, self.task.unit
 
     @property
     def live(self) -> bool:
@@ -297,7 +303,7 @@ class RequirementGroup:
     without_model: dict[str, None] = field(default_factory=dict)
     """Tasks that would be pending if their model were here."""
     pending: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    """Tasks that were tried before come first."""
+    """Tasks that were asked for in vain come first, those that failed come last."""
     queued: dict[str, None] = field(default_factory=dict)
     leased: int = 0
     tasks: list[str] = field(default_factory=list)
@@ -502,7 +508,7 @@ class State:
                     attempt.since = attempt.leased_at = now
                 self.watch(entry)
             elif entry.tries:  # how much of its backoff has passed is unknown
-                entry.not_before = now + retry_delay_s(limits.backoff_s, entry.tries)
+                entry.not_before = now + self._delay_s(entry, now)
         self.unsettled = True
         self.ranked = sorted(
             self.groups.values(), key=lambda group: -self.campaigns[group.campaign].limits.priority
@@ -541,6 +547,33 @@ class State:
         marks = {self.device_of(view)}
         return marks | {self.root_of(group, view.peer)} if group.trust.anyone else marks
 
+    def taken(self, entry: TaskEntry, *, for_good: bool = False) -> set[str]:
+        """Devices that other replicas of the task are at, or have their result from; and who answers for these (`apart`). `for_good`: only
+        those with a result.
+        """
+        taken = set[str]()
+        group = self.groups[entry.group]
+        for task in self.replicas.get(entry.replica_set, ()) if entry.replica_set else ():
+            other = self.tasks[task]
+            if other is entry:
+                continue
+            for each in () if for_good else other.attempts():
+                taken |= self.apart(group, self.worker(each.worker))
+            if other.state is TaskState.SUCCEEDED:
+                taken.add(other.ran_on)
+                if other.worker is not None:  # its device was perhaps not known when the result came
+                    taken |= self.apart(group, self.worker(other.worker))
+        return taken
+
+    def could_run(self, group: RequirementGroup) -> bool:
+        """Whether a worker could still run one of the group's pending tasks, now or when it is back."""
+        views = [view for view in map(self.worker, group.fits) if view.could_run()]
+        if not views or not any(self.tasks[task].replica_set for task in group.pending):
+            return bool(views)
+        marks = [self.apart(group, view) for view in views]
+        taken = (self.taken(self.tasks[task], for_good=True) for task in group.pending)
+        return any(any(gone.isdisjoint(each) for each in marks) for gone in taken)
+
     def root_of(self, group: RequirementGroup, peer: str) -> str:
         """Who answers for a worker."""
         trust = self.trust_in(group, peer)
@@ -553,12 +586,16 @@ class State:
         return group.trust.judge(peer, self.trust_of(peer))
 
     def trusted_may_try(self, entry: TaskEntry) -> bool:
-        """Whether a worker that is no stranger fits, has not tried the task and may come to serve."""
+        """Whether a worker that is no stranger fits, has not tried the task and could still run it."""
         group = self.groups[entry.group]
         return any(
-            self.workers[peer].hopeful() and not self.trust_in(group, peer).stranger
+            self.workers[peer].could_run() and not self.trust_in(group, peer).stranger
             for peer in group.fits - entry.tried
         )
+
+    def others_serve(self, entry: TaskEntry, peer: str) -> bool:
+        """Whether a worker beside this one can be expected to take the task soon."""
+        return any(each != peer and self.workers[each].hopeful() for each in self.groups[entry.group].fits)
 
     def admits(self, group: RequirementGroup, peer: str) -> bool:
         """Whether a worker may have the group's tasks and models, now. One that claims the device id of another key has no task for which
@@ -622,7 +659,9 @@ class State:
         elif state is TaskState.PENDING and by > 0:
             group.without_model.pop(entry.id, None)
             group.pending[entry.id] = None
-            if entry.last:  # it has waited longer than those that nobody was asked to take
+            if (
+                entry.last and not entry.yields
+            ):  # it has waited longer than those that nobody was asked to take
                 group.pending.move_to_end(entry.id, last=False)
             self.reopened[group.id] = None
         elif state is TaskState.PENDING:
@@ -679,19 +718,22 @@ class State:
     def end_attempt(self, entry: TaskEntry, event: TaskEvent, reason: Reason | None, now: float) -> None:
         """Move a task without a hedge out of its attempt, or end a pending one."""
         before, peer = entry.state, entry.worker
-        self.move(entry, event)
         if before is not TaskState.PENDING and peer is not None:
-            self.release(peer, entry.id)
             if event in (TaskEvent.RETRY, TaskEvent.LOSE):
                 entry.tries += 1
                 entry.tried.add(peer)
+                entry.yields = event is TaskEvent.RETRY or entry.tries > 1
                 if reason in LIMITS:
                     entry.limits.add(peer)
-                entry.not_before = now + retry_delay_s(self.campaign_of(entry).limits.backoff_s, entry.tries)
+                entry.not_before = now + self._delay_s(entry, now)
             elif event is TaskEvent.PREEMPT:
                 entry.preempted += 1
             elif event is TaskEvent.DISCOUNT:
                 entry.tried.add(peer)
+                entry.yields = True
+        self.move(entry, event)
+        if before is not TaskState.PENDING and peer is not None:
+            self.release(peer, entry.id)
             if before in LEASED:
                 group = self.groups[entry.group]
                 group.moved_at = max(group.moved_at, now)
@@ -701,6 +743,11 @@ class State:
         self.campaign_of(entry).open -= 1
         if event is TaskEvent.SUCCEED and peer is not None and not entry.ran_on:
             entry.ran_on = self.device_of(self.worker(peer))
+
+    def _delay_s(self, entry: TaskEntry, now: float) -> float:
+        limits = self.campaign_of(entry).limits
+        left_s = math.inf if limits.ends_at is None else limits.ends_at - now
+        return retry_delay_s(limits.backoff_s, entry.tries, left_s)
 
     @staticmethod
     def end_if_done(campaign: CampaignRun) -> list[Command]:

@@ -7,8 +7,10 @@ from typing import Final
 from protocol.values.attempt import AttemptEvent, AttemptStatus, TaskEvent
 from protocol.words import Reason
 from scheduler.core.commands import Command, Explain, RecordEvent
+from scheduler.core.explain import why_waiting
 from scheduler.core.failures import Failures
 from scheduler.core.state import STOP_S, Attempt, PendingOutcome, RequirementGroup, State, TaskEntry
+from swarm.base.units import show_duration
 
 NOT_SENT: Final = "saying that it has results and not sending them"
 
@@ -66,10 +68,10 @@ class TimeLimits:
         if not group.pending and not group.queued:
             group.hope_at = group.moved_at = now
             return []
-        if not group.pending or self._has_hope(group):
-            group.hope_at = now
         if group.leased:
-            group.moved_at = group.hope_at = now
+            group.moved_at = now
+        if group.leased or not group.pending or self._state.could_run(group):
+            group.hope_at = now
         wait_s = self._state.campaigns[group.campaign].limits.wait_s
         searched = group.searched_at is not None and not group.searching
         if searched and not group.explaining and now - group.hope_at >= wait_s:
@@ -77,12 +79,16 @@ class TimeLimits:
             return [Explain(group.id, group.requirement)]
         first = next(iter(group.pending or group.queued))
         limit_s = self._state.tasks[first].task.timeouts.queue_s
-        if now - group.moved_at > limit_s:
-            words = f"no device came free within {limit_s:g} s"
-            waiting = (*group.pending, *group.queued)
-            outcome = PendingOutcome(TaskEvent.FAIL, Reason.TIMED_OUT, words)
-            return self._failures.end_tasks(waiting, outcome, now)
-        return []
+        if now - group.moved_at <= limit_s:
+            return []
+        waiting = [self._state.tasks[task] for task in (*group.pending, *group.queued)]
+        if now - min(entry.not_before for entry in waiting) <= limit_s:
+            return []
+        fits = [self._state.worker(peer) for peer in sorted(group.fits)]
+        words = why_waiting(fits) or "every device that fits had other tasks"
+        words = f"no device took it within {show_duration(limit_s)} (timeouts.queue): {words}"
+        outcome = PendingOutcome(TaskEvent.FAIL, Reason.TIMED_OUT, words)
+        return self._failures.end_tasks([entry.id for entry in waiting], outcome, now)
 
     def end_hopeless(self, group: str, reason: Reason, text: str, now: float) -> list[Command]:
         """The answer to `Explain`: end the group's pending tasks, unless a worker turned up meanwhile."""
@@ -91,11 +97,8 @@ class TimeLimits:
             return []
         waiting.explaining = False
         self._state.reopened[waiting.id] = None
-        if self._has_hope(waiting):
+        if self._state.could_run(waiting):
             return []
         return self._failures.end_tasks(
             tuple(waiting.pending), PendingOutcome(TaskEvent.FAIL, reason, text), now
         )
-
-    def _has_hope(self, group: RequirementGroup) -> bool:
-        return any(self._state.worker(peer).hopeful() for peer in group.fits)

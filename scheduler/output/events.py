@@ -35,6 +35,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "stop.confirmed": "{device} confirms that it stopped (attempt {attempt})",
     "stop.lapsed": "never confirmed by {device}, but its lease is over (attempt {attempt})",
     "worker.set-aside": "{device} is set aside for {seconds} s",
+    "model.set-aside": "{model} on {unit} is set aside at {device} for {seconds} s",
     "worker.refused": "{device} refuses",
     "worker.back": "{device} is back",
 }

@@ -25,14 +25,14 @@ from results.row.simulated import marked, shown_name
 from results.row.strangers import strangers_line
 from results.row.verdict import RowVerdict
 from scheduler.output.fleet import ObservedDevice
-from scheduler.output.terminal import local_time, name, number, print_lines, short, shrinking, table, wrapped
+from scheduler.output.terminal import name, number, print_lines, short, shrinking, table, wrapped
 from scheduler.store.progress import ADOPTED
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary
 from scheduler.store.store import Store
 from swarm.base.screen import print_json
 from swarm.base.text import count, safe_text
-from swarm.base.units import show_elapsed
+from swarm.base.units import local_time, show_elapsed
 from swarm.net.network import path_words
 
 # -- campaigns -----------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from rich.console import Console
@@ -18,14 +17,6 @@ def print_lines(lines: Iterable[str], console: Console | None = None) -> None:
     console = console or new_console()
     for line in lines:
         console.print(Text(line), soft_wrap=True)
-
-
-def local_time(instant: str | float | None) -> str:
-    """`2026-11-22 10:00` in local time, from ISO 8601 or seconds since 1970; '' for None."""
-    if instant is None:
-        return ""
-    at = datetime.fromisoformat(instant) if isinstance(instant, str) else datetime.fromtimestamp(instant, UTC)
-    return at.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def show_figure(value: float | None, form: str = ".4g") -> str:

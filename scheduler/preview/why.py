@@ -27,6 +27,7 @@ from results.row.simulated import marked, shown_name
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.explain import LACKS_SIBLING, explain, why_untrusted
 from scheduler.core.ranking import LEAST_AHEAD
+from scheduler.core.retry import retry_delay_s
 from scheduler.output.tables import safe_columns
 from scheduler.preview.survey import SwarmVisit
 from scheduler.store.progress import ADOPTED, attempt_words, nobody_line, progress_text
@@ -247,7 +248,7 @@ class _StoryWriter:
         if body is not None and body.note:
             lines.append(safe_text(body.note))
         if task.tries:
-            backoff_s = self.campaign.backoff_s * 2.0 ** (task.tries - 1)
+            backoff_s = retry_delay_s(self.campaign.backoff_s, task.tries)
             left_s = self.since[task.id] + backoff_s - self.now
             when = f"in {show_elapsed(left_s)}" if left_s >= 1 else "now"
             lines.append(

@@ -18,6 +18,7 @@ import trio
 
 from protocol.errors import RemoteProtocolError, ResourceError, SarkError, first_error
 from protocol.messages.pool import ManifestMessage
+from protocol.values.advert import Advert, advert_body, read_advert
 from protocol.values.task import read_task
 from protocol.values.trust import Trust
 from protocol.words import Reason
@@ -50,6 +51,8 @@ LOOKS: Final = 8
 """In each beat, how often to see whether another process wrote to the store."""
 LINGER_BEATS: Final = 3
 """Beats without work before the process ends, so that the last answers are on their way."""
+RECALL_S: Final = 86_400.0
+"""A worker that was reached within this time counts as one that is away, also after the scheduler was restarted."""
 
 log = structlog.get_logger("sark.scheduler")
 
@@ -114,7 +117,8 @@ class SchedulerService:
         self._manifests.tidy([row.id for row in self.store.campaigns.unfinished()])
         self._missing_models = MissingModels(self.spool)
         self._planning: set[str] = set()
-        self._addresses: dict[str, tuple[str, ...]] = {}
+        self._saved: dict[str, tuple[tuple[str, ...], Advert | None]] = {}
+        """What the store has of each worker that was reached by this process."""
         presenter = CredentialPresenter(
             self.credentials, self.wall, core.state.campaigns.keys, self.manifests
         )
@@ -202,14 +206,8 @@ class SchedulerService:
         """See `CampaignSource`. Their workers are reached where they were last."""
         stops = owed_stops(self.store, trio.current_time(), self.wall())
         if stops:
-            self._remember_workers()
+            self._recall_workers()
         return stops
-
-    def _remember_workers(self) -> None:
-        for worker in self.store.workers.all():
-            view = self._core.state.worker(worker.peer)
-            if not view.addresses:
-                view.addresses, view.device = worker.addresses, worker.device
 
     def restore(self, campaign: str, epoch: int) -> RestoredCampaign | None:
         """See `CampaignSource`."""
@@ -223,7 +221,7 @@ class SchedulerService:
             log.warning("campaign.unreadable", campaign=row.id, why=exc.what)
             end_unreadable(store, row.id, exc.what)
             return None
-        self._remember_workers()
+        self._recall_workers()
         in_order = {entry.id: bodies[entry.id] for entry in entries}
         for body, seconds in reversed(store.tasks.run_times({entry.task.model.sha256 for entry in entries})):
             with contextlib.suppress(RemoteProtocolError):  # of another version
@@ -299,9 +297,23 @@ class SchedulerService:
             and key == self._claims_of_devices.holder(device)
         ):
             self._used[device] = key
-        if view.addresses and self._addresses.get(peer) != view.addresses:
-            self._addresses[peer] = view.addresses
-            self.store.workers.save(peer, view.device, view.addresses)
+        advert = None if view.advert is None else view.advert.model_copy(update={"seq": 0, "models": ()})
+        if view.addresses and self._saved.get(peer) != (view.addresses, advert):
+            self._saved[peer] = view.addresses, advert
+            body = b"" if view.advert is None else advert_body(view.advert)
+            self.store.workers.save(peer, view.device, view.addresses, body)
+
+    def _recall_workers(self) -> None:
+        """Workers that were reached before this process began: also those that are away now are waited for."""
+        now = self.wall()
+        for worker in self.store.workers.all():
+            view = self._core.state.worker(worker.peer)
+            if not view.addresses:
+                view.addresses, view.device = worker.addresses, worker.device
+            if view.advert is None and worker.advert and now - worker.seen < RECALL_S:
+                with contextlib.suppress(RemoteProtocolError):  # of another version
+                    adverts = [read_advert(worker.advert)]
+                    self._core.workers.add_adverts("", adverts, trio.current_time())
 
     def _find_blob(self, peer: str, sha256: str) -> Path | Reason:
         """A model of the spool, or a campaign manifest, for a worker that holds a task which needs it."""

@@ -285,12 +285,14 @@ class WaitingTasks:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """Where a worker was last reached."""
+    """Where a worker was last reached, and what it is."""
 
     peer: str
     device: str
     addresses: tuple[str, ...]
     seen: float
+    advert: bytes = b""
+    """Canonical bytes of its advert; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

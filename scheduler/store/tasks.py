@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from protocol.values.attempt import TaskState
 from scheduler.store import schema as t
 from scheduler.store.database import Database, batched
 from scheduler.store.rows import ENDED, TaskRow, WaitingTasks, WorkerRow
+from swarm.base.units import local_time
 
 _WAITING: Final = (TaskState.PENDING, TaskState.COMMITTING, TaskState.QUEUED)
 _ACTIVE: Final = (TaskState.LEASED, TaskState.RUNNING)
@@ -122,9 +123,28 @@ class TaskRepository:
             by_note.setdefault(note, []).append(task)
         with self._database.transaction() as c:
             for note, tasks in by_note.items():
-                for portion in batched(tasks):
-                    pending = (t.tasks.c.id.in_(portion), t.tasks.c.state == TaskState.PENDING)
+                for pending in _pending(tasks):
                     c.execute(t.tasks.update().where(*pending).values(note=note))
+
+    def set_wait_reason(self, tasks: Sequence[str], words: str) -> None:
+        """Why these pending tasks wait, and since when; empty words: they wait for nothing any more. The same words keep the time at which
+        they were first said.
+        """
+        note, since = t.tasks.c.note, local_time(self._database.wall())
+        with self._database.transaction() as c:
+            for pending in _pending(tasks):
+                new = ~note.startswith(f"{words}, since ", autoescape=True) if words else note != ""
+                c.execute(
+                    t.tasks.update()
+                    .where(*pending, new)
+                    .values(note=f"{words}, since {since}" if words else "")
+                )
+
+
+def _pending(tasks: Sequence[str]) -> Iterator[tuple[sa.ColumnElement[bool], ...]]:
+    """The condition for those of these tasks that are pending, in portions that one statement takes."""
+    for portion in batched(tasks):
+        yield t.tasks.c.id.in_(portion), t.tasks.c.state == TaskState.PENDING
 
 
 def _of(target: str) -> sa.ColumnElement[bool]:
@@ -142,9 +162,14 @@ class WorkerRepository:
         """Every worker that was reached."""
         return self._database.rows(WorkerRow)
 
-    def save(self, peer: str, device: str, addresses: Sequence[str]) -> None:
-        """Store where a worker is reached now."""
-        values = {"device": device, "addresses": tuple(addresses), "seen": self._database.wall()}
+    def save(self, peer: str, device: str, addresses: Sequence[str], advert: bytes = b"") -> None:
+        """Store where a worker is reached now, and its advert's canonical bytes."""
+        values = {
+            "device": device,
+            "addresses": tuple(addresses),
+            "seen": self._database.wall(),
+            "advert": advert,
+        }
         with self._database.transaction() as c:
             if not c.execute(t.workers.update().where(t.workers.c.peer == peer).values(**values)).rowcount:
                 c.execute(t.workers.insert().values(peer=peer, **values))

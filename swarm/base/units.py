@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 _UNITS: Final = {
@@ -75,6 +76,14 @@ def show_estimate(seconds: float) -> str:
     if seconds < 10:
         return f"~{seconds:.1f} s"
     return f"~{seconds:.0f} s" if seconds < 90 else f"~{show_elapsed(seconds)}"
+
+
+def local_time(instant: str | float | None) -> str:
+    """`2026-11-22 10:00` in local time, from ISO 8601 or seconds since 1970; '' for None."""
+    if instant is None:
+        return ""
+    at = datetime.fromisoformat(instant) if isinstance(instant, str) else datetime.fromtimestamp(instant, UTC)
+    return at.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def show_ms(ms: float) -> str:

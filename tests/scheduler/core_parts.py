@@ -101,7 +101,7 @@ class Story:
 
     def __init__(
         self,
-        tasks: int = 1,
+        tasks: int | list[Task] = 1,
         workers: int = 1,
         *,
         looks: bool = True,
@@ -112,7 +112,9 @@ class Story:
         self.core = SchedulerCore(random.Random(1), trust_of)
         self.now = 100.0
         values: dict[str, object] = {"campaign": "c-one", **terms}
-        entries = [TaskEntry(a_task(n, *clauses)) for n in range(1, tasks + 1)]
+        if isinstance(tasks, int):
+            tasks = [a_task(n, *clauses) for n in range(1, tasks + 1)]
+        entries = [TaskEntry(task) for task in tasks]
         self.commits: list[CommitTo] = []
         self.tell(self.core.add(TaskLimits(**values), entries, self.now))  # type: ignore[arg-type]
         self.group = of(self.orders, Discover)[0].group if looks else ""

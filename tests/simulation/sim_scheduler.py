@@ -213,13 +213,18 @@ class SimScheduler:
         entry = state.tasks[intent.task]
         if self.process.now() >= entry.not_before + ELSEWHERE_S:
             return 0  # they had their time
-        fits = state.groups[entry.group].fits - entry.tried
+        group = state.groups[entry.group]
+        fits = group.fits - entry.tried
         siblings = [
             state.tasks[task] for task in state.replicas.get(entry.replica_set, ()) if task != entry.id
         ]
         taken = {attempt.worker for other in siblings for attempt in other.attempts()}
         taken |= {other.worker for other in siblings if other.over and other.worker}
-        return sum(1 for peer in fits - taken if peer != intent.peer and state.worker(peer).hopeful())
+        marks = {mark for peer in taken for mark in state.apart(group, state.worker(peer))}
+        views = [state.worker(peer) for peer in fits if peer != intent.peer]
+        views = [view for view in views if marks.isdisjoint(state.apart(group, view))]
+        now = self.process.now()
+        return sum(view.hopeful() and not view.avoids(entry.model_key, now) for view in views)
 
     # -- links ------------------------------------------------------------------------------------------------------------
 

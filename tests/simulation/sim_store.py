@@ -382,7 +382,9 @@ class SimStore:
         )
         return SimpleNamespace(
             attempts=attempts,
-            tasks=SimpleNamespace(set_notes=lambda notes: None, cancel_requests=self.cancel_requests),
+            tasks=SimpleNamespace(
+                set_wait_reason=lambda tasks, words: None, cancel_requests=self.cancel_requests
+            ),
             campaigns=SimpleNamespace(
                 end=self.end_campaign, next_epoch=self.next_epoch, cancel_requests=lambda: ()
             ),

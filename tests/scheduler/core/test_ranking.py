@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Reason, WorkerState
-from scheduler.core.explain import explain, smallest_change, why_none
+from scheduler.core.explain import REPLICAS_DONE, explain, smallest_change, why_none
 from scheduler.core.ranking import LEAST_AHEAD, MOST_AHEAD, WorkerView, choose, depth
 from swarm.net.identity import Identity
 
@@ -112,22 +111,17 @@ def test_an_empty_swarm_is_shown_as_empty() -> None:
     assert explain(need("ram >= 4 GiB"), []).startswith("no device is in the swarm")
 
 
-@pytest.mark.parametrize(
-    ("refused", "trouble", "reason", "words"),
-    [
-        (Reason.NOT_ALLOWED, 0, Reason.NOT_ALLOWED, "refused by 1 of 1 device"),
-        (None, 3, Reason.GAVE_UP, "none could be reached"),
-    ],
-)
-def test_devices_that_fit_but_are_unavailable_are_distinguished(
-    refused: Reason | None, trouble: int, reason: Reason, words: str
-) -> None:
+def test_devices_that_fit_and_refuse_are_named_with_what_they_say() -> None:
     worker = view(1)
-    worker.refused, worker.unreachable, worker.why, worker.device = refused, trouble, "because", "mini"
+    worker.refused, worker.why, worker.device = Reason.NOT_ALLOWED, "because", "mini"
     result, text = why_none(need(), [], [worker], [], scheduler="me")
-    assert result is reason
-    assert words in text
+    assert result is Reason.NOT_ALLOWED
+    assert "refused by 1 of 1 device" in text
     assert "mini says because" in text
+
+
+def test_replicas_that_no_device_is_left_for_say_so() -> None:
+    assert why_none(need(), [], [view(1)], [], scheduler="me") == (Reason.GAVE_UP, REPLICAS_DONE)
 
 
 def test_what_owners_must_do_is_shown_once_with_the_id_they_must_allow() -> None:
@@ -142,5 +136,5 @@ def test_what_owners_must_do_is_shown_once_with_the_id_they_must_allow() -> None
 
 def test_a_name_with_escapes_is_made_safe() -> None:
     worker = view(1)
-    worker.unreachable, worker.why, worker.device = 1, "\x1b[31mred", "mini"
+    worker.refused, worker.why, worker.device = Reason.NOT_ALLOWED, "\x1b[31mred", "mini"
     assert "\x1b" not in why_none(need(), [], [worker], [], scheduler="me")[1]

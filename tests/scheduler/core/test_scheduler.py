@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
+from typing import Final
 
 import pytest
 
 from protocol.messages.work import Conflict, Denied, LiveLease, Renewed
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
-from protocol.values.task import Model
+from protocol.values.task import Model, Task, Timeouts
 from protocol.words import Reason, WorkerState
 from scheduler.core.commands import (
     CancelOn,
+    Command,
     CommitTo,
     Discover,
     EndAttempt,
@@ -21,7 +24,9 @@ from scheduler.core.commands import (
     EndPending,
     Explain,
     ProbeWorker,
+    RecordEvent,
     RecordGrant,
+    RecordWaitReason,
     SetAside,
 )
 from scheduler.core.scheduler import SchedulerCore
@@ -173,32 +178,88 @@ def test_a_model_that_a_device_calls_broken_has_failed_when_a_second_one_says_so
         assert story.fail(commit.task, Reason.BROKEN_MODEL, permanent=True)[0] is event
 
 
-def test_a_worker_that_fails_fast_and_often_is_set_aside_for_a_while() -> None:
-    story = Story(tasks=40, attempts=50)
-    asides: list[SetAside] = []
-    for _ in range(3):
-        commit = story.commits.pop(0)
+def crash_at(story: Story, peer: str, times: int) -> list[Command]:
+    """So many tasks crash at this worker, one after the other."""
+    orders: list[Command] = []
+    for _ in range(times):
+        commit = next(each for each in story.commits if each.peer == peer)
+        story.commits.remove(commit)
         story.grant(commit)
         story.now += 0.1
-        asides += of(story.fail(commit.task, Reason.CRASHED)[1], SetAside)
-    assert [aside.seconds for aside in asides] == [30.0]
+        orders += story.fail(commit.task, Reason.CRASHED)[1]
+    return orders
+
+
+def models(number: int) -> list[Task]:
+    """A task for each of so many models."""
+    tasks = [a_task(n) for n in range(1, number + 1)]
+    return [
+        task.model_copy(update={"model": task.model.model_copy(update={"sha256": f"{n:064x}"})})
+        for n, task in enumerate(tasks)
+    ]
+
+
+def test_a_worker_on_which_one_model_after_another_fails_fast_is_set_aside_for_a_while() -> None:
+    story = Story(models(40), workers=2, attempts=50)
+    orders = crash_at(story, PEERS[0], 3)
+    assert [aside.seconds for aside in of(orders, SetAside)] == [30.0]
     view = story.core.state.worker(PEERS[0])
     assert not view.serving(story.now)
     assert "quick failures" in view.why
     assert view.serving(story.now + 31)
 
 
-def test_a_worker_that_fails_fast_is_set_aside_even_if_no_task_has_a_second_try() -> None:
-    for permanent, times in ((False, 1), (True, 0)):
-        story = Story(tasks=40, attempts=1)
-        asides: list[SetAside] = []
-        for _ in range(3):
-            commit = story.commits.pop(0)
-            story.grant(commit)
-            event, orders = story.fail(commit.task, Reason.CRASHED, permanent=permanent)
-            assert event is TaskEvent.FAIL
-            asides += of(orders, SetAside)
-        assert len(asides) == times
+def test_a_model_that_fails_fast_and_often_is_set_aside_on_that_worker_which_goes_on_with_others() -> None:
+    story = Story(tasks=40, workers=2, attempts=50, backoff_s=0.0)
+    orders = crash_at(story, PEERS[0], 3)
+    assert not of(orders, SetAside)
+    (aside,) = [each for each in of(orders, RecordEvent) if each.name == "model.set-aside"]
+    assert (aside.fields["seconds"], aside.fields["model"]) == (30.0, "m.onnx")
+    view = story.core.state.worker(PEERS[0])
+    assert view.serving(story.now)
+    story.commits.clear()
+    story.after(1.0)
+    assert PEERS[0] not in {commit.peer for commit in story.commits}
+    (other,) = models(1)
+    other = other.model_copy(update={"campaign": "c-two", "task": "c-two/1"})
+    story.tell(story.core.add(TaskLimits("c-two", priority=90), [TaskEntry(other)], story.now))
+    (commit,) = [commit for commit in story.commits if commit.task == "c-two/1"]
+    assert commit.peer == PEERS[0]
+    story.grant(commit)
+    story.succeed("c-two/1")
+    story.commits.clear()
+    story.after(31.0)
+    assert PEERS[0] in {commit.peer for commit in story.commits}
+
+
+@pytest.mark.parametrize("permanent", [False, True])
+def test_the_only_worker_is_never_set_aside_for_models_that_fail(permanent: bool) -> None:
+    story = Story(models(12), attempts=1)
+    for _ in range(12):
+        commit = story.commits.pop(0)
+        story.grant(commit)
+        event, orders = story.fail(commit.task, Reason.CRASHED, permanent=permanent)
+        assert event is TaskEvent.FAIL
+        assert not of(orders, SetAside)
+    assert not story.core.state.worker(PEERS[0]).failures
+
+
+def test_tasks_that_failed_come_after_those_that_nobody_has_tried() -> None:
+    """Eight models that crash and twenty that run, on one device that has two places: all twenty end before the first retry."""
+    story = Story(models(28), backoff_s=0.0)
+    order: list[str] = []
+    while story.commits:
+        commit = story.commits.pop(0)
+        order.append(commit.task)
+        story.grant(commit)
+        if int(commit.task.partition("/")[2]) <= 8:
+            story.fail(commit.task, Reason.CRASHED)
+        else:
+            story.succeed(commit.task)
+        story.after(0.5)
+    assert len(set(order[:28])) == 28
+    states = [entry.state for entry in story.core.state.tasks.values()]
+    assert states == [TaskState.FAILED] * 8 + [TaskState.SUCCEEDED] * 20
 
 
 def test_a_worker_whose_results_are_no_results_is_set_aside() -> None:
@@ -369,10 +430,53 @@ def test_a_worker_that_is_out_of_order_does_not_keep_a_task_from_the_others() ->
     assert again.peer == first.peer
 
 
-def test_tasks_that_only_workers_out_of_order_fit_are_given_up_after_the_wait() -> None:
+AWAY: Final[dict[str, Callable[[Story], list[Command]]]] = {
+    "paused": lambda story: story.core.workers.add_quote(
+        PEERS[0],
+        quote(state=WorkerState.DRAINING).model_copy(update={"why": "paused by its owner"}),
+        story.now,
+    ),
+    "faulty": lambda story: story.core.workers.add_quote(
+        PEERS[0], quote(state=WorkerState.FAULTY), story.now
+    ),
+    "gone": lambda story: story.core.workers.mark_unreachable(PEERS[0], "no answer", story.now),
+    "quiet hours": lambda story: story.core.workers.refuse(
+        PEERS[0], Denied(reason=Reason.NOT_SERVING, detail="quiet hours until 07:00"), story.now
+    ),
+}
+
+
+@pytest.mark.parametrize("away", AWAY)
+@pytest.mark.parametrize("refusing", [False, True])
+def test_a_device_that_is_away_is_waited_for_as_long_as_the_queue_limit_says(
+    away: str, refusing: bool
+) -> None:
+    """Beside it, where `refusing`, is one that does not serve this scheduler: that is not final either."""
+    story = Story(workers=0, wait_s=10.0)
+    story.tell(story.core.workers.add_adverts(story.group, [advert(0), advert(1)][: 1 + refusing], story.now))
+    if refusing:
+        denied = Denied(reason=Reason.NOT_ALLOWED, detail="not yours")
+        story.tell(story.core.workers.refuse(PEERS[1], denied, story.now))
+    hours = int(Timeouts().queue_s // 3600)
+    orders: list[Command] = []
+    for _ in range(60 * hours - 1):
+        story.tell(AWAY[away](story))
+        orders += story.after(60.0)
+    assert not of(orders, Explain)
+    notes = [each.words for each in of(orders, RecordWaitReason)]
+    assert any(away in words for words in notes), notes
+    story.tell(AWAY[away](story))
+    (ended,) = of(story.after(121.0), EndPending)
+    assert ended.reason is Reason.TIMED_OUT
+    assert "no device took it within 12 h (timeouts.queue)" in ended.detail
+    assert away in ended.detail
+
+
+def test_tasks_that_every_device_refuses_are_given_up_after_the_wait() -> None:
     story = Story(workers=0, wait_s=10.0)
     story.tell(story.core.workers.add_adverts(story.group, [advert(0)], story.now))
-    story.tell(story.core.workers.add_quote(PEERS[0], quote(state=WorkerState.DRAINING), story.now))
+    denied = Denied(reason=Reason.NOT_ALLOWED, detail="not yours")
+    story.tell(story.core.workers.refuse(PEERS[0], denied, story.now))
     assert of(story.after(11.0), Explain)
 
 

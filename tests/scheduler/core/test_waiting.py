@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
+
+import pytest
 
 from protocol.formats.phase import Phase
 from protocol.messages.work import Conflict, Progress
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
-from protocol.words import Reason
+from protocol.words import Reason, WorkerState
 from scheduler.core.allocator import ELSEWHERE_S
-from scheduler.core.commands import CancelOn, CommitTo, Discover, ProbeWorker, RecordGrant
+from scheduler.core.commands import CancelOn, CommitTo, Discover, ProbeWorker, RecordGrant, RecordWaitReason
+from scheduler.core.retry import BACKOFF_CAP_S, retry_delay_s
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
 from tests.scheduler.core_invariants import check
@@ -101,3 +105,43 @@ def test_a_task_that_failed_before_a_restart_waits_its_backoff_anew_before_it_go
     assert not of(decided(core, core.workers.add_quote(PEERS[0], quote(), now), now), CommitTo)
     assert not of(decided(core, core.tick(now + 9.0), now + 9.0), CommitTo)
     assert of(decided(core, core.tick(now + 10.5), now + 10.5), CommitTo)
+
+
+@pytest.mark.parametrize(
+    ("backoff_s", "tries", "left_s", "delay_s"),
+    [
+        (5.0, 1, math.inf, 5.0),
+        (5.0, 3, math.inf, 20.0),
+        (5.0, 990, math.inf, BACKOFF_CAP_S),
+        (900.0, 4, math.inf, 900.0),
+        (5.0, 6, 100.0, 50.0),
+        (5.0, 6, -1.0, 0.0),
+    ],
+)
+def test_a_backoff_doubles_up_to_a_cap_and_leaves_half_of_the_time_for_the_retry(
+    backoff_s: float, tries: int, left_s: float, delay_s: float
+) -> None:
+    assert retry_delay_s(backoff_s, tries, left_s) == delay_s
+
+
+def test_a_retry_whose_backoff_is_longer_than_the_queue_limit_is_made() -> None:
+    task = a_task(1)
+    brief = task.timeouts.model_copy(update={"queue_s": 10.0})
+    story = Story([task.model_copy(update={"timeouts": brief})], backoff_s=60.0)
+    story.grant(story.commits[0])
+    story.fail("c-one/1", Reason.CRASHED)
+    story.commits.clear()
+    for _ in range(61):
+        story.after(1.0)
+    assert [commit.task for commit in story.commits] == ["c-one/1"]
+
+
+def test_why_a_task_waits_is_withdrawn_once_a_device_serves_again() -> None:
+    story = Story(5)
+    first = story.commits[0]
+    story.begin(first)
+    paused = quote(state=WorkerState.DRAINING).model_copy(update={"why": "paused by its owner"})
+    orders = story.tell(story.core.workers.add_quote(PEERS[0], paused, story.now)) + story.after(1.0)
+    assert [note.words for note in of(orders, RecordWaitReason)] == ["w0: paused by its owner"]
+    orders = story.tell(story.core.workers.add_quote(PEERS[0], quote(), story.now)) + story.after(1.0)
+    assert [note.words for note in of(orders, RecordWaitReason)] == [""]

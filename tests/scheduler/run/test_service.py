@@ -317,6 +317,35 @@ async def test_a_device_that_turns_up_within_the_wait_gets_the_task(
         await world.until(lambda: world.task().state is TaskState.SUCCEEDED)
 
 
+@pytest.mark.parametrize("hours", [1, 30])
+async def test_a_device_that_went_away_is_waited_for_also_by_a_scheduler_that_was_restarted_meanwhile(
+    world: World, autojump_clock: MockClock, hours: int
+) -> None:
+    """The device is in no answer of the index any more. After more than a day it counts as one that never was."""
+    worker, at = world.worker("mini", seconds=30.0), [time.time()]
+    world.wall = lambda: at[0]
+    world.store.wall = world.wall
+    world.submit(2, wait_s=10.0)
+    async with world.scheduler():
+        await world.until(lambda: TaskState.SUCCEEDED in world.states())
+        worker.die()
+        world.index.workers.remove(worker)
+        world.awaited.add(worker.peer)
+    at[0] += hours * 3600
+    world.new_process()
+    async with world.scheduler():
+        await trio.sleep(300)
+        (other,) = [task for task in world.store.tasks.all("c-one") if task.state is not TaskState.SUCCEEDED]
+        if hours > 24:
+            assert other.reason is Reason.NOTHING_FITS
+            return
+        assert other.state is TaskState.PENDING
+        assert "mini is gone; waiting for a device, since 20" in other.note
+        worker.start()
+        world.index.workers.append(worker)
+        await world.until(lambda: world.states() == {TaskState.SUCCEEDED})
+
+
 async def test_a_model_that_two_devices_call_broken_is_not_tried_on_a_third(
     world: World, autojump_clock: MockClock
 ) -> None:

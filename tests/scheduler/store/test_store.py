@@ -25,6 +25,7 @@ from scheduler.store.database import Location
 from scheduler.store.events import check_chain
 from scheduler.store.rows import AttemptState, CampaignStatus, NewCampaign, NewModel
 from scheduler.store.store import Store
+from swarm.base.units import local_time
 from swarm.net.identity import Identity
 from tests.scheduler.core_parts import SCHEDULER, a_task
 
@@ -353,3 +354,25 @@ def test_tasks_that_end_together_leave_the_same_rows_and_an_intact_chain_as_one_
     ]
     assert events[0] == events[1]
     assert check_chain(store.events.all("c-one"), store.events.count("c-one")) is None
+
+
+def test_a_wait_reason_keeps_the_time_at_which_it_was_first_said_and_leaves_tasks_that_run_alone(
+    store: Store,
+) -> None:
+    now = [1_763_800_000.0]
+    store.database.wall = lambda: now[0]
+    begin(store)
+    tasks = ["c-one/1", "c-one/2", "c-one/3"]
+
+    def notes() -> list[str]:
+        return [task.note for task in store.tasks.all("c-one")]
+
+    store.tasks.set_wait_reason(tasks[:2], "100% _busy")
+    first = f"100% _busy, since {local_time(now[0])}"
+    now[0] += 7200
+    store.tasks.set_wait_reason(tasks, "100% _busy")
+    assert notes() == ["", first, f"100% _busy, since {local_time(now[0])}"]
+    store.tasks.set_wait_reason(tasks[1:2], "paused by its owner")
+    assert notes()[1] == f"paused by its owner, since {local_time(now[0])}"
+    store.tasks.set_wait_reason(tasks, "")
+    assert notes() == ["", "", ""]
