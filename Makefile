@@ -6,7 +6,7 @@ REAL := real nat browser packages
 # a third of the tests' time is waiting: three processes keep two cores busy
 PARALLEL := -n 3 --dist worksteal
 
-.PHONY: demo test test-all test-extras rig durability check lint mypy pyright imports pytest fmt spec picture lock binary packages clean
+.PHONY: demo test test-all test-extras rig durability simulate check lint mypy pyright imports pytest fmt spec picture lock binary packages clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
@@ -50,6 +50,11 @@ rig: $(STAMP)  ## every attack that we know against real processes, each beside 
 
 durability: $(STAMP)  ## the power cut at more than 10,000 writes of the real services: minutes
 	$(BIN)/python -m tests.durability
+
+SEEDS ?= 1000
+FROM ?= 0
+simulate: $(STAMP)  ## so many seeds of the simulation (SEEDS=1000, FROM=0), a dozen a second on each core
+	$(BIN)/python -m tests.simulation --runs $(SEEDS) --from $(FROM)
 
 EXTRAS := .venv-extras
 test-extras:  ## the optional drivers with their real runtimes, in an environment of their own (.venv-extras): torch is large

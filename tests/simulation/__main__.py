@@ -1,6 +1,6 @@
-"""Runs of the model from the command line.
+"""Runs of the model from the command line; `make simulate SEEDS=1000` does the first.
 
-python -m tests.simulation --runs 10000 [--jobs 2] [--from 0]     figures; each seed that breaks something, and how to see it again
+python -m tests.simulation --runs 1000 [--jobs 2] [--from 0]      figures; each seed that breaks something, and how to see it again
 python -m tests.simulation --seed 123 [--trace]                   that very run, event by event
 python -m tests.simulation --swarm --runs 20                      the real services on the in-memory swarm instead
 """
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import subprocess
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import structlog
 
@@ -74,33 +77,55 @@ def some(first: int, count: int, swarm: bool = False) -> Figures:
 
 
 def many(first: int, count: int, jobs: int, *, swarm: bool = False) -> Figures:
-    """That many runs, in several processes."""
-    if jobs == 1:
-        return some(first, count, swarm)
+    """That many runs, in several processes. An interrupt ends them: what was done until then counts."""
     figures = Figures()
-    step = max(1, min(200, count // jobs))
+    step = max(1, min(50, count // jobs))
+    starts = range(first, first + count, step)
+    began = time.perf_counter()
     with ProcessPoolExecutor(jobs) as pool:
-        starts = range(first, first + count, step)
         parts = [pool.submit(some, at, min(step, first + count - at), swarm) for at in starts]
-        for part in parts:
-            figures.join(part.result())
+        try:
+            for part in as_completed(parts):
+                figures.join(part.result())
+                _progress(figures, count, time.perf_counter() - began)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
     return figures
 
 
-def show(figures: Figures, took: float, *, swarm: bool) -> None:
+def _progress(figures: Figures, count: int, took: float) -> None:
+    if sys.stderr.isatty():
+        text = f"{figures.runs} of {count} seeds, {figures.runs / took:.1f} a second, {len(figures.failed)} with a breach"
+        print(f"\r{text} ", end="\n" if figures.runs == count else "", file=sys.stderr, flush=True)
+
+
+def commit() -> str:
+    """The commit that a seed has to be replayed at. It says so if files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.strip()[:12] + (" with uncommitted changes" if changed.stdout else "")
+
+
+def show(figures: Figures, first: int, took: float, *, swarm: bool) -> None:
     """As a table."""
-    each = took / max(1, figures.runs) * 1000
+    rate = figures.runs / max(took, 1e-9)
+    print(f"commit {commit()}, seeds from {first}")
     print(
-        f"runs {figures.runs}, {took:.0f} s ({each:.1f} ms each), {figures.seconds / 3600:.1f} simulated hours"
+        f"{figures.runs} seeds in {took:.0f} s ({rate:.1f} a second), {figures.seconds / 3600:.1f} simulated hours"
     )
     print(f"events {figures.events}, runs of models {figures.began}, wasted {figures.wasted}")
+    print("faults:")
     for name, count in sorted(figures.faults.items()):
-        print(f"  {name:24} {count}")
-    print(f"breaches {sum(figures.breaches.values())} in {len(figures.failed)} runs")
+        print(f"  {name:28} {count}")
+    print(f"breaches {sum(figures.breaches.values())} in {len(figures.failed)} seeds")
     for name, count in figures.breaches.most_common():
-        print(f"  {name:24} {count}")
+        print(f"  {name:28} {count}")
     flag = " --swarm" if swarm else ""
-    for seed, what in figures.failed[:50]:
+    for seed, what in sorted(figures.failed)[:50]:
         print(f"  python -m tests.simulation{flag} --seed {seed} --trace    # {what}")
 
 
@@ -129,14 +154,14 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print its events")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--from", dest="first", type=int, default=0, help="first seed")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--swarm", action="store_true", help="the real services on the in-memory swarm")
     args = parser.parse_args()
     if args.seed is not None:
         return int(bool(replay(args.seed, trace=args.trace, swarm=args.swarm).breaches))
     began = time.perf_counter()
     figures = many(args.first, args.runs, args.jobs, swarm=args.swarm)
-    show(figures, time.perf_counter() - began, swarm=args.swarm)
+    show(figures, args.first, time.perf_counter() - began, swarm=args.swarm)
     return int(bool(figures.failed))
 
 

@@ -14,7 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from node.capacity.ledger import Ledger
@@ -120,6 +120,7 @@ class World(Faults):
     """Those that never come back."""
     coming: int = 0
     """Campaigns, all together."""
+    _trusts: dict[str, Trust] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -213,8 +214,12 @@ class World(Faults):
 
     def trust_of(self, worker: str) -> Trust:
         """In every third run some workers are strangers to all schedulers."""
-        drawn = random.Random(f"{self.seed} {worker}").random()
-        return STRANGER if self.seed % 3 == 0 and drawn < 0.7 else OWN
+        if self.seed % 3:
+            return OWN
+        if worker not in self._trusts:
+            drawn = random.Random(f"{self.seed} {worker}").random()
+            self._trusts[worker] = STRANGER if drawn < 0.7 else OWN
+        return self._trusts[worker]
 
     def _tasks(self, scheduler: str, campaign: str, count: int) -> list[Task]:
         """Some of them are replicas of one, on as many devices."""
@@ -266,17 +271,18 @@ class World(Faults):
     def _adverts(self) -> list[Advert]:
         """The index: it also has some that have just gone, and not yet some that have just come."""
         return [
-            self._advert(worker.name).model_copy(update={"seq": worker.incarnation})
+            self._advert(worker.name, worker.incarnation)
             for worker in self.workers
             if worker.incarnation and (worker.process.alive or self.rng.random() < 0.5)
         ]
 
     @staticmethod
-    def _advert(worker: str) -> Advert:
+    @lru_cache
+    def _advert(worker: str, seq: int = 1) -> Advert:
         return Advert.model_construct(
             v=1,
             peer=worker,
-            seq=1,
+            seq=seq,
             device=device_of(worker),
             name=worker[-2:],
             units=(UnitOffer.model_construct(unit=UNIT, runtime="r"),),
