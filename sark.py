@@ -12,8 +12,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -141,6 +141,20 @@ def _serving(ctx: typer.Context, where: str, gate: list[str] | None) -> Abstract
     return web.cli.serving(ctx, _routers, _send_action, web.cli.parse_serve(where), gate)
 
 
+@asynccontextmanager
+async def _taking_up(ctx: typer.Context, gate: list[str] | None) -> AsyncIterator[None]:
+    """What the service of `join --install` does besides: run the campaigns that are open."""
+    import trio
+
+    from scheduler.cli.options import gates_of, keeper
+    from scheduler.submit.keep_running import take_up_campaigns
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_up_campaigns, ctx.obj, lambda: keeper(ctx, gates_of(ctx, gate))())
+        yield
+        nursery.cancel_scope.cancel()
+
+
 def openapi_text() -> str:
     """The OpenAPI document of all roles: docs/openapi.json."""
     from web.app import make_open_app
@@ -243,6 +257,7 @@ def common(
     ctx.meta["environment"] = dict(os.environ)
     ctx.meta["home_flag"] = home
     ctx.meta["serving"] = partial(_serving, ctx)
+    ctx.meta["taking_up"] = partial(_taking_up, ctx)
     ctx.meta["answers"] = _answers
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:

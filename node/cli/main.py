@@ -291,6 +291,7 @@ def join(
     uninstall: Annotated[
         bool, typer.Option("--uninstall", help="Stop and remove that service. Keys and pools stay.")
     ] = False,
+    take_up: Annotated[bool, typer.Option("--take-up", hidden=True)] = False,
     pretend: Annotated[str | None, typer.Option(hidden=True)] = None,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
@@ -358,6 +359,8 @@ def join(
     private = private_of(settings, ctx.meta["environment"])
     pretended = None if pretend is None else read_pretended(pretend)
     served = contextlib.nullcontext() if serve is None else ctx.meta["serving"](serve, gates)
+    if take_up and serve is None:  # a server does that anyway
+        served = ctx.meta["taking_up"](gates)
 
     async def run() -> None:
         async with served:
@@ -368,7 +371,7 @@ def join(
 
 app.command("start", hidden=True)(join)
 
-ONCE = frozenset({"ticket", "leave_pool", "install", "uninstall", "stop_with_stdin"})
+ONCE = frozenset({"ticket", "leave_pool", "install", "uninstall", "take_up", "stop_with_stdin"})
 """Options for this start alone, not for the service."""
 
 
@@ -385,7 +388,7 @@ def _install(ctx: typer.Context) -> NoReturn:
 
     flag = ctx.meta["home_flag"]
     setting = setting_here(ctx.obj, flag, ctx.meta["environment"])
-    command = worker_command(flag, options_given(ctx))
+    command = (*worker_command(flag, options_given(ctx)), "--take-up")
     running = install(setting, command, run_command, print, busy=lambda: works_here(ctx.obj))
     lost = not_carried(ctx.meta["environment"])
     if lost:

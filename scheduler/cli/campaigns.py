@@ -80,6 +80,7 @@ def campaigns(ctx: typer.Context, as_json: AsJson = False) -> None:
     from scheduler.output.tables import campaigns_table
     from scheduler.store.progress import nobody_line
     from scheduler.submit.daemon import is_running
+    from scheduler.submit.supervisor import crash_line, last_crash
 
     with opened(ctx) as store:
         summaries = store.campaigns.summaries()
@@ -93,7 +94,8 @@ def campaigns(ctx: typer.Context, as_json: AsJson = False) -> None:
         console = new_console()
         console.print(campaigns_table(summaries, scheduling=scheduling))
         open_ = [item.campaign.id for item in summaries if item.campaign.ended is None]
-        print_lines(map(nobody_line, () if scheduling else open_), console)
+        crash = crash_line(last_crash(ctx.obj), running=scheduling, wall=time.time()) if open_ else ""
+        print_lines([crash] if crash else map(nobody_line, () if scheduling else open_), console)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)

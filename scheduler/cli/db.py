@@ -97,7 +97,8 @@ def restore(
         if is_running(ctx.obj):
             raise ResourceError(
                 "a backup cannot be restored while this home's scheduler runs",
-                hint="wait until its campaigns have ended, or cancel them",
+                hint="wait until its campaigns have ended, or stop it: "
+                f"kill {(ctx.obj.folder('scheduler') / 'lock').read_text().strip()}",
             )
         store.claim()
         campaigns = store.describe()["rows"]["campaigns"]

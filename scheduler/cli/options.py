@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
@@ -158,6 +159,12 @@ def follow(
     """Watch a campaign to its end, print the results, and exit with the campaign's exit code."""
     from scheduler.output.tables import finish
     from scheduler.output.watch import watch as watch_campaign
+    from scheduler.submit.daemon import is_running
+    from scheduler.submit.supervisor import crash_line, last_crash
+
+    def crash() -> str:
+        known = last_crash(ctx.obj)
+        return (known and crash_line(known, running=is_running(ctx.obj), wall=time.time())) or ""
 
     console = Console(stderr=as_json)
     with opened(ctx) as store:
@@ -165,7 +172,7 @@ def follow(
             row = store.campaigns.get(campaign_id)
             if not as_json and row is not None and row.ended is None:
                 console.print(f"Campaign {campaign_id} is stored and runs by itself.", highlight=False)
-            campaign = watch_campaign(store, campaign_id, console, keep_alive=keep_alive)
+            campaign = watch_campaign(store, campaign_id, console, keep_alive=keep_alive, crash=crash)
         except KeyboardInterrupt:
             print(f"\nThe campaign continues. Watch it: sark-node watch {campaign_id}", file=sys.stderr)
             raise SystemExit(130) from None

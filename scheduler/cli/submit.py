@@ -234,8 +234,18 @@ def schedule(
     listen: Annotated[list[str] | None, typer.Option(help="Listen on this address only. Repeatable.")] = None,
     stay: Annotated[bool, typer.Option("--stay", help="Wait for more campaigns.")] = False,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+    supervised: Annotated[
+        bool,
+        typer.Option("--supervised", help="In a process of its own, which is started again when it crashed."),
+    ] = False,
 ) -> None:
     """Run this home's scheduler process until no campaign is open. `submit` and `watch` start it by themselves."""
+    if supervised:
+        from scheduler.submit.supervisor import main
+        from swarm.base.process import own_command
+
+        command = [*own_command(), *(word for word in sys.argv[1:] if word != "--supervised")]
+        raise SystemExit(main(ctx.obj.folder("scheduler"), command))
     import trio
 
     from scheduler.run.process import run_process

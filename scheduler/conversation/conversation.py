@@ -188,7 +188,7 @@ class SchedulerConversation:
                 self.bodies.pop(task, None)
                 self.witness.forget(task)
         if forgotten:
-            self.load()  # one of them may have been taken back meanwhile
+            self.load()  # one of them may run again here meanwhile
 
     # -- commands -----------------------------------------------------------------------------------------------------------------------
 

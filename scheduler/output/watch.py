@@ -68,17 +68,20 @@ def watch(
     *,
     keep_alive: Callable[[], None],
     hint: str = "q or Ctrl-C leaves it running",
+    crash: Callable[[], str] = lambda: "",
     pause: Callable[[float], None] = time.sleep,
     wall: Callable[[], float] = time.time,
 ) -> CampaignRow:
     """Show how the campaign goes until it has ended; returns it then.
 
-    `keep_alive` is called about once a second: it restarts the scheduler process if that died. `hint` stands below the table.
+    `keep_alive` is called about once a second: it restarts the scheduler process if that died. `hint` stands below the table, and
+    instead of it what `crash` says of one.
     """
     lines = _Lines(console)
     rounds, version = 0, -1
     tasks: Sequence[TaskRow] = ()
     configurations: dict[str, Configuration] = {}
+    crashed = ""
     with Screen(console) if can_live(console) else nullcontext() as screen:
         while True:
             changed = store.changes_by_others()
@@ -97,10 +100,13 @@ def watch(
             else:
                 width, height = console.size
                 room = max(1, height - HEADS)
-                screen.show(render(campaign, tasks, wall(), width=width, height=room, hint=hint))
+                screen.show(render(campaign, tasks, wall(), width=width, height=room, hint=crashed or hint))
             if campaign.ended is not None:
                 return campaign
             if rounds % 8 == 0:
+                crashed, before = crash(), crashed
+                if screen is None and crashed not in ("", before):
+                    print_lines([crashed], console)
                 keep_alive()
             rounds += 1
             pause(REFRESH_S)

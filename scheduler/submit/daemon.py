@@ -1,6 +1,7 @@
 """The background scheduler process of a home: `submit` and `watch` start it, and it ends when no campaign is left.
 
-Campaigns go on when the terminal is closed or Ctrl-C is pressed.
+Campaigns go on when the terminal is closed or Ctrl-C is pressed. A supervisor (`scheduler.submit.supervisor`) starts it again when it
+crashed.
 """
 
 from __future__ import annotations
@@ -10,24 +11,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from protocol.errors import ResourceError
+from scheduler.submit.supervisor import supervisor_of
 from swarm.base.home import Home
-from swarm.base.locks import lock_folder
+from swarm.base.locks import is_held
 from swarm.base.process import own_command
-
-FAILURES: Final = 2
-"""Failed starts in a row; one may have lost a race for the folder."""
 
 
 def is_running(home: Home) -> bool:
     """Whether a scheduler process holds this home."""
-    try:
-        with lock_folder(home.folder("scheduler")):
-            return False
-    except ResourceError:
-        return True
+    return is_held(home.folder("scheduler"))
 
 
 class BackgroundProcess:
@@ -36,30 +30,28 @@ class BackgroundProcess:
     def __init__(self, home: Home, home_flag: Path | None, gates: Sequence[str]) -> None:
         self._home = home
         self._log = home.logs / "scheduler.log"
-        self._command = [*own_command(), "--log-level", "info"]
+        command = [*own_command(), "--log-level", "info"]
         if home_flag is not None:
-            self._command += ["--home", str(home_flag.expanduser().absolute())]
-        self._command.append("schedule")
+            command += ["--home", str(home_flag.expanduser().absolute())]
+        command.append("schedule")
         for gate in gates:
-            self._command += ["--gate", gate]
+            command += ["--gate", gate]
+        self._command = supervisor_of(home.folder("scheduler"), command)
         self._started: subprocess.Popen[bytes] | None = None
-        self._failures = 0
 
     def __call__(self) -> None:
-        """Start the scheduler process unless one runs. Raises `ResourceError` when it cannot start, and when two in a row failed."""
+        """Start the scheduler process unless one runs. Raises `ResourceError` when it cannot start, and when it failed."""
         if self._started is not None:
             code = self._started.poll()
             if code is None:
                 return
             self._started = None
-            self._failures = self._failures + 1 if code > 0 else 0
+            if code > 0 and not is_running(self._home):
+                raise ResourceError(
+                    f"the scheduler process ended: {self._last_error()}", hint=f"see its log: {self._log}"
+                )
         if is_running(self._home):
-            self._failures = 0
             return
-        if self._failures >= FAILURES:
-            raise ResourceError(
-                f"the scheduler process ended: {self._last_error()}", hint=f"see its log: {self._log}"
-            )
         try:
             self._home.logs.mkdir(parents=True, exist_ok=True)
             with self._log.open("ab") as out:

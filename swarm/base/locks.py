@@ -44,6 +44,15 @@ def lock_folder(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
         lock.release()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process holds this data folder."""
+    try:
+        with lock_folder(folder):
+            return False
+    except ResourceError:
+        return True
+
+
 def _holder(path: Path) -> str:
     try:
         owner = path.read_text("ascii", "replace")[:20].strip()

@@ -322,6 +322,14 @@ class Lab:
         )
         return [Task(*row) for row in rows]
 
+    def kill_scheduler(self, name: str) -> None:
+        """For good: its supervisor first."""
+        pid = self.scheduler_pid(name)
+        supervisor = psutil.Process(pid).parent()
+        if supervisor is not None and "scheduler.submit.supervisor" in supervisor.cmdline():
+            supervisor.kill()
+        os.kill(pid, signal.SIGKILL)
+
     def scheduler_pid(self, name: str) -> int:
         """Of the scheduler process that holds this home."""
         return int((self.home(name).folder("scheduler") / "lock").read_text())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from pathlib import Path
 
@@ -26,7 +24,7 @@ def begun(lab: Lab, folder: Path, name: str, home: str) -> str:
         return sum(task.state == "succeeded" for task in tasks) >= 2 and any(task.runs for task in tasks)
 
     until(midway, "some tasks are done and one runs")
-    os.kill(lab.scheduler_pid(home), signal.SIGKILL)
+    lab.kill_scheduler(home)
     return result
 
 

@@ -20,6 +20,7 @@ from scheduler.models.fetch import downloader
 from scheduler.models.uploads import Uploads
 from scheduler.store.store import Store, open_store
 from scheduler.submit.daemon import is_running
+from scheduler.submit.keep_running import CHECK_S, keep_running
 from swarm.base.home import Home
 from swarm.base.threads import DISK
 from swarm.download.urls import FOR_OTHERS, UrlReach
@@ -32,8 +33,6 @@ MAX_FETCHING: Final = 16
 """Operations at a time that may wait for a model download."""
 MAX_UPLOADS: Final = 4
 """Model uploads at a time."""
-CHECK_S: Final = 5.0
-MAX_CHECK_S: Final = 300.0
 """Upper bound of the back-off for a scheduler process that keeps ending."""
 
 log = structlog.get_logger("sark.api")
@@ -130,20 +129,12 @@ class ApiContext:
             log.warning("scheduler.start_failed", why=exc.what)
 
     async def keep_scheduler_alive(self, every_s: float = CHECK_S) -> None:
-        """Restart the scheduler process while campaigns are open, with a growing delay when it keeps ending. Never returns."""
-        wait_s = every_s
-        while True:
-            await trio.sleep(wait_s)
-            try:
-                unfinished = await self.store(lambda store: len(store.campaigns.unfinished()))
-                if not unfinished or await DISK.run(is_running, self.home):
-                    wait_s = every_s
-                    continue
-                log.info("scheduler.restarted", campaigns=unfinished)
-                await self.wake_scheduler()
-            except SarkError as exc:  # also for settings that were broken meanwhile: they may be corrected
-                log.warning("scheduler.start_failed", why=exc.what)
-            wait_s = min(2 * wait_s, MAX_CHECK_S)
+        """Restart the scheduler process while campaigns are open. Never returns."""
+
+        async def unfinished() -> int:
+            return await self.store(lambda store: len(store.campaigns.unfinished()))
+
+        await keep_running(self.home, unfinished, self.wake_scheduler, every_s=every_s)
 
     def close(self) -> None:
         self.feeds.close()
