@@ -24,7 +24,7 @@ MAX_MANIFEST: Final = 4 * 1024 * 1024
 """Bytes of a manifest as it travels and is kept."""
 MAX_UNPACKED: Final = 32 * 1024 * 1024
 MAX_MANIFEST_TASKS: Final = 10_000
-_MAX_MODELS: Final = 1_000
+_MAX_MODELS: Final = MAX_MANIFEST_TASKS
 _MAX_ELEMENTS: Final = 8 * (MAX_MANIFEST_TASKS + _MAX_MODELS)
 _COVER_BYTES: Final = 1024
 """What is around the body takes less."""

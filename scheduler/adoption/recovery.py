@@ -267,7 +267,8 @@ class RecoveryScan:
             return matches[0]
         raise CampaignError(
             f"the campaign manifest of {self.campaign}, its description that its devices keep, cannot be had: {why}",
-            hint="a campaign can be adopted once a device has begun a task of it, and for a day after its last one",
+            hint="a campaign can be adopted once a device has taken a task of it, and for a day after its last one;\n"
+            "before that it is only on the machine that submitted it: run it there with sark-node watch, or move its home folder",
         )
 
     async def _manifest_of(self, each: WorkerReport, owner: str) -> tuple[bytes, OpenedManifest]:

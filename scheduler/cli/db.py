@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -163,8 +164,13 @@ def prune(
     ] = "",
     keep: Annotated[int, typer.Option(min=0, help="Keep at least this many of the latest campaigns.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the campaigns.")] = False,
+    clock_is_right: Annotated[
+        bool,
+        typer.Option("--clock-is-right", help="Believe this machine's clock although it is far ahead."),
+    ] = False,
 ) -> None:
     """Delete old campaigns with their results and records. Unfinished campaigns and written files remain."""
+    from scheduler.store.retention import believe_clock
     from scheduler.store.store import delete_old, store_settings
 
     age = older_than or store_settings(ctx.obj).keep
@@ -174,6 +180,7 @@ def prune(
             hint="such as --older-than 90d, or set keep in [scheduler] of config.toml",
         )
     age_s = duration_option("--older-than", age, units="h d w y", max_s=1000 * YEAR_S)
+    believe_clock(ctx.obj.folder("scheduler"), age_s, time.time(), confirmed=clock_is_right)
     with opened(ctx) as store:
         if dry_run:
             for campaign in store.campaigns.old(age_s, keep=keep):

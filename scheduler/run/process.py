@@ -20,8 +20,9 @@ from scheduler.planning.devices import VerifiedIndex
 from scheduler.planning.tasks import requirements
 from scheduler.run.canaries import AnswerModel, no_answers
 from scheduler.run.service import SchedulerService
+from scheduler.store.retention import Retention
 from scheduler.store.settings import SchedulerSettings
-from scheduler.store.store import delete_old_daily, open_store
+from scheduler.store.store import open_store
 from scheduler.submit.daemon import is_running
 from scheduler.trust.home import HomeTrust, learn
 from scheduler.trust.pinned import pin_devices
@@ -112,7 +113,9 @@ async def _run_once(
         schedules = Schedules(home, lambda: open_store(home), fetch, check)
         nursery.start_soon(partial(schedules.run, trio.lowlevel.checkpoint, begin=stay))
         if settings.keep is not None:
-            nursery.start_soon(delete_old_daily, partial(open_store, home), settings.keep)
+            nursery.start_soon(
+                Retention(home.folder("scheduler"), settings.keep, partial(open_store, home)).run
+            )
         trust.book()  # a list that cannot be read ends it here, before anything is asked of anybody
         with open_store(home) as store:
             store.claim()

@@ -14,12 +14,8 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import structlog
-import trio
-
-from protocol.errors import ResourceError
 from scheduler.store import schema as t
 from scheduler.store.attempts import AttemptRepository
 from scheduler.store.campaigns import CampaignRepository
@@ -31,8 +27,6 @@ from scheduler.store.settings import SchedulerSettings, StoreSettings
 from scheduler.store.tasks import TaskRepository, WorkerRepository
 from swarm.base.home import Home
 from swarm.base.settings import load_settings
-from swarm.base.threads import DISK
-from swarm.base.units import parse_age
 from swarm.net.identity import load_or_create
 
 
@@ -89,12 +83,6 @@ class Store:
         self.close()
 
 
-DAY_S: Final = 86_400.0
-
-
-log = structlog.get_logger("sark.scheduler")
-
-
 def store_settings(home: Home, environment: Mapping[str, str] = os.environ) -> StoreSettings:
     """The store's settings alone, for commands that need no network. Raises `SettingsError`, `ResourceError`."""
     section, others = SchedulerSettings.section, SchedulerSettings.model_fields
@@ -124,19 +112,3 @@ def delete_old(store: Store, older_s: float, *, keep: int = 0) -> tuple[str, ...
     """Delete campaigns that ended more than `older_s` ago, but not the `keep` that ended last; gives their ids. Blocking."""
     old = store.campaigns.old(older_s, keep=keep)
     return tuple(campaign.id for campaign in old if store.campaigns.delete(campaign.id))
-
-
-async def delete_old_daily(open_store: Callable[[], Store], keep: str) -> None:
-    """Delete campaigns older than `keep`, now and once a day, in a thread, for ever."""
-
-    def work() -> int:
-        with open_store() as store:
-            return len(delete_old(store, parse_age(keep)))
-
-    while True:
-        try:
-            if deleted := await DISK.run(work):
-                log.info("campaigns.deleted", campaigns=deleted, older_than=keep)
-        except ResourceError as exc:
-            log.warning("campaigns.not-deleted", why=exc.what)
-        await trio.sleep(DAY_S)
