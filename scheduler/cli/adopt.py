@@ -243,6 +243,8 @@ def already_here(
     """
     from protocol.values.task import read_task
     from scheduler.adoption.adopt import bring_models
+    from scheduler.store.progress import ADOPTED
+    from scheduler.store.rows import CampaignStatus
     from swarm.pools.membership import store_tokens
 
     row = store.campaigns.get(campaign)
@@ -264,6 +266,11 @@ def already_here(
             )
         done.append("All models of the campaign are stored.")
     if not done:
+        if row.outcome is CampaignStatus.ADOPTED:
+            raise CampaignError(
+                f"{campaign} is {row.detail or ADOPTED}",
+                hint=f"run what is left of it here: sark-node retry {campaign} --adopted",
+            )
         raise CampaignError(f"{campaign} is already on this home", hint=f"sark-node watch {campaign}")
     return " ".join(done)
 

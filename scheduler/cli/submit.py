@@ -215,6 +215,13 @@ def retry(
     folder: Annotated[
         Path, typer.Option(help="Folder of the campaign file, with its models.", file_okay=False)
     ] = Path(),
+    adopted: Annotated[
+        bool,
+        typer.Option(
+            "--adopted",
+            help="Also tasks of a campaign that another machine, or a copy of this home, carried on.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run failed and cancelled tasks again, as a new campaign."""
@@ -222,7 +229,9 @@ def retry(
 
     with opened(ctx) as store:
         old = store.campaigns.resolve(campaign)
-        new, tasks = retry_campaign(ctx.obj, store, old, folder.absolute(), fetch=fetching(ctx.obj))
+        new, tasks = retry_campaign(
+            ctx.obj, store, old, folder.absolute(), fetch=fetching(ctx.obj), adopted=adopted
+        )
     keeper(ctx, gates_of(ctx, gate))()
     print_campaign(new, {"campaign": new, "tasks": tasks}, as_json=as_json, note=f"{count(tasks, 'task')}; ")
 

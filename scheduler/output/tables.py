@@ -24,6 +24,7 @@ from results.row.row import Row, RowStatus
 from results.row.simulated import marked, shown_name
 from results.row.strangers import strangers_line
 from results.row.verdict import RowVerdict
+from scheduler.core.failures import COPIED
 from scheduler.output.fleet import ObservedDevice
 from scheduler.output.terminal import name, number, print_lines, short, shrinking, table, wrapped
 from scheduler.store.progress import ADOPTED
@@ -242,14 +243,16 @@ def show_results(rows: Sequence[Row], console: Console) -> None:
             lines.append(f"{row.job_id} failed: {why if why != last else 'for the same reason'}")
             last = why
     if adopted := [row for row in rows if row.status is RowStatus.ADOPTED]:
-        lines.append(adopted_line(adopted[0].job_id.rpartition("/")[0], len(adopted)))
+        lines.append(adopted_line(adopted[0], len(adopted)))
     print_lines(lines, console)
 
 
-def adopted_line(campaign: str, tasks: int) -> str:
-    """Of tasks that another scheduler took over."""
+def adopted_line(row: Row, tasks: int) -> str:
+    """Of tasks that another scheduler took over; `row`: one of them."""
     subject = "1 task is" if tasks == 1 else f"{tasks} tasks are"
-    return f"{subject} {ADOPTED}: the results will be there; sark-node watch {campaign}, on that machine"
+    words = COPIED if row.detail == COPIED else ADOPTED
+    campaign = row.job_id.rpartition("/")[0]
+    return f"{subject} {words}: the results will be there; sark-node watch {campaign}, on that machine"
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:

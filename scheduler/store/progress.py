@@ -13,11 +13,12 @@ from protocol.formats.phase import Phase
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
+from scheduler.core.failures import COPIED, ELSEWHERE
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, TaskRow
 from swarm.base.text import ordinal, safe_text
 from swarm.base.units import show_estimate, show_ms
 
-ADOPTED: Final = "carried on elsewhere (adopted)"
+ADOPTED: Final = ELSEWHERE
 """For what ended here because another scheduler adopted it."""
 
 STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "leased"}
@@ -37,7 +38,7 @@ def progress_text(task: TaskRow) -> str:
             return safe_text(f"failed: {why[0]}", 300)
         case TaskState.CANCELLED:
             if task.reason is Reason.ADOPTED:
-                return ADOPTED
+                return COPIED if task.detail == COPIED else ADOPTED
             return safe_text(f"cancelled: {task.detail}", 300) if task.detail else "cancelled"
         case TaskState.PENDING:
             return safe_text(task.note, 200) or preemption_text(task) or "looking for a device"

@@ -104,8 +104,10 @@ def retry_campaign(
     *,
     campaign_id: str | None = None,
     fetch: Fetch = no_fetch,
+    adopted: bool = False,
 ) -> tuple[str, int]:
-    """Store a new campaign with the failed and cancelled tasks of `campaign`; gives its id and the number of tasks.
+    """Store a new campaign with the failed and cancelled tasks of `campaign`; gives its id and the number of tasks. `adopted`: also of one
+    that another machine carried on.
 
     A model that has left the spool is read again from its path in `folder`, or from its URL by `fetch`. Raises `CampaignError` when the
     campaign has not ended, has no such task, or a model is missing or changed; then nothing was stored.
@@ -115,10 +117,11 @@ def retry_campaign(
         raise CampaignError(
             f"{campaign} has not ended yet", hint=f"sark-node watch {campaign}, or cancel it first"
         )
-    if row.outcome is CampaignStatus.ADOPTED:
+    if row.outcome is CampaignStatus.ADOPTED and not adopted:
         raise CampaignError(
-            f"{campaign} is {ADOPTED}: its tasks did not fail",
-            hint="if some fail there, retry it on the machine that runs it",
+            f"{campaign} is {row.detail or ADOPTED}: its tasks did not fail",
+            hint="if some fail there, retry it on the machine that runs it\n"
+            f"if no machine does any more, run what is left here: sark-node retry {campaign} --adopted",
         )
     new_id = campaign_id or new_campaign_id()
     scheduler = load_or_create(home.key("scheduler")).peer_id

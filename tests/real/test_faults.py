@@ -57,8 +57,8 @@ def test_a_killed_scheduler_carries_on_and_runs_nothing_twice(lab: Lab, tmp_path
 
     until(midway, "some tasks are done and one runs")
     os.kill(lab.scheduler_pid("ada"), signal.SIGKILL)
-    epoch = "SELECT epoch FROM campaigns"
-    until(lambda: lab.ask("ada", epoch) > [(1,)], "it came back by itself")
+    epoch = "SELECT epoch FROM campaigns WHERE id = ?"
+    until(lambda: lab.ask("ada", epoch, result) > [(1,)], "it came back by itself")
     before = {task.n: task for task in lab.tasks("ada", result)}
     done = lab.run("ada", "watch", result, "--json")
     assert done.code == 0, done

@@ -78,6 +78,15 @@ def test_what_was_put_in_comes_out_under_its_owners_signature() -> None:
     assert [one.task for one in opened.tasks] == ["c-one/1", "c-one/2"]
 
 
+def test_a_campaign_of_as_many_models_as_tasks_can_be_adopted() -> None:
+    hashes = [f"{n:064x}" for n in range(1_500)]
+    tasks = [task(n, model=Model(name="m.onnx", sha256=sha, size=10)) for n, sha in enumerate(hashes, 1)]
+    models = tuple(ManifestModel(name=f"m{n}", sha256=sha, size=10) for n, sha in enumerate(hashes))
+    data = make_manifest(manifest(*tasks, models=models), OWNER.sign)
+    assert data is not None
+    assert len(open_manifest(read_cover(data)).tasks) == len(hashes)
+
+
 def test_a_signature_holds_for_its_campaign_only() -> None:
     cover = read_cover(make_manifest(manifest(), OWNER.sign) or b"")
     other = cover.model_copy(update={"campaign": "c-two"})

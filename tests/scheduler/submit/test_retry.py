@@ -140,6 +140,11 @@ def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_nor_
         assert store.campaigns.end("c-old", detail="carried on elsewhere (adopted)") is CampaignStatus.ADOPTED
         with pytest.raises(CampaignError, match=r"c-old is carried on elsewhere \(adopted\)"):
             retry_campaign(home, store, "c-old", tmp_path)
+        with pytest.raises(CampaignError) as refused:
+            retry_campaign(home, store, "c-old", tmp_path)
+        assert "sark-node retry c-old --adopted" in (refused.value.hint or "")
+        (tmp_path / "m.onnx").write_bytes(MODEL)
+        assert retry_campaign(home, store, "c-old", tmp_path, adopted=True)[1] == 1
         with pytest.raises(CampaignError, match="carried on elsewhere"):
             cancel_and_wait(store, "c-old", keep_alive=lambda: None)
         assert [row.status for row in campaign_rows(store.results.rows("c-old"))] == [RowStatus.ADOPTED]
