@@ -105,7 +105,7 @@ def bind_keys(home: Home, peer: str, other: str) -> str:
     if device is None:
         raise NotPermitted(
             f"no device of {other} was used by this home yet",
-            hint=f"use it first, or name its key: sark-node trust {other}",
+            hint=f"use it first, or say which device is its: sark-node trust {other} --device DEVICE_ID",
         )
     _change(home, lambda pinned: {**pinned, device: tuple(dict.fromkeys((*pinned[device], peer)))})
     return device

@@ -33,6 +33,8 @@ ELSEWHERE: Final = {
     "sark-node adopt CAMPAIGN --key scheduler.key": "test_adopt.py",
     "sark-node delegate CAMPAIGN --to SCHEDULER_ID": "test_adopt.py",
     "sark-node adopt CAMPAIGN --token TOKEN": "test_adopt.py",
+    "sark-node pool revoke home shed": "needs a device that joined: tests/cli/test_invite_command.py",
+    "sark-node trust KEY --same-device-as OTHER_KEY": "needs two workers of one machine: tests/cli/test_trust_command.py",
 }
 """Commands that are not typed here, and where they are tested."""
 HOMES: Final = {
