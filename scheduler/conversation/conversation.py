@@ -12,7 +12,7 @@ What holds whatever crashes when:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -84,6 +84,8 @@ class RestoredCampaign:
     entries: Sequence[TaskEntry]
     bodies: Mapping[str, bytes]
     """Signed tasks by id."""
+    cancels: Collection[str] = ()
+    """What of it is to be cancelled: its own id, or those of tasks."""
 
 
 class CampaignSource(Protocol):
@@ -97,8 +99,8 @@ class CampaignSource(Protocol):
         """Those that can be taken up."""
         ...
 
-    def restore(self, campaign: str, epoch: int) -> RestoredCampaign | None:
-        """A campaign, to be led under this epoch. None: it cannot be read, and is ended."""
+    async def restore(self, campaign: str, epoch: int) -> RestoredCampaign | None:
+        """A campaign, to be led under this epoch. None: it cannot be read, and is ended. Everything else goes on meanwhile."""
         ...
 
 
@@ -135,7 +137,9 @@ class SchedulerConversation:
         self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
         self.links = self.links_type(self.core, self._shell, self._claims, self._log, self.carry_out)
         self.witness = self.witness_type(lambda message: self.sign(message))
-        self._loaded = False
+        self._loaded = self._taking_up = False
+        self._coming: dict[str, None] = {}
+        """Campaigns that are still to be taken up."""
         self._going_on = False
         self._receiving: set[str] = set()
         """Tasks whose record is being fetched: one at a time, for each may be many megabytes."""
@@ -150,18 +154,34 @@ class SchedulerConversation:
             self.links.tell_owed()
         for campaign in self._campaigns.unfinished():
             if campaign not in self.core.state.campaigns:
-                self._take_up(campaign)
+                self._coming[campaign] = None
+        if self._coming and not self._taking_up:
+            self._taking_up = True
+            self._shell.start(self._take_up_all())
         now, core, store = self._shell.now(), self.core, self._store
         cancels = core.cancel_campaigns(store.campaigns.cancel_requests(), now)
         self.carry_out(cancels + core.cancel(store.tasks.cancel_requests(), now))
 
-    def _take_up(self, campaign: str) -> None:
+    async def _take_up_all(self) -> None:
+        try:
+            while self._coming:
+                campaign = next(iter(self._coming))
+                await self._take_up(campaign)
+                del self._coming[campaign]
+                self._shell.wake()
+                await SleepUntil(self._shell.now())
+        finally:
+            self._taking_up = False
+
+    async def _take_up(self, campaign: str) -> None:
         """Lead it from now on, under a higher epoch than anybody before."""
-        restored = self._campaigns.restore(campaign, self.next_epoch(campaign, 0))
+        restored = await self._campaigns.restore(campaign, self.next_epoch(campaign, 0))
         if restored is None:
             return
         self.bodies |= restored.bodies
-        self.carry_out(self.core.add(restored.limits, restored.entries, self._shell.now()))
+        now, core, cancels = self._shell.now(), self.core, restored.cancels
+        commands = core.add(restored.limits, restored.entries, now)
+        self.carry_out(commands + core.cancel_campaigns(cancels, now) + core.cancel(cancels, now))
         held = (attempt.worker for entry in restored.entries for attempt in entry.attempts())
         for peer in dict.fromkeys(held):
             self.links.adopt_on(peer)
@@ -304,6 +324,8 @@ class SchedulerConversation:
         """A worker's message; gives the answer, None to a note. Fails with `RemoteProtocolError` on what a worker does not say, and where
         there is no answer: the link is reset then, and the worker says it again.
         """
+        if self._coming:  # what it says may be about one of these
+            await self._taken_up(message)
         match message:
             case Progress():
                 live = self.core.reconciler.progress(peer, message, self._shell.now())
@@ -329,6 +351,13 @@ class SchedulerConversation:
                 return await self._result(peer, message)
             case _:
                 raise RemoteProtocolError(f"a worker does not send {type(message).__name__}")
+
+    async def _taken_up(self, message: Message) -> None:
+        """Wait until it is known what a message is about: else a result would be stale, and a ticket unknown."""
+        if isinstance(message, Result):
+            await WaitFor(lambda: message.campaign not in self._coming)
+        elif isinstance(message, (Ready, RevealRequest)):
+            await WaitFor(lambda: not self._coming)
 
     async def _ready(self, peer: str, message: Ready) -> Message:
         core, lease = self.core, message.lease

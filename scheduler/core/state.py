@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -509,10 +510,6 @@ class State:
                 self.watch(entry)
             elif entry.tries:  # how much of its backoff has passed is unknown
                 entry.not_before = now + self._delay_s(entry, now)
-        self.unsettled = True
-        self.ranked = sorted(
-            self.groups.values(), key=lambda group: -self.campaigns[group.campaign].limits.priority
-        )
         return campaign
 
     def _new_group(self, entry: TaskEntry, now: float) -> RequirementGroup:
@@ -525,6 +522,7 @@ class State:
             trust=self.campaign_of(entry).limits.trust,
         )
         self.groups[group.id] = group
+        insort(self.ranked, group, key=lambda each: -self.campaigns[each.campaign].limits.priority)
         adverts = [view.advert for view in self.workers.values() if view.advert is not None]
         group.fits = {advert.peer for advert in adverts if self.may_use(group, advert)}
         return group

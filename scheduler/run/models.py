@@ -118,13 +118,13 @@ class MissingModels:
         self, entries: Iterable[TaskEntry], by_devices: Container[str] = ()
     ) -> tuple[tuple[str, str], ...]:
         """Hold back tasks without a model. Gives (task, why it waits) for each. `by_devices`: hashes of models that devices fetch."""
-        missing = [
-            entry
-            for entry in entries
-            if not entry.over
-            and entry.task.model.sha256 not in by_devices
-            and not self._has(entry.task.model.sha256)
-        ]
+        wanted = [entry for entry in entries if not entry.over]
+        gone = {
+            sha256
+            for sha256 in {entry.task.model.sha256 for entry in wanted}
+            if sha256 not in by_devices and not self._has(sha256)
+        }
+        missing = [entry for entry in wanted if entry.task.model.sha256 in gone]
         for entry in missing:
             entry.model_missing = True
         self.waiting += missing

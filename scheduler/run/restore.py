@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from protocol.messages.work import HeldLease
 from protocol.values.attempt import TASK, AttemptStatus, TaskEvent, TaskState
@@ -60,18 +62,49 @@ def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> TaskE
     )
 
 
+PORTION: Final = 100
+"""Tasks that are read at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredTasks:
+    """Some tasks of a campaign, in its order."""
+
+    bodies: dict[str, bytes]
+    entries: list[TaskEntry]
+    cancels: list[str]
+    """Those that somebody wants cancelled."""
+
+
+def restore_some(store: Store, campaign: str, after: int) -> RestoredTasks | None:
+    """The tasks that follow the first `after`; None: there are none. Raises `RemoteProtocolError` for one that cannot be read."""
+    rows = store.tasks.page(campaign, limit=PORTION, after=after)
+    if not rows:
+        return None
+    low, high = rows[0].n, rows[-1].n
+    bodies = store.tasks.bodies(campaign, low, high)
+    cancels = [row.id for row in rows if row.cancel and not final(TASK, row.state)]
+    in_order = {row.id: bodies[row.id] for row in rows}
+    return RestoredTasks(in_order, _entries(store, campaign, rows, bodies), cancels)
+
+
 def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list[TaskEntry]:
     """All tasks of a campaign, in its order."""
+    return _entries(store, campaign, store.tasks.all(campaign), bodies)
+
+
+def _entries(
+    store: Store, campaign: str, rows: Sequence[TaskRow], bodies: Mapping[str, bytes]
+) -> list[TaskEntry]:
+    low, high = (rows[0].n, rows[-1].n) if rows else (0, 0)
     attempts: dict[str, list[AttemptRow]] = {}
-    for attempt in store.attempts.all(campaign):
+    for attempt in store.attempts.all(campaign, low, high):
         attempts.setdefault(attempt.task, []).append(attempt)
-    entries = [
-        restored(task, bodies[task.id], attempts.get(task.id, ())) for task in store.tasks.all(campaign)
-    ]
+    entries = [restored(task, bodies[task.id], attempts.get(task.id, ())) for task in rows]
     replicas = {
         entry.id: entry for entry in entries if entry.replica_set and entry.state is TaskState.SUCCEEDED
     }
-    for row in store.results.rows(campaign) if replicas else ():
+    for row in store.results.rows(campaign, low, high) if replicas else ():
         entry = replicas.get(row.task.id)
         if entry is not None and row.record is not None:
             entry.ran_on = read_record(row.record).device.device

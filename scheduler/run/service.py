@@ -24,8 +24,9 @@ from protocol.values.trust import Trust
 from protocol.words import Reason
 from scheduler.campaign.text import trust_of_spec
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
+from scheduler.conversation.effects import SleepUntil
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskLimits
+from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.core.stops import OwedStop
 from scheduler.models.describe import by_devices
 from scheduler.planning.devices import DeviceFinder, fix_plan
@@ -34,7 +35,7 @@ from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import STRIDE, LeadershipClaims
 from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels, ModelSources
-from scheduler.run.restore import end_unreadable, entries_of, owed_stops
+from scheduler.run.restore import end_unreadable, owed_stops, restore_some
 from scheduler.run.shell import Aside, TrioShell
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
@@ -119,6 +120,8 @@ class SchedulerService:
         self._planning: set[str] = set()
         self._saved: dict[str, tuple[tuple[str, ...], Advert | None]] = {}
         """What the store has of each worker that was reached by this process."""
+        self._timed: set[str] = set()
+        """Models of which earlier runs' times were looked up."""
         presenter = CredentialPresenter(
             self.credentials, self.wall, core.state.campaigns.keys, self.manifests
         )
@@ -175,7 +178,7 @@ class SchedulerService:
             self._conversation.beat()
             if self._core.idle and not self._planning and not self._conversation.links.committing:
                 idle += 1
-                if self.stop_when_idle and idle >= LINGER_BEATS and not self.store.campaigns.unfinished():
+                if self.stop_when_idle and idle >= LINGER_BEATS and not self.store.campaigns.unfinished_ids():
                     await self._shell.aclose()
                     return
             else:
@@ -184,9 +187,10 @@ class SchedulerService:
     # -- campaigns ----------------------------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        for row in self.store.campaigns.unfinished():
-            if not row.planned and row.id not in self._planning:
-                self._planning.add(row.id)
+        for campaign in self.store.campaigns.unfinished_ids(planned=False):
+            row = self.store.campaigns.get(campaign) if campaign not in self._planning else None
+            if row is not None:
+                self._planning.add(campaign)
                 self._nursery.start_soon(self._plan, row)
         self._conversation.load()
 
@@ -198,9 +202,9 @@ class SchedulerService:
             self._planning.discard(row.id)
             self._load()
 
-    def unfinished(self) -> list[str]:
+    def unfinished(self) -> tuple[str, ...]:
         """See `CampaignSource`."""
-        return [row.id for row in self.store.campaigns.unfinished() if row.planned]
+        return self.store.campaigns.unfinished_ids(planned=True)
 
     def owed_stops(self) -> list[OwedStop]:
         """See `CampaignSource`. Their workers are reached where they were last."""
@@ -209,26 +213,35 @@ class SchedulerService:
             self._recall_workers()
         return stops
 
-    def restore(self, campaign: str, epoch: int) -> RestoredCampaign | None:
-        """See `CampaignSource`."""
+    async def restore(self, campaign: str, epoch: int) -> RestoredCampaign | None:
+        """See `CampaignSource`. What takes long is done in portions."""
         store, row = self.store, self.store.campaigns.get(campaign)
         assert row is not None, "it is unfinished"
         self._claims.take_up(row.id, row.scheduler, epoch)
-        bodies = store.tasks.bodies(row.id)
+        bodies: dict[str, bytes] = {}
+        entries: list[TaskEntry] = []
+        cancels = [campaign] if row.cancel else []
         try:
-            entries = entries_of(store, row.id, bodies)
+            while part := restore_some(store, row.id, len(entries)):
+                bodies |= part.bodies
+                entries += part.entries
+                cancels += part.cancels
+                await SleepUntil(trio.current_time())
         except RemoteProtocolError as exc:  # the others go on
             log.warning("campaign.unreadable", campaign=row.id, why=exc.what)
             end_unreadable(store, row.id, exc.what)
             return None
         self._recall_workers()
-        in_order = {entry.id: bodies[entry.id] for entry in entries}
-        for body, seconds in reversed(store.tasks.run_times({entry.task.model.sha256 for entry in entries})):
+        fresh = {entry.task.model.sha256 for entry in entries} - self._timed
+        self._timed |= fresh
+        for body, seconds in reversed(store.tasks.run_times(fresh) if fresh else ()):
             with contextlib.suppress(RemoteProtocolError):  # of another version
                 self._core.state.run_times.add(read_task(body), "", seconds)
-        self._manifests.take_up(row, store.campaigns.models(row.id), in_order, self.identity)
+        self._manifests.take_up(row, store.campaigns.models(row.id), bodies, self.identity)
         log.info("campaign.taken-up", campaign=row.id, tasks=len(entries), epoch=epoch)
-        store.tasks.set_notes(self._missing_models.mark(entries, by_devices(row.spec)))
+        await SleepUntil(trio.current_time())
+        if notes := self._missing_models.mark(entries, by_devices(row.spec)):
+            store.tasks.set_notes(notes)
         entries.sort(key=lambda entry: entry.model_missing)
         left = self._left_s(row)
         limits = TaskLimits(
@@ -241,7 +254,7 @@ class SchedulerService:
             epoch=epoch,
             trust=trust_of_spec(row.spec),
         )
-        return RestoredCampaign(limits, entries, bodies)
+        return RestoredCampaign(limits, entries, bodies, cancels)
 
     def _left_s(self, row: CampaignRow) -> float | None:
         """Seconds until the campaign's limit. A clock that was set meanwhile neither prolongs it nor ends it before it began."""

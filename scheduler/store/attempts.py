@@ -58,9 +58,11 @@ class AttemptRepository:
 
     # -- reading --------------------------------------------------------------------------------------------------------------------
 
-    def all(self, campaign: str) -> tuple[AttemptRow, ...]:
-        """All attempts of a campaign, by task number and attempt."""
-        of_campaign = (t.attempts.c.task == t.tasks.c.id, t.tasks.c.campaign == campaign)
+    def all(self, campaign: str, low: int = 0, high: int | None = None) -> tuple[AttemptRow, ...]:
+        """All attempts of a campaign's tasks with numbers `low` to `high`, by task number and attempt."""
+        of_campaign = [t.attempts.c.task == t.tasks.c.id, t.tasks.c.campaign == campaign, t.tasks.c.n >= low]
+        if high is not None:
+            of_campaign.append(t.tasks.c.n <= high)
         return self._database.rows(AttemptRow, *of_campaign, order=[t.tasks.c.n, t.attempts.c.attempt])
 
     def of_task(self, task: str) -> tuple[AttemptRow, ...]:

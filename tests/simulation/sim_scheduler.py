@@ -190,7 +190,7 @@ class SimScheduler:
         """See `CampaignSource`. They are not kept here: their workers end the runs by themselves."""
         return []
 
-    def restore(self, name: str, epoch: int) -> RestoredCampaign:
+    async def restore(self, name: str, epoch: int) -> RestoredCampaign:
         """See `CampaignSource`."""
         campaign = self.store.campaigns[name]
         self.station.speaks[name] = epoch
