@@ -30,7 +30,6 @@ class Workers:
     def add_adverts(self, group: str, adverts: Sequence[Advert], now: float) -> list[Command]:
         """The index answered a search for this group; adverts serve every group they fit."""
         state = self._state
-        state.unsettled = True
         searched = state.groups.get(group)
         if searched is not None:
             searched.searching = False
@@ -39,6 +38,7 @@ class Workers:
             newer = view.advert is None or advert.seq >= view.advert.seq
             if not newer or advert.gone or advert == view.advert:
                 continue
+            state.unsettled = True
             if view.advert is not None and advert.seq > view.advert.seq and view.unreachable:
                 view.retry_at = now  # it is back, or has moved
             view.advert, view.addresses, view.device = advert, advert.addresses, advert.name
@@ -54,8 +54,9 @@ class Workers:
         """No device that may be used was found for the group; these are there. Whether any of them would fit, were it trusted."""
         waiting = self._state.groups.get(group)
         if waiting is not None:
-            waiting.untrusted = len(self._state.untrusted_in(waiting, adverts))
-            self._state.unsettled = True
+            untrusted = len(self._state.untrusted_in(waiting, adverts))
+            self._state.unsettled = self._state.unsettled or untrusted != waiting.untrusted
+            waiting.untrusted = untrusted
         return []
 
     def review_trust(self, now: float) -> list[Command]:

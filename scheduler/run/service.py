@@ -35,7 +35,7 @@ from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import STRIDE, LeadershipClaims
 from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels, ModelSources
-from scheduler.run.restore import end_unreadable, owed_stops, restore_some
+from scheduler.run.restore import PORTION, end_unreadable, owed_stops, restore_some
 from scheduler.run.shell import Aside, TrioShell
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
@@ -226,6 +226,8 @@ class SchedulerService:
                 bodies |= part.bodies
                 entries += part.entries
                 cancels += part.cancels
+                if len(part.entries) < PORTION:
+                    break
                 await SleepUntil(trio.current_time())
         except RemoteProtocolError as exc:  # the others go on
             log.warning("campaign.unreadable", campaign=row.id, why=exc.what)

@@ -201,13 +201,18 @@ class CampaignRepository:
         return self._database.rows(CampaignRow, c.ended.is_(None), order=[c.created])
 
     def unfinished_ids(self, *, planned: bool | None = None) -> tuple[str, ...]:
-        """Their ids; `planned`: only those with tasks, or only those without."""
+        """Their ids, the highest priority first; `planned`: only those with tasks, or only those without."""
         c = t.campaigns.c
         where = [
             c.ended.is_(None),
             *([] if planned is None else [c.planned if planned else sa.not_(c.planned)]),
         ]
-        return tuple(row.id for row in self._database.all(sa.select(c.id).where(*where).order_by(c.created)))
+        return tuple(
+            row.id
+            for row in self._database.all(
+                sa.select(c.id).where(*where).order_by(c.priority.desc(), c.created)
+            )
+        )
 
     def old(self, older_s: float, *, keep: int = 0) -> tuple[CampaignRow, ...]:
         """Campaigns that ended more than `older_s` ago, oldest first, without the `keep` that ended last."""

@@ -17,6 +17,7 @@ from protocol.values.record import RunFacts, Timing, pack_samples
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason, RunOutcome
 from scheduler.campaign.model import Campaign, Devices, ModelEntry, TrustText
+from scheduler.conversation.effects import SleepUntil
 from scheduler.core.commands import CommitTo, EndPending
 from scheduler.core.failures import PORTION
 from scheduler.store.rows import AttemptState, NewCampaign, NewModel
@@ -242,6 +243,31 @@ async def test_a_cancel_of_very_many_tasks_goes_on_where_a_crash_left_it_and_oth
     assert world.states() == {TaskState.CANCELLED}
     (summary,) = world.store.campaigns.summaries()
     assert summary.campaign.outcome is CampaignStatus.CANCELLED
+
+
+async def test_what_a_worker_says_while_its_campaign_is_still_to_be_taken_up_waits_for_that(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("mini", seconds=1.0)
+    world.submit(1, campaign="c-later")
+    async with world.scheduler():
+        await world.until(lambda: world.task(campaign="c-later").state is TaskState.RUNNING)
+        world.submit(1, campaign="c-first", priority=90)
+        await world.until(lambda: world.task(campaign="c-first").state is TaskState.QUEUED)
+    await world.until(lambda: "reporting" in {place.state for place in worker.places.values()})
+    world.new_process()
+    service = world.service()
+    restore = service.restore
+
+    async def restore_slowly(campaign: str, epoch: int) -> Any:
+        if campaign == "c-later":
+            await SleepUntil(trio.current_time() + 3.0)
+        return await restore(campaign, epoch)
+
+    service.restore = restore_slowly
+    await service.run()
+    assert worker.ran == [("c-later/1", 1), ("c-first/1", 1)]
+    assert len(world.store.attempts.all("c-later")) == 1
 
 
 async def test_a_cancel_of_a_task_on_a_vanished_worker_ends_when_its_lease_does(
