@@ -20,6 +20,7 @@ from protocol.words import asks_for_it
 from results.row.row import Configuration, configuration_of
 from results.row.simulated import marked
 from results.row.strangers import of_stranger
+from scheduler.output.campaign_tasks import CampaignTasks
 from scheduler.output.terminal import name, print_lines, table
 from scheduler.output.top import bar
 from scheduler.store.progress import BUSY, STATE_WORDS, fraction, progress_text
@@ -30,6 +31,9 @@ from swarm.base.text import ordinal, safe_text
 from swarm.base.units import show_elapsed
 
 REFRESH_S = 0.125
+MANY = 1000
+"""Tasks from which on the picture is drawn less often."""
+REFRESH_MANY_S = 1.0
 NARROW = 76
 """Columns below which the unit gives way to the phase."""
 HEADS = 3
@@ -78,25 +82,25 @@ def watch(
     instead of it what `crash` says of one.
     """
     lines = _Lines(console)
-    rounds, version = 0, -1
+    rounds, rows = 0, CampaignTasks(store, campaign_id)
+    shown: dict[str, TaskRow] = {}
     tasks: Sequence[TaskRow] = ()
     configurations: dict[str, Configuration] = {}
     crashed = ""
     with Screen(console) if can_live(console) else nullcontext() as screen:
         while True:
-            changed = store.changes_by_others()
-            if changed != version:
-                version = changed
-                tasks = store.tasks.all(campaign_id)
-                if len(configurations) != len(tasks):
+            if changed := rows.look():
+                if len(configurations) != len(rows.all):
                     bodies = store.tasks.bodies(campaign_id)
                     configurations = {task: configuration_of(body) for task, body in bodies.items()}
-                tasks = [replace(task, unit=configurations[task.id].on(task.unit)) for task in tasks]
+                changed = [replace(task, unit=configurations[task.id].on(task.unit)) for task in changed]
+                shown |= {task.id: task for task in changed}
+                tasks = [shown[task.id] for task in rows.all]
             campaign = store.campaigns.get(campaign_id)
             if campaign is None:
                 raise LookupError(campaign_id)  # the store was replaced
             if screen is None:
-                lines.update(tasks)
+                lines.update(changed)
             else:
                 width, height = console.size
                 room = max(1, height - HEADS)
@@ -109,7 +113,7 @@ def watch(
                     print_lines([crashed], console)
                 keep_alive()
             rounds += 1
-            pause(REFRESH_S)
+            pause(REFRESH_S if len(tasks) < MANY else REFRESH_MANY_S)
 
 
 class _Lines:

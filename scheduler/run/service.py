@@ -41,6 +41,7 @@ from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 from scheduler.trust.book import TrustSource
 from scheduler.trust.identities import DeviceClaims
+from swarm.base.stalls import StallWatch
 from swarm.base.threads import COMPUTING
 from swarm.blobs.server import serve_blobs
 from swarm.net.identity import Identity
@@ -85,11 +86,17 @@ class SchedulerService:
     aside: Aside = COMPUTING.run
     learn: Callable[[str, bool, str], None] = lambda peer, right, why: None
     """Keeps what is learned of a stranger's key."""
+    stalled: Callable[[float, str], None] = lambda seconds, task: log.warning(
+        "loop.stalled", cpu_s=round(seconds, 3), task=task
+    )
+    """Called when the loop computed for long in one turn; see `swarm.base.stalls`."""
     answer: AnswerModel = no_answers
     """Runs a model on this machine, to check what strangers say of it."""
 
     async def run(self) -> None:
         """Raises `ResourceError` when the store cannot be written; what was acknowledged is safe, and a new start carries on."""
+        watch = StallWatch(self.stalled)
+        trio.lowlevel.add_instrument(watch)
         try:
             async with trio.open_nursery() as nursery:
                 self._open(nursery)
@@ -98,6 +105,8 @@ class SchedulerService:
                 nursery.cancel_scope.cancel()
         except* ResourceError as group:
             raise first_error(group) from None
+        finally:
+            trio.lowlevel.remove_instrument(watch)
 
     def _open(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery

@@ -31,6 +31,19 @@ class TaskRepository:
         """The tasks of a campaign, by number."""
         return self._database.rows(TaskRow, t.tasks.c.campaign == campaign, order=[t.tasks.c.n])
 
+    def some(self, tasks: Sequence[str]) -> list[TaskRow]:
+        """The tasks with these ids, in any order."""
+        rows: list[TaskRow] = []
+        for portion in batched(tasks):
+            rows += self._database.rows(TaskRow, t.tasks.c.id.in_(portion))
+        return rows
+
+    def notes(self, campaign: str) -> Sequence[Sequence[str]]:
+        """Why its pending tasks wait: (task, note)."""
+        c = t.tasks.c
+        waiting = (c.campaign == campaign, c.state == TaskState.PENDING)
+        return self._database.tuples(sa.select(c.id, c.note).where(*waiting))
+
     def page(
         self, campaign: str, *, limit: int, after: int = 0, state: TaskState | None = None
     ) -> tuple[TaskRow, ...]:

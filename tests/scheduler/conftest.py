@@ -84,6 +84,8 @@ from tests.scheduler.trusting import OwnWorkers
 
 SCHEDULER = Identity.from_seed("scheduler")
 UNIT = "CPU (ONNX)"
+STALLED_S = 2.0
+"""No turn of the loop may compute for so long in any test of the service: twenty times what is allowed."""
 MODEL = b"a model"
 SHA = hashlib.sha256(MODEL).hexdigest()
 
@@ -464,6 +466,8 @@ class World:
     """Those that it trusts before they are there."""
     signed: dict[str, dict[str, frozenset[str]]] = field(default_factory=dict)
     """Device id → pool → the workers that this one lists with it."""
+    stalls: list[tuple[float, str]] = field(default_factory=list)
+    """Processor seconds of turns in which the loop stood still for others, and whose they were."""
     read_aside: int = 0
     """Records that were read beside everything else."""
 
@@ -523,6 +527,7 @@ class World:
             rng=random.Random(3),
             wall=self.wall,
             aside=self.aside,
+            stalled=lambda seconds, task: self.stalls.append((seconds, task)),
             **more,
         )
 
@@ -598,3 +603,4 @@ async def world(tmp_path: Path, world_place: StorePlace) -> AsyncIterator[World]
         yield made
         made.store.close()
         nursery.cancel_scope.cancel()
+    assert not [stall for stall in made.stalls if stall[0] > STALLED_S], made.stalls

@@ -1,0 +1,73 @@
+"""The tasks of a campaign as they are now, of which only those are read again that may have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from protocol.values.attempt import TaskState
+from scheduler.store.rows import ENDED, TaskRow
+from scheduler.store.store import Store
+
+WHOLE_CAMPAIGN: Final = ("campaign.planned", "campaign.taken-over")
+"""Events after which there are other tasks than before."""
+NOTES_EVERY: Final = 8
+"""Looks from one at why tasks wait to the next: nothing tells that it changed."""
+_MOVING: Final = tuple(state for state in TaskState if state not in (*ENDED, TaskState.PENDING))
+"""States in which a task changes without an event: its place in a queue, its progress."""
+
+
+class CampaignTasks:
+    """To be looked at again and again."""
+
+    def __init__(self, store: Store, campaign: str) -> None:
+        self._store, self._campaign = store, campaign
+        self._version, self._seq = -1, -1
+        self._looks = self._notes_at = 0
+        self._notes_read = True
+        """Since the store last changed."""
+        self._rows: dict[str, TaskRow] = {}
+        self._sorted: list[TaskRow] = []
+
+    @property
+    def all(self) -> Sequence[TaskRow]:
+        """All of them by number, as of the last look."""
+        return self._sorted
+
+    def look(self) -> list[TaskRow]:
+        """Read what may have changed since the last look; gives what did change, by number."""
+        self._looks += 1
+        version = self._store.changes_by_others()
+        if version != self._version:
+            self._version, self._notes_read = version, False
+        elif self._notes_read or not self._notes_due:
+            return []
+        fresh = self._read_all() if self._seq < 0 else self._read_changed()
+        changed = [row for row in fresh if self._rows.get(row.id) != row]
+        if changed:
+            self._rows |= {row.id: row for row in changed}
+            self._sorted = sorted(self._rows.values(), key=lambda row: row.n)
+        return sorted(changed, key=lambda row: row.n)
+
+    @property
+    def _notes_due(self) -> bool:
+        return self._looks >= self._notes_at + NOTES_EVERY
+
+    def _read_all(self) -> Sequence[TaskRow]:
+        self._notes_at, self._notes_read = self._looks, True
+        self._seq = self._store.events.count(self._campaign)[0]
+        return self._store.tasks.all(self._campaign)
+
+    def _read_changed(self) -> Sequence[TaskRow]:
+        tasks, named = self._store.tasks, set[str]()
+        while events := self._store.events.since(self._campaign, self._seq):
+            self._seq = events[-1].seq
+            if any(event.name in WHOLE_CAMPAIGN for event in events):
+                return self._read_all()
+            named |= {event.task for event in events if event.task is not None}
+        moving = {row.id for row in self._sorted if row.state in _MOVING}
+        if self._notes_due:
+            self._notes_at, self._notes_read = self._looks, True
+            notes = tasks.notes(self._campaign)
+            named |= {task for task, note in notes if task in self._rows and self._rows[task].note != note}
+        return tasks.some(tuple(named | moving))

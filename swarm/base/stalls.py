@@ -1,0 +1,61 @@
+"""Notices when one turn of the event loop computes for long: meanwhile no link is answered and nothing is renewed.
+
+What counts is processor time of the loop's thread, so that a busy machine does not look like a stall.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+STALL_S: Final = 0.1
+"""A turn that computes for longer is a stall."""
+REPORT_EVERY_S: Final = 10.0
+
+
+class StallWatch(trio.abc.Instrument):
+    """To be added to a trio run. `stalled` is called with the seconds of the longest stall since it was last called, and the name of the
+    task that took most of them; every `every_s` at most.
+    """
+
+    def __init__(
+        self,
+        stalled: Callable[[float, str], None],
+        *,
+        limit_s: float = STALL_S,
+        every_s: float = REPORT_EVERY_S,
+        spent: Callable[[], float] = time.thread_time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stalled, self._limit_s, self._every_s = stalled, limit_s, every_s
+        self._spent, self._clock = spent, clock
+        self._turn_at: float | None = None
+        self._step_at = 0.0
+        self._longest_step, self._task = 0.0, ""
+        self._worst: tuple[float, str] = (0.0, "")
+        self._reported_at = -every_s
+
+    def after_io_wait(self, timeout: float) -> None:
+        self._turn_at, self._longest_step, self._task = self._spent(), 0.0, ""
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._step_at = self._spent()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        step = self._spent() - self._step_at
+        if step > self._longest_step:
+            self._longest_step, self._task = step, task.name
+
+    def before_io_wait(self, timeout: float) -> None:
+        if self._turn_at is None:
+            return
+        turn = self._spent() - self._turn_at
+        if turn >= self._limit_s and turn > self._worst[0]:
+            self._worst = (turn, self._task)
+        if self._worst[0] and self._clock() >= self._reported_at + self._every_s:
+            self._reported_at = self._clock()
+            worst, self._worst = self._worst, (0.0, "")
+            self._stalled(*worst)

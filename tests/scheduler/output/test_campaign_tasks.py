@@ -1,0 +1,70 @@
+"""What `watch` reads again is what changed, and nothing that changed is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.formats.phase import Phase
+from protocol.values.attempt import TaskEvent
+from protocol.values.lease import Fence
+from protocol.words import Reason
+from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, QueuePosition, RecordGrant
+from scheduler.output.campaign_tasks import NOTES_EVERY, CampaignTasks
+from scheduler.store.rows import NewCampaign
+from scheduler.store.store import Store
+from tests.scheduler.core_parts import SCHEDULER, a_task
+
+FENCE = Fence(incarnation=1, number=1)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
+    """The scheduler's and the watcher's."""
+    with Store(tmp_path / "store.db") as writer, Store(tmp_path / "store.db") as reader:
+        tasks = [a_task(n, campaign="c-one") for n in range(1, 6)]
+        writer.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], tasks)
+        yield writer, reader
+
+
+def test_every_change_is_seen_and_alone(stores: tuple[Store, Store]) -> None:
+    store, reader = stores
+    rows = CampaignTasks(reader, "c-one")
+    assert [row.n for row in rows.look()] == [1, 2, 3, 4, 5]
+    assert rows.look() == []
+    attempts = store.attempts
+    steps = [
+        lambda: attempts.begin([CommitTo("c-one/2", 1, "c-one/2/1", "w", "mini", 1)]),
+        lambda: attempts.record_grant(RecordGrant("c-one/2", 1, "l1", FENCE, queued=True, position=3)),
+        lambda: attempts.set_positions([QueuePosition("c-one/2", 1, 1, 2.0)]),
+        lambda: attempts.record_grant(RecordGrant("c-one/2", 1, "l1", FENCE, queued=False)),
+        lambda: attempts.set_progress([LiveAttempt("c-one/2", 1, Phase.RUN, 5, 10)]),
+        lambda: attempts.end(EndAttempt("c-one/2", 1, TaskEvent.LOSE, Reason.LOST)),
+        lambda: attempts.end_pending(EndPending(["c-one/2"], TaskEvent.CANCEL)),
+    ]
+    for step in steps:
+        step()
+        assert [row.n for row in rows.look()] == [2]
+        assert list(rows.all) == list(store.tasks.all("c-one"))
+
+
+def test_why_a_task_waits_is_seen_after_a_few_looks(stores: tuple[Store, Store]) -> None:
+    store, reader = stores
+    rows = CampaignTasks(reader, "c-one")
+    rows.look()
+    store.tasks.set_notes([("c-one/4", "no device that fits is up yet")])
+    seen = []
+    for _ in range(NOTES_EVERY):
+        seen += rows.look()
+    assert [(row.n, row.note) for row in seen] == [(4, "no device that fits is up yet")]
+
+
+def test_tasks_that_are_planned_later_are_all_read(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.db") as writer, Store(tmp_path / "store.db") as reader:
+        writer.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], None)
+        rows = CampaignTasks(reader, "c-one")
+        assert rows.look() == []
+        writer.campaigns.plan("c-one", [a_task(n, campaign="c-one") for n in (1, 2)])
+        assert [row.n for row in rows.look()] == [1, 2]
