@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 PACKAGES = ("protocol", "results", "swarm", "drivers", "node", "scheduler", "gate", "web")
 DISTRIBUTION = "sark-node"
@@ -136,6 +136,15 @@ def _send_action(home: Home, gates: Callable[[], tuple[str, ...]]) -> SendAction
     return send
 
 
+def _install_server(ctx: typer.Context, remove: bool) -> NoReturn:
+    """The service of `serve --install`."""
+    from node.install.service_files import ServiceRole
+
+    if remove:
+        node.cli.main.uninstall_service(ctx, ServiceRole.SERVER)
+    node.cli.main.install_service(ctx, ServiceRole.SERVER)
+
+
 def _serving(ctx: typer.Context, where: str, gate: list[str] | None) -> AbstractAsyncContextManager[None]:
     """The server of `join --serve`."""
     return web.cli.serving(ctx, _routers, _send_action, web.cli.parse_serve(where), gate)
@@ -221,7 +230,7 @@ for commands in (
     app.add_typer(commands.app)
 scheduler.cli.experiments.add_experiment(app)
 scheduler.cli.bench.add_bench(app, _this_device)
-web.cli.add_serve(app, _routers, _send_action)
+web.cli.add_serve(app, _routers, _send_action, _install_server)
 
 
 def _version(show: bool) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 from urllib.parse import quote
 
 import typer
@@ -34,6 +34,10 @@ MakeSendAction = Callable[[Home, Callable[[], tuple[str, ...]]], "SendAction"]
 """How a home's owner controls workers, given its ways into the swarm."""
 
 
+InstallService = Callable[[typer.Context, bool], NoReturn]
+"""Installs the service of this command, or removes it if the flag is set."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """Where and to whom a home is served."""
@@ -47,7 +51,9 @@ class ServeOptions:
     no_token: bool = False
 
 
-def add_serve(app: typer.Typer, routers: MakeRouters, send_action: MakeSendAction) -> None:
+def add_serve(
+    app: typer.Typer, routers: MakeRouters, send_action: MakeSendAction, install_service: InstallService
+) -> None:
     @app.command(rich_help_panel="General")
     def serve(
         ctx: typer.Context,
@@ -86,9 +92,22 @@ def add_serve(app: typer.Typer, routers: MakeRouters, send_action: MakeSendActio
             ),
         ] = False,
         gate: Gates = None,
+        install: Annotated[
+            bool,
+            typer.Option(
+                "--install",
+                help="Install a service that serves with the same options now and after each reboot. Open campaigns go on with it.",
+            ),
+        ] = False,
+        uninstall: Annotated[bool, typer.Option("--uninstall", help="Stop and remove that service.")] = False,
     ) -> None:
         """Serve the dashboard and the HTTP API for this home, on loopback by default."""
         import trio
+
+        if install and uninstall:
+            raise CampaignError("--install and --uninstall exclude each other", hint="give one of them")
+        if install or uninstall:
+            install_service(ctx, uninstall)
 
         options = ServeOptions(
             tuple(host or LOOPBACK), port, tuple(name or ()), token_file, allow_paths, no_token

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
+from node.install.service_files import ServiceRole
 from protocol.values.match import show_value
 from protocol.values.requirement import ATTRIBUTES, show_size
 from swarm.base.home import Home
@@ -312,7 +314,7 @@ def join(
     if install and uninstall:
         raise SettingsError("--install and --uninstall exclude each other", hint="give one of them")
     if uninstall:
-        _uninstall(ctx)
+        uninstall_service(ctx, ServiceRole.WORKER)
     settings = WorkerSettings.load(
         home.config_file,
         ctx.meta["environment"],
@@ -337,7 +339,7 @@ def join(
         print("  or name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…", file=sys.stderr)
 
     if install:
-        _install(ctx)
+        install_service(ctx, ServiceRole.WORKER, "--take-up")
 
     def joined(here: RunningNode, profile: Profile, worker: Worker) -> None:
         units = ", ".join(unit.unit for unit in profile.units)
@@ -375,21 +377,22 @@ ONCE = frozenset({"ticket", "leave_pool", "install", "uninstall", "take_up", "st
 """Options for this start alone, not for the service."""
 
 
-def _install(ctx: typer.Context) -> NoReturn:
-    """Install the service with the same options; exit code 6 if it is not running then."""
+def install_service(ctx: typer.Context, role: ServiceRole, *more: str) -> NoReturn:
+    """Install a service that runs this command with the same options, and `more`; exit code 6 if it is not running then."""
     from node.install.install import (
         install,
         not_carried,
         run_command,
+        service_command,
         setting_here,
-        worker_command,
         works_here,
     )
 
     flag = ctx.meta["home_flag"]
-    setting = setting_here(ctx.obj, flag, ctx.meta["environment"])
-    command = (*worker_command(flag, options_given(ctx)), "--take-up")
-    running = install(setting, command, run_command, print, busy=lambda: works_here(ctx.obj))
+    setting = setting_here(ctx.obj, flag, ctx.meta["environment"], role=role)
+    command = service_command(flag, [str(ctx.command.name), *options_given(ctx), *more])
+    worker = role is ServiceRole.WORKER
+    running = install(setting, command, run_command, print, busy=lambda: worker and works_here(ctx.obj))
     lost = not_carried(ctx.meta["environment"])
     if lost:
         print(
@@ -399,10 +402,11 @@ def _install(ctx: typer.Context) -> NoReturn:
     raise SystemExit(0 if running else 6)
 
 
-def _uninstall(ctx: typer.Context) -> NoReturn:
+def uninstall_service(ctx: typer.Context, role: ServiceRole) -> NoReturn:
+    """Stop and remove it; exit code 1 if there is none."""
     from node.install.install import run_command, setting_here, uninstall
 
-    setting = setting_here(ctx.obj, ctx.meta["home_flag"], ctx.meta["environment"])
+    setting = setting_here(ctx.obj, ctx.meta["home_flag"], ctx.meta["environment"], role=role)
     raise SystemExit(0 if uninstall(setting, run_command, print) else 1)
 
 
@@ -418,7 +422,7 @@ def options_given(ctx: typer.Context) -> list[str]:
             words.append(option)
         else:
             for each in value if isinstance(value, (list, tuple)) else (value,):
-                words += [option, str(each)]
+                words += [option, str(each.absolute() if isinstance(each, Path) else each)]
     return words
 
 

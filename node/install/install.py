@@ -14,6 +14,7 @@ from node.install.service_files import (
     InstallStep,
     Service,
     ServiceManager,
+    ServiceRole,
     Setting,
     service_for,
 )
@@ -51,6 +52,7 @@ def setting_here(
     home_flag: Path | None,
     environment: Mapping[str, str],
     *,
+    role: ServiceRole = ServiceRole.WORKER,
     platform: str = sys.platform,
     root: bool | None = None,
 ) -> Setting:
@@ -69,6 +71,7 @@ def setting_here(
         config=Path(environment.get("XDG_CONFIG_HOME") or folder / ".config"),
         data=home.data,
         logs=home.logs,
+        role=role,
         home=None if home_flag is None else home_flag.expanduser().absolute(),
         environment=()
         if windows
@@ -114,16 +117,26 @@ def _administrator() -> bool:
     return False
 
 
-def worker_command(home_flag: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
-    """The command line of a worker with these arguments of `join`, by this very Python."""
+def service_command(home_flag: Path | None, words: Sequence[str]) -> tuple[str, ...]:
+    """The command line of `sark-node WORDS…` for this home, by this very Python."""
     home = () if home_flag is None else ("--home", str(home_flag.expanduser().absolute()))
-    return (*own_command("-X", "utf8"), "--log-level", "info", *home, "join", *arguments)
+    return (*own_command("-X", "utf8"), "--log-level", "info", *home, *words)
 
 
 def not_carried(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Names of variables that this start hears and a service would not."""
     options = ("SARK_HOME", "SARK_LOG_LEVEL")  # as options in the command line
     return tuple(sorted(name for name in environment if name.startswith("SARK_") and name not in options))
+
+
+_AGAIN: Final = {
+    ServiceRole.WORKER: "This device joins again after each reboot",
+    ServiceRole.SERVER: "This home is served after each reboot, and its open campaigns go on",
+}
+_NO_MORE: Final = {
+    ServiceRole.WORKER: "This device does not join again after a reboot. Its keys, pools and models stay.",
+    ServiceRole.SERVER: "This home is not served after a reboot. Its campaigns and results stay.",
+}
 
 
 def works_here(home: Home) -> bool:
@@ -167,9 +180,7 @@ def install(
         raise unusable(service.path, exc) from None
     say(f"written: {service.path}")
     done = _take(service.enable, run, say, pause)
-    say(
-        f"{'This device joins again after each reboot' if done else 'It is not at work yet'} ({setting.system})."
-    )
+    say(f"{_AGAIN[setting.role] if done else 'It is not at work yet'} ({setting.system}).")
     for note in service.notes:
         say(f"  {note}")
     if in_the_way:
@@ -195,7 +206,7 @@ def uninstall(setting: Setting, run: Run, say: Say) -> bool:
     say(f"removed: {service.path}")
     if setting.system is ServiceManager.SYSTEMD:
         _take((service.enable[0],), run, say)
-    say("This device does not join again after a reboot. Its keys, pools and models stay.")
+    say(_NO_MORE[setting.role])
     return True
 
 

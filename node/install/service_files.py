@@ -1,4 +1,4 @@
-"""What makes a system start the worker again after a reboot: the texts of its service files and the commands around them. Pure.
+"""What makes a system start the worker or the server again after a reboot: the texts of its service files, and commands around them. Pure.
 
     Linux     a unit of systemd: of the user, or as root of the system
     macOS     a property list for launchd: an agent of the user, or as root a daemon
@@ -39,6 +39,13 @@ class ServiceManager(StrEnum):
     WINDOWS = "Windows Task Scheduler"
 
 
+class ServiceRole(StrEnum):
+    """What it runs of a home."""
+
+    WORKER = "worker"
+    SERVER = "server"
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Whose service, and where."""
@@ -57,6 +64,7 @@ class Setting:
     logs: Path
     home: Path | None
     """As given by --home; None: the platform's folders."""
+    role: ServiceRole = ServiceRole.WORKER
     environment: tuple[tuple[str, str], ...] = ()
     """Variables of this shell without which the worker would be another: where its folders are, and the runtimes' libraries."""
 
@@ -94,11 +102,12 @@ class Service:
     encoding: str = "utf-8"
 
 
-def name_for(home: Path | None) -> str:
-    """One name for each home, so that several workers of one machine do not meet."""
+def name_for(home: Path | None, role: ServiceRole = ServiceRole.WORKER) -> str:
+    """One name for each home and role, so that several of one machine do not meet."""
+    name = NAME if role is ServiceRole.WORKER else f"{NAME}-{role}"
     if home is None:
-        return NAME
-    return f"{NAME}-{hashlib.sha256(str(home).encode()).hexdigest()[:8]}"
+        return name
+    return f"{name}-{hashlib.sha256(str(home).encode()).hexdigest()[:8]}"
 
 
 def service_for(setting: Setting, command: Sequence[str]) -> Service:
@@ -134,7 +143,7 @@ def _variables(setting: Setting) -> tuple[tuple[str, str], ...]:
 
 
 def _systemd(setting: Setting, command: Sequence[str]) -> Service:
-    name = f"{name_for(setting.home)}.service"
+    name = f"{name_for(setting.home, setting.role)}.service"
     folder = Path("/etc/systemd/system") if setting.root else setting.config / "systemd" / "user"
     control = ("systemctl",) if setting.root else ("systemctl", "--user")
     journal = f"journalctl {'' if setting.root else '--user '}-u {name} -f"
@@ -170,7 +179,7 @@ def unit_text(setting: Setting, command: Sequence[str]) -> str:
     return f"""\
 # {_mark(setting)}
 [Unit]
-Description=Sark worker
+Description=Sark {setting.role}
 {network}StartLimitIntervalSec=0
 
 [Service]
@@ -203,7 +212,7 @@ def _systemd_variable(variable: tuple[str, str]) -> str:
 
 
 def _launchd(setting: Setting, command: Sequence[str]) -> Service:
-    label = f"org.{name_for(setting.home).replace('-', '.', 1)}"
+    label = f"org.{name_for(setting.home, setting.role).replace('-', '.', 1)}"
     library = PurePosixPath("/Library") if setting.root else setting.folder / "Library"
     path = Path(library) / ("LaunchDaemons" if setting.root else "LaunchAgents") / f"{label}.plist"
     domain = "system" if setting.root else f"gui/{setting.uid}"
@@ -249,15 +258,15 @@ def plist_text(setting: Setting, label: str, command: Sequence[str]) -> str:
 
 
 def _log(setting: Setting) -> Path:
-    return setting.logs / "worker.log"
+    return setting.logs / f"{setting.role}.log"
 
 
 # -- Windows -------------------------------------------------------------------------------------------------------------
 
 
 def _windows(setting: Setting, command: Sequence[str]) -> Service:
-    name = name_for(setting.home)
-    path = setting.data / "service.xml"
+    name = name_for(setting.home, setting.role)
+    path = setting.data / ("service.xml" if setting.role is ServiceRole.WORKER else f"{setting.role}.xml")
     task = f"\\{name}"
     return Service(
         name=name,
@@ -302,7 +311,7 @@ def task_text(setting: Setting, command: Sequence[str]) -> str:
 <?xml version="1.0" encoding="UTF-16"?>
 <Task version="1.2" xmlns="http://schemas.microsoft.com/windows/2004/02/mit/task">
   <RegistrationInfo>
-    <Description>Sark worker; {escape(_mark(setting))}</Description>
+    <Description>Sark {setting.role}; {escape(_mark(setting))}</Description>
   </RegistrationInfo>
   <Triggers>
     <{trigger}>

@@ -24,15 +24,22 @@ from node.install.install import (
     install,
     not_carried,
     run_command,
+    service_command,
     setting_here,
     uninstall,
-    worker_command,
     works_here,
 )
 from node.install.restart_loop import AGAIN_S
 from node.install.restart_loop import again as again_of
 from node.install.restart_loop import main as main_of
-from node.install.service_files import STILL_THERE, ServiceManager, Setting, name_for, service_for
+from node.install.service_files import (
+    STILL_THERE,
+    ServiceManager,
+    ServiceRole,
+    Setting,
+    name_for,
+    service_for,
+)
 from protocol.errors import ResourceError
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
@@ -196,6 +203,7 @@ def test_a_path_that_is_no_text_is_refused_before_anything_is_written(
 
 
 def test_each_home_has_a_service_of_its_own(tmp_path: Path) -> None:
+    assert name_for(None, ServiceRole.SERVER) == "sark-node-server"
     names = {name_for(None), name_for(tmp_path / "a"), name_for(tmp_path / "b")}
     assert len(names) == 3
     assert name_for(None) == "sark-node"
@@ -347,7 +355,7 @@ def test_the_service_joins_with_the_same_arguments_but_for_what_was_for_once() -
     given = ["--gate", "/ip4/a", "--gate", "/ip4/b", "--name", "lab 3", "--label", "site=lab", "--on-battery"]
     words = again("sark1secret", *given, "--install", "--leave-pool", "old", "--no-calibrate")
     assert words == [*given, "--no-calibrate"]
-    assert not any("sark1secret" in word for word in worker_command(None, words))
+    assert not any("sark1secret" in word for word in service_command(None, words))
     assert again() == []
 
 
@@ -375,9 +383,28 @@ def test_the_port_is_that_of_serve_and_a_service_keeps_it() -> None:
 
 
 def test_the_service_has_the_same_home(tmp_path: Path) -> None:
-    words = worker_command(tmp_path / "h", ["--simulate"])
+    words = service_command(tmp_path / "h", ["join", "--simulate"])
     assert words[0] == sys.executable
     assert words[-4:] == ("--home", str(tmp_path / "h"), "join", "--simulate")
+
+
+def test_a_server_is_a_service_beside_the_worker_of_its_home(tmp_path: Path) -> None:
+    words = service_command(tmp_path / "h", ["serve", "--port", "5001"])
+    for system in ServiceManager:
+        worker = service_for(setting(tmp_path, system), words)
+        server = service_for(replace(setting(tmp_path, system), role=ServiceRole.SERVER), words)
+        assert worker.name != server.name
+        assert worker.path != server.path
+        assert "Sark server" in server.text or "server" in server.name
+
+
+def test_what_is_served_after_a_reboot_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    server = replace(setting(tmp_path), role=ServiceRole.SERVER)
+    assert install(server, COMMAND, lambda command: (0, ""), said.append)
+    assert any("open campaigns go on" in line for line in said)
+    assert uninstall(server, lambda command: (0, ""), said.append)
+    assert any("is not served" in line for line in said)
 
 
 def test_variables_that_the_service_would_not_hear_are_named() -> None:
