@@ -121,7 +121,7 @@ def _bound(value: Any, max_elements: int = MAX_ELEMENTS) -> None:
         observed += len(children)
         if observed > max_elements:
             raise RemoteProtocolError(f"more than {max_elements} elements")
-        todo.extend((child, depth + 1) for child in children)
+        todo += [(child, depth + 1) for child in children if isinstance(child, (dict, tuple))]
 
 
 class Vocabulary:

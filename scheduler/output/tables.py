@@ -234,8 +234,7 @@ def show_results(rows: Sequence[Row], console: Console) -> None:
     if console.is_terminal:
         console.print(results_table(rows))
     else:
-        for line in plain_lines(rows):
-            console.out(line, highlight=False)
+        console.out("\n".join(plain_lines(rows)), highlight=False)
     lines, last = remarks(rows), ""
     for row in rows:
         if row.status is RowStatus.FAILED:

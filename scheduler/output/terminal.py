@@ -15,8 +15,8 @@ from swarm.base.screen import new_console
 def print_lines(lines: Iterable[str], console: Console | None = None) -> None:
     """Print lines as they are; the terminal wraps them."""
     console = console or new_console()
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
+    if text := "\n".join(lines):
+        console.print(Text(text), soft_wrap=True)
 
 
 def show_figure(value: float | None, form: str = ".4g") -> str:

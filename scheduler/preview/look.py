@@ -145,13 +145,7 @@ def explain_campaign(home: Home, store: Store, campaign: str, number: str, gates
 
 def _busy(store: Store) -> Counter[str]:
     """How many tasks of this home each device has now, by its name."""
-    live = (TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
-    return Counter(
-        safe_text(task.device, 40)
-        for campaign in store.campaigns.unfinished()
-        for task in store.tasks.all(campaign.id)
-        if task.state in live
-    )
+    return Counter({safe_text(device, 40): tasks for device, tasks in store.tasks.busy().items()})
 
 
 def _requirements(row: CampaignRow) -> tuple[Requirement, ...]:

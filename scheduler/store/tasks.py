@@ -58,6 +58,13 @@ class TaskRepository:
         query = sa.select(c.state, sa.func.count().label("tasks")).where(_of(target)).group_by(c.state)
         return {row.state: int(row.tasks) for row in self._database.all(query)}
 
+    def busy(self) -> dict[str, int]:
+        """How many tasks of unfinished campaigns each device has now, by its name."""
+        c, there = t.tasks.c, (*_ACTIVE, TaskState.COMMITTING, TaskState.QUEUED)
+        query = sa.select(c.device, sa.func.count().label("tasks")).join(t.campaigns)
+        query = query.where(t.campaigns.c.ended.is_(None), c.state.in_(there)).group_by(c.device)
+        return {row.device: int(row.tasks) for row in self._database.all(query)}
+
     def devices_of_open(self, target: str) -> tuple[str, ...]:
         """Names of the devices that have open tasks of a campaign, or have this task."""
         c = t.tasks.c
