@@ -22,7 +22,9 @@ _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9 ._-]+")
 
 def safe_text(text: str, limit: int = 300) -> str:
     """`text` on one line of visible characters, at most `limit` of them; a longer one ends in an ellipsis."""
-    if len(text) <= limit and _NOT_LINE.search(text) is None:  # most of it, many thousand times for a large campaign
+    if (
+        len(text) <= limit and _NOT_LINE.search(text) is None
+    ):  # most of it, many thousand times for a large campaign
         return " ".join(text.split())
     visible = "".join(_visible(char) for char in text[: 4 * limit + 64])
     visible = unicodedata.normalize("NFC", " ".join(visible.split()))
