@@ -119,8 +119,9 @@ class Payer:
             await self._wait(CALL_US, light)
 
     async def stream_turn(self) -> None:
-        """Wait until one more stream that this peer opens is to be taken. At once, and no checkpoint, while nobody waits."""
-        light = self._takes_turn()
+        """Wait until one more stream that this peer opens is to be taken: no turn of its own beside that of the call on it. At once, and no
+        checkpoint, while nobody waits."""
+        light = self.light
         self._look()
         self.streams.charge(trio.current_time(), STREAMS, 1.0)
         if pause := self.streams.wait_s(trio.current_time(), STREAMS, 0.0):
