@@ -191,6 +191,10 @@ async def run(folder: Path, run: int, tasks: int, campaigns: int) -> None:
                     await until(lambda first=first: world.store.database.count(_T, _DONE) >= first + run)  # type: ignore[misc]
                 spent, ran = time.thread_time() - began, world.store.database.count(_T, _DONE) - first
                 print(f"{'  a task':<44} {spent / ran * 1e3:8.1f} ms CPU, workers included")
+                for worker in world.index.workers:
+                    worker.die()  # else they miss the scheduler
+                world.nursery.cancel_scope.cancel()
+                await trio.sleep(0)
 
 
 def commands(folder: Path, tasks: int) -> None:
