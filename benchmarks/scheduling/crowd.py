@@ -31,6 +31,7 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 import trio
+import trio.lowlevel
 from rich.console import Console
 
 from protocol.values.attempt import TaskEvent, TaskState
@@ -194,7 +195,7 @@ async def run(folder: Path, run: int, tasks: int, campaigns: int) -> None:
                 for worker in world.index.workers:
                     worker.die()  # else they miss the scheduler
                 world.nursery.cancel_scope.cancel()
-                await trio.sleep(0)
+                await trio.lowlevel.checkpoint()
 
 
 def commands(folder: Path, tasks: int) -> None:
