@@ -148,7 +148,7 @@ def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_nor_
         with pytest.raises(CampaignError, match="carried on elsewhere"):
             cancel_and_wait(store, "c-old", keep_alive=lambda: None)
         assert [row.status for row in campaign_rows(store.results.rows("c-old"))] == [RowStatus.ADOPTED]
-        assert campaign_info(store.campaigns.summaries()[0]).status == "adopted"
+        assert campaign_info(store.campaigns.summary("c-old")).status == "adopted"
         assert progress_text(store.tasks.all("c-old")[0]) == "carried on elsewhere (adopted)"
 
 
