@@ -306,6 +306,12 @@ class Telemetry:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class BetweenLaunches:
+    """A launch is over with all its processes, and the next begins when the next event is asked for: the run may end here and lose none
+    in progress."""
+
+
 Event = (
     ProgressReport
     | LoadReport
@@ -315,6 +321,7 @@ Event = (
     | CheckReport
     | RunFindings
     | Telemetry
+    | BetweenLaunches
 )
 
 

@@ -43,7 +43,7 @@ MAX_COMMAS: Final = 2_500_000
 MAX_ERRORS: Final = 64
 """More than an event has fields."""
 
-# without Telemetry: the parent reads it, and no child may claim it
+# without Telemetry and BetweenLaunches: they are the parent's, and no child may claim them
 SENT: Final = (
     *(ProgressReport, LoadReport, MeasureReport, ModelDescription, OutputReport, CheckReport, RunFindings),
     UnitInfo,

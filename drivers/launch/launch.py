@@ -22,6 +22,7 @@ from typing import Final, Self
 
 from drivers.contract import frames, registry
 from drivers.contract.base import (
+    BetweenLaunches,
     Cancelled,
     Crashed,
     DriverError,
@@ -173,7 +174,7 @@ class Launch:
     def events(self) -> Iterator[Event]:
         """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
         `LoadReport`; for each other `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is witnessed;
-        last `Telemetry`, if an accelerator was read.
+        `BetweenLaunches` before each other; last `Telemetry`, if an accelerator was read.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind.
         """
@@ -212,6 +213,8 @@ class Launch:
                 yield _with_idle_note(event, idle)
             cold = False
             launch = plan.next(time.monotonic() - began)
+            if launch is not None:
+                yield BetweenLaunches()
 
     def kill(self) -> None:
         """End the launch with every process below it; returns when they are gone. From any thread, any number of times."""

@@ -342,6 +342,13 @@ class Ledger:
             allocation.timed = timed
             self._slots.settle(now)
 
+    def between_launches(self, lease: str, now: float) -> None:
+        """A launch of this run is over, and the next has not begun: the run is stopped now, without grace, if a ticket preempts it."""
+        allocation = self.allocation(lease)
+        if allocation is not None and allocation.state in OCCUPIES:
+            allocation.timed = False
+            self._slots.settle(now, between=lease)
+
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def stop(self, peer: str, held: Iterable[work.HeldLease], reason: Reason, now: float) -> tuple[str, ...]:

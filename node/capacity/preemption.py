@@ -2,6 +2,7 @@
 
     a ticket finds all slots taken ─▶ a run is warned ─▶ after the grace it is stopped, and its slot is offered to that ticket,
                                         │                 or to one that came meanwhile and is before it in the queue
+                                        ├─ it comes between two of its launches: it is stopped there, whatever is left of the grace
                                         └─ the ticket went away, or got another slot: the run goes on
 
 Only across a gap of priorities as they were requested (waiting does not count), never inside a timed measurement, never a task that was
@@ -41,6 +42,13 @@ class PreemptionClaim:
     victim: str
     due: float | None
     """The end of the grace; None: that is over, and it ends as soon as what is being timed is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionChoice:
+    victim: Allocation
+    warn_s: float | None
+    """Its scheduler is to be warned of a grace of so long; 0: and it ends at once. None: it was warned, and ends now."""
 
 
 class Preemption:
@@ -89,30 +97,32 @@ class Preemption:
         self._claims.clear()
 
     def choose(
-        self, ticket: Allocation, lower: Iterable[Allocation], now: float
-    ) -> tuple[Allocation | None, bool]:
-        """(which of these is preempted, whether at once or after the grace that begins now).
+        self, ticket: Allocation, lower: Iterable[Allocation], now: float, between: str = ""
+    ) -> PreemptionChoice | None:
+        """Which of these is preempted: at once, or after the grace that begins now. `between`: the lease of the run that stands between
+        two launches. It loses none in progress, and a grace would end inside its next, so it gets none.
 
         None: it was warned and its grace is not over, or it is being timed.
         """
         claim = self._claims.get(ticket.lease)
         if claim is not None:
             warned = next(one for one in lower if one.lease == claim.victim)
-            if claim.due is not None and now < claim.due:
-                return None, False
-            if not warned.timed:
+            over = claim.due is None or claim.due <= now
+            if warned.lease == between or (over and not warned.timed):
                 del self._claims[ticket.lease]
-                return warned, True
+                return PreemptionChoice(warned, None)
+            if not over:
+                return None
         other = self.victim(ticket.request.base_priority, ticket.request.owner, lower, now)
         if other is None or other.timed:
             if claim is not None:
                 self._claims[ticket.lease] = PreemptionClaim(claim.victim, None)
-            return None, False
-        if other.state is LeaseState.GRANTED:
+            return None
+        if other.state is LeaseState.GRANTED or other.lease == between:
             self._claims.pop(ticket.lease, None)
-            return other, True
+            return PreemptionChoice(other, 0.0)
         self._claims[ticket.lease] = PreemptionClaim(other.lease, now + PREEMPT_GRACE_S)
-        return other, False
+        return PreemptionChoice(other, PREEMPT_GRACE_S)
 
     def reassign(self, order: Iterable[Allocation], lower: Iterable[Allocation]) -> None:
         """Each victim goes to the first ticket in `order` that may preempt it: one that came after the warning may be before the one

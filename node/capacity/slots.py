@@ -1,7 +1,8 @@
 """The slots of one device: who holds them, which ticket is next, what is preempted. Pure; the ledger stands on it.
 
     free slot ─▶ OfferCommand to the next ticket      granted and the device free ─▶ RunCommand
-    none      ─▶ a lower run is warned, then stopped: WarnCommand, KillCommand, and OfferCommand to the ticket that preempted it
+    none      ─▶ a lower run is warned, then stopped: WarnCommand, KillCommand, and OfferCommand to the ticket that preempted it;
+                 one that stands between two launches is stopped as it is warned
 
 Each change is followed by `settle`, which does whatever follows from it.
 """
@@ -32,7 +33,7 @@ from node.capacity.preemption import Preemption, preemptible
 from node.capacity.queue import LeaseQueue, QueueRank, RunTimeEstimate, expected_starts, rank_of
 from node.capacity.worker_state import WorkerCondition
 from protocol.messages.work import Preempt
-from protocol.values.lease import PREEMPT_GRACE_S, LeaseEvent, LeaseState
+from protocol.values.lease import LeaseEvent, LeaseState
 from protocol.words import Reason
 
 MUTE_AFTER: Final = 2
@@ -164,9 +165,11 @@ class Slots:
         self.version += 1
 
     def preempt(self, victim: Allocation, request: SlotRequest) -> None:
-        """The victim's slot is free. One that did not run yet has lost nothing, and its scheduler is notified now."""
-        if victim.state is LeaseState.GRANTED:
-            self._warn(victim, 0.0, request)
+        """The slot of a victim that was not warned is free now."""
+        self._warn(victim, 0.0, request)
+        self._stop_preempted(victim)
+
+    def _stop_preempted(self, victim: Allocation) -> None:
         self._preemption.count(victim)
         self.end(victim, Reason.PREEMPTED)
 
@@ -178,8 +181,11 @@ class Slots:
         times, _ = self._mute.get(peer) or (0, 0.0)
         self._mute.put(peer, (times + 1, now + MUTE_S))
 
-    def settle(self, now: float) -> None:
-        """Offer free slots to tickets, preempt lower work for the others, and begin granted runs as far as the device is free."""
+    def settle(self, now: float, between: str = "") -> None:
+        """Offer free slots to tickets, preempt lower work for the others, and begin granted runs as far as the device is free.
+
+        `between`: the lease of a run that stands between two launches.
+        """
         if self._condition.serves_queue:
             while self.free > 0:
                 order = self.queue.order(self.ranks(now, self._answering(now)))
@@ -187,7 +193,7 @@ class Slots:
                 if not order:
                     break
                 self._offer(self.allocations[order[0].lease])
-            self._preempt(now)
+            self._preempt(now, between)
         else:
             self._preemption.spare_all()
         for one in self.allocations.values():
@@ -208,7 +214,7 @@ class Slots:
         self._stop_lapsed()
         self._commands.append(OfferCommand(ticket.lease))
 
-    def _preempt(self, now: float) -> None:
+    def _preempt(self, now: float, between: str) -> None:
         """All slots are taken: each ticket that may preempts one lower run, and gets its slot when the grace is over."""
         lower = self._preemptible()
         answering = self._answering(now)
@@ -219,13 +225,15 @@ class Slots:
         tickets = [self.allocations[rank.lease] for rank in self.queue.order(ranks)]
         self._preemption.reassign(tickets, lower)
         for ticket in tickets:
-            victim, at_once = self._preemption.choose(ticket, lower, now)
-            if victim is not None and at_once:
-                lower.remove(victim)
-                self.preempt(victim, ticket.request)
+            choice = self._preemption.choose(ticket, lower, now, between)
+            if choice is None:
+                continue
+            if choice.warn_s is not None:
+                self._warn(choice.victim, choice.warn_s, ticket.request)
+            if not choice.warn_s:
+                lower.remove(choice.victim)
+                self._stop_preempted(choice.victim)
                 self._offer(ticket)
-            elif victim is not None:
-                self._warn(victim, PREEMPT_GRACE_S, ticket.request)
 
     def _answering(self, now: float) -> set[str]:
         """The linked schedulers, without those that did not answer lately."""

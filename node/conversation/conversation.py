@@ -378,6 +378,11 @@ class WorkerConversation:
         self.ledger.timing(lease, timed, self._now())
         self.carry_out()
 
+    def yield_between_launches(self, lease: str) -> None:
+        """A launch of a run is over and the next has not begun: `KillCommand` follows where a higher priority waits for its slot."""
+        self.ledger.between_launches(lease, self._now())
+        self.carry_out()
+
     def processes_ended(self, lease: str, record: Record) -> None:
         """The processes of a run are dead; `finish_run` is to follow, before another run begins on the device."""
         self._runs[lease].alive = False

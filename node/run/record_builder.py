@@ -114,13 +114,11 @@ class RunObservations:
     def add(self, event: driver.Event, now: float) -> None:
         match event:
             case driver.ProgressReport():
-                if event.phase is Phase.PREPARE:
-                    self.timed = False  # a launch begins
                 self.timed = self.timed or event.phase in TIMED
                 if event.phase != self._stage:
                     self.enter(str(event.phase), now)
             case driver.LoadReport():
-                self.timed = False
+                self.timed = self.timed and event.kind is driver.LoadKind.WARM  # which ends its launch
                 self.loads.append(event)
             case driver.OutputReport():
                 self._output = event
@@ -139,6 +137,8 @@ class RunObservations:
                 )
             case driver.Telemetry():
                 self.telemetry = event
+            case driver.BetweenLaunches():
+                self.timed = False
 
     def verdict(self, unit: str, batch: int | None = None) -> RunEnd:
         """How a launch that ended by itself is to be taken: as complete only if the unit that was asked for ran, with the batch that was

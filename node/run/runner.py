@@ -19,7 +19,16 @@ import structlog
 import trio
 from pydantic import ValidationError
 
-from drivers.contract.base import DriverError, Event, Limits, OutputReport, ProgressReport, WorkOrder
+from drivers.contract.base import (
+    BetweenLaunches,
+    Cancelled,
+    DriverError,
+    Event,
+    Limits,
+    OutputReport,
+    ProgressReport,
+    WorkOrder,
+)
 from drivers.launch.launch import digest_of
 from node.device.lock import DeviceLock
 from node.run.record_builder import RecordJob, RunEnd, RunObservations, end_of, failed
@@ -49,7 +58,11 @@ FLOOR: Final = WorkOrder("", "").warmup_floor
 Report = Callable[[Phase, int, int | None, float | None], None]
 """(phase, done, total, median in ms), in the loop."""
 Timing = Callable[[bool], None]
-"""A timed measurement begins (True), or is over: in the loop, and only when it changes."""
+"""A timed measurement begins (True), or is over: in the loop, and only when it changes inside a launch."""
+
+
+BetweenRunLaunches = Callable[[], None]
+"""Called in the loop when a launch is over. The next one waits until this returns, and is not made if the run was stopped by then."""
 
 
 class RunWitness(Protocol):
@@ -131,13 +144,19 @@ async def run(
     report: Report,
     timing: Timing = lambda on: None,
     witness: RunWitness | None = None,
+    between: BetweenRunLaunches = lambda: None,
 ) -> Record:
     """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does."""
     observations = RunObservations()
     observations.enter("queue", bench.clock() - job.waited_s)
     end = None
+
+    def may_go_on() -> bool:
+        between()
+        return stop.reason is None
+
     with stop.scope:
-        end = await _attempt(job, bench, observations, report, timing, witness)
+        end = await _attempt(job, bench, observations, report, timing, witness, may_go_on)
     observations.enter("", bench.clock())
     if stop.reason is not None and (end is None or end.outcome is RunOutcome.CANCELLED):
         end = RunEnd(RunOutcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
@@ -166,6 +185,7 @@ async def _attempt(
     report: Report,
     timing: Timing,
     witness: RunWitness | None,
+    may_go_on: Callable[[], bool],
 ) -> RunEnd:
     task = job.task
     progress = ProgressReporter(report, bench.clock)
@@ -195,7 +215,7 @@ async def _attempt(
             order = work_order(task, str(path), job.stranger, bench.warmup_floor(task.unit))
             asked = () if witness is None else (_ask_from_thread(witness, observations),)
             launch = bench.launch(order, limits(task, bench.memory_cap), *asked)
-            problem = await _measure(launch, observations, progress, timing, bench.clock, witness)
+            problem = await _measure(launch, observations, progress, timing, bench.clock, witness, may_go_on)
     except RunError as exc:
         hint = f"; {exc.hint}" if exc.hint else ""
         return failed(exc.reason, exc.what + hint, permanent=exc.permanent)
@@ -230,8 +250,9 @@ async def _measure(
     timing: Timing,
     clock: Callable[[], float],
     witness: RunWitness | None,
+    may_go_on: Callable[[], bool],
 ) -> RunEnd | None:
-    """Follow a launch in a thread. Cancelling kills it, and returns when it is dead."""
+    """Follow all launches in a thread. Cancelling kills it, and returns when it is dead."""
     token = trio.lowlevel.current_trio_token()
     ended = False
 
@@ -246,7 +267,11 @@ async def _measure(
                     with contextlib.suppress(trio.RunFinishedError):
                         token.run_sync_soon(witness.launch_ended, launches, digest_of(event).hex())
                 observations.add(event, now)
-                if observations.timed is not timed:
+                if isinstance(event, BetweenLaunches):
+                    timed = False
+                    if not trio.from_thread.run_sync(may_go_on):
+                        raise Cancelled("the run was stopped between two launches")
+                elif observations.timed is not timed:
                     timed = observations.timed
                     with contextlib.suppress(trio.RunFinishedError):
                         token.run_sync_soon(timing, timed)

@@ -180,7 +180,11 @@ class RunManager:
             conversation.set_timing(lease, on)
             self.carry_out()
 
-        record = await runner.run(job, self._bench, stop, report, timing, witness)
+        def between() -> None:
+            conversation.yield_between_launches(lease)
+            self.carry_out()
+
+        record = await runner.run(job, self._bench, stop, report, timing, witness, between)
         self._witnesses.pop(lease, None)
         conversation.processes_ended(lease, record)
         self.carry_out()

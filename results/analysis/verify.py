@@ -176,11 +176,19 @@ def _refusals(task: Task, record: Record, account: WitnessAccount | None) -> lis
 
 
 def _remake(row: Row, task: Task, record: Record | None, account: WitnessAccount | None) -> Row:
-    """Only the scheduler's own account is taken over: why it believed the worker, whose it held the device to be, what it witnessed, and
-    how a task ended that did not succeed."""
+    """Only the scheduler's own account is taken over: why it believed the worker, whose it held the device to be, what it witnessed,
+    how often the task gave way, and how a task ended that did not succeed."""
     state = _STATES[row.status]
     if row.status is RowStatus.COMPLETE:
-        return make_row(task, state, record, trust=row.trust, device_key=row.device_key, account=account)
+        return make_row(
+            task,
+            state,
+            record,
+            trust=row.trust,
+            device_key=row.device_key,
+            preempted=row.preempted,
+            account=account,
+        )
     reason = next((word for word in Reason if word == row.reason), None)
     device = row.device_name if record is None else ""
     return make_row(
@@ -193,6 +201,7 @@ def _remake(row: Row, task: Task, record: Record | None, account: WitnessAccount
         device=device,
         trust=row.trust,
         device_key=row.device_key,
+        preempted=row.preempted,
     )
 
 

@@ -317,6 +317,9 @@ class Row(BaseModel):
     device_key: str = ""
     """Peer id of the key that DeviceId belongs to: WorkerId, or the first of several keys that the submitter knows as workers of that
     device. Rows are of one device only if they share DeviceId and DeviceKey."""
+    preempted: int | None = None
+    """How often the task gave way to a higher priority and began again from the start: nothing measured before that is in the row. Empty
+    where nothing could preempt it."""
 
 
 CONTRACT: Final = 17
@@ -356,11 +359,13 @@ def make_row(
     device: str = "",
     trust: str = "",
     device_key: str = "",
+    preempted: int | None = None,
     account: WitnessAccount | None = None,
 ) -> Row:
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
     are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker; `device_key`: whose it holds
-    the device id to be, by default the worker's. `account`: what it witnessed of a stranger's run; without one nobody did.
+    the device id to be, by default the worker's; `preempted`: how often the task gave way. `account`: what it witnessed of a stranger's
+    run; without one nobody did.
     """
     row = Row(
         status=RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state],
@@ -374,6 +379,7 @@ def make_row(
         attempt=attempt,
         replica=task.replica,
         trust=trust,
+        preempted=preempted,
         variant=task.model.variant or "",
         batch=task.measure.batch,
         reason=str(reason or ""),

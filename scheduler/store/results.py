@@ -176,6 +176,7 @@ def _row(item: ResultRow) -> Row:
         device=item.task.device,
         trust=item.task.trust,
         device_key=item.device_key,
+        preempted=item.task.preempted,
         account=account_of(item),
     )
 

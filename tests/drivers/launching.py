@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import psutil
 
-from drivers.contract.base import Event, Limits, LoadReport, ProgressReport, WorkOrder
+from drivers.contract.base import BetweenLaunches, Event, Limits, LoadReport, ProgressReport, WorkOrder
 from drivers.launch.launch import Zygote, measure
 from drivers.testing.fake import UNIT
 
@@ -54,11 +54,11 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = GONE_S
 
 
 def kinds_of(events: list[Event]) -> list[str]:
-    """What came, without progress; loads by their kind."""
+    """What came, without progress and what stands between launches; loads by their kind."""
     return [
         str(event.kind) if isinstance(event, LoadReport) else type(event).__name__
         for event in events
-        if not isinstance(event, ProgressReport)
+        if not isinstance(event, (ProgressReport, BetweenLaunches))
     ]
 
 

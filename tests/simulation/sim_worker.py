@@ -73,6 +73,14 @@ KILL_S = 0.4
 """The longest that processes take to die."""
 PRETEND_S = 2.0
 """Between two steps of a run that never ends."""
+PHASES = (
+    (Phase.FETCH, 0.2),
+    (Phase.LOAD, 0.2),
+    (Phase.RUN, 0.25),
+    (Phase.RUN, 0.25),
+    (Phase.CHECK, 0.1),
+)
+"""Of a run of two launches, with their shares of its time."""
 BUSY = frozenset({LeaseState.REPORTING, LeaseState.CLOSED})
 
 
@@ -453,7 +461,13 @@ class SimWorker:
             await self._hold(lease, run)
         witnessed = bool(place.request.commit.witnessed)
         outputs: list[LaunchOutput] = []
-        for phase, share in ((Phase.FETCH, 0.2), (Phase.LOAD, 0.2), (Phase.RUN, 0.5), (Phase.CHECK, 0.1)):
+        launched = False
+        for phase, share in PHASES:
+            if phase is Phase.RUN and launched:
+                self._end_launch(lease)
+                if run.stop.is_set:
+                    break
+            launched = phase is Phase.RUN
             self.conversation.report_progress(lease, phase)
             self._set_timing(lease, on=phase is Phase.RUN)
             if witnessed and phase is Phase.LOAD:
@@ -518,6 +532,12 @@ class SimWorker:
             if self.runs.pretends:
                 self.conversation.report_progress(lease, Phase.RUN, step)
                 self._carry_out()
+
+    def _end_launch(self, lease: str) -> None:
+        """The next has not begun."""
+        self._tell(Kind.TIMING, lease=lease, number=0)
+        self.conversation.yield_between_launches(lease)
+        self._carry_out()
 
     def _set_timing(self, lease: str, *, on: bool) -> None:
         place = self.ledger.allocation(lease)

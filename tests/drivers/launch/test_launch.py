@@ -14,6 +14,7 @@ import pytest
 
 from drivers.contract import memory
 from drivers.contract.base import (
+    BetweenLaunches,
     CheckReport,
     Crashed,
     Limits,
@@ -25,12 +26,13 @@ from drivers.contract.base import (
     Unfit,
     WorkOrder,
 )
+from drivers.launch.child import NAME
 from drivers.launch.launch import Launch, Zygote, measure, probe_units
 from drivers.measure.idle_wait import IdleWait, IdleWaitReport
 from drivers.testing.conformance import Subject, check_all
 from drivers.testing.fake import ANNOUNCED, UNIT
 from protocol.formats.phase import Phase
-from tests.drivers.launching import GONE_S, LONG_S, QUICK, STORY, Script, kinds_of, order, play
+from tests.drivers.launching import GONE_S, LONG_S, QUICK, STORY, Script, below, kinds_of, lives, order, play
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -63,6 +65,18 @@ def test_runs_are_shared_out_over_launches_and_only_the_first_is_described_and_c
     events = play(script(), stage, runs=14, loads=3)
     assert kinds_of(events)[1:] == [*STORY, "fresh", "MeasureReport", "fresh", "MeasureReport"]
     assert [len(one.samples_ns) for one in events if isinstance(one, MeasureReport)] == [5, 5, 4]
+
+
+def test_between_two_launches_no_process_of_either_is_there(stage: Zygote, script: Script) -> None:
+    launch = Launch(order(script(), runs=14, loads=3), QUICK, stage)
+    counts: list[int] = []
+    timed = 0
+    for event in launch.events():
+        timed += isinstance(event, MeasureReport)
+        if isinstance(event, BetweenLaunches):
+            counts.append(timed)
+            assert not [each for each in below(stage) if each.name() == NAME and lives(each)]
+    assert (counts, timed) == ([1, 2], 3)
 
 
 def test_few_runs_are_made_in_the_first_launch_and_the_others_only_load(

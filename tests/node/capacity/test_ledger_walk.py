@@ -79,6 +79,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = Ledger(3, slots=slots, max_queue=6, max_queue_each=4, owner_first=owner_first)
         self.running: set[str] = set()
         self.timed: set[str] = set()
+        self.between = ""
         self.offered: set[str] = set()
         self.ever_run: set[str] = set()
         self.links = {ANN: 0, BOB: 0, DEE: 0}
@@ -115,8 +116,9 @@ class LedgerMachine(RuleBasedStateMachine):
             case WarnCommand(note=note):
                 assert self._may_give_way(note.lease)
                 gives_way_at_once = note.grace_s == 0
-                assert (note.lease in self.running) != gives_way_at_once, (
-                    "who has not begun gives way at once"
+                loses_no_launch = note.lease not in self.running or note.lease == self.between
+                assert loses_no_launch == gives_way_at_once, (
+                    "who has not begun, or stands between two launches, gives way at once"
                 )
                 assert note.fence.incarnation == 3
             case KillCommand(lease, reason):
@@ -282,6 +284,15 @@ class LedgerMachine(RuleBasedStateMachine):
         (self.timed.add if on else self.timed.discard)(lease)
         self.ledger.timing(lease, on, self.now)
         self.obey()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def end_launch(self, data: st.DataObject) -> None:
+        self.between = lease = data.draw(st.sampled_from(sorted(self.running)))
+        self.timed.discard(lease)
+        self.ledger.between_launches(lease, self.now)
+        self.obey()
+        self.between = ""
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), settled=st.booleans())

@@ -427,6 +427,113 @@ def test_another_is_warned_instead_when_a_measurement_began_in_the_grace() -> No
     assert kills == [KillCommand(older.lease, Reason.PREEMPTED)]
 
 
+LAUNCH_S = 12.0
+LOADED_S, TIMED_S = 5.0, 5.5
+"""Into each launch its load is over, and its inferences begin: within the grace."""
+
+
+def launches_before_it_yields(ledger: Ledger, low: HeldLease, wanted: SlotRequest, arrives: float) -> int:
+    """How many of three launches a run ends until it is stopped for a commit that comes `arrives` seconds into them."""
+    times = [arrives, *(n * LAUNCH_S + s for n in range(3) for s in (0.0, LOADED_S, TIMED_S, LAUNCH_S))]
+    for now in sorted({*times, *(time + PREEMPT_GRACE_S for time in times)}):
+        within = now % LAUNCH_S
+        ended = int(now // LAUNCH_S)
+        if now == arrives:
+            ticket_of(ledger, wanted, now)
+        elif ended == 3:
+            break
+        elif within == 0.0 and ended:
+            ledger.between_launches(low.lease, now)
+        if within in (0.0, LOADED_S, TIMED_S) and not killed(ledger):
+            ledger.timing(low.lease, within != LOADED_S, now)
+        ledger.renew(ANN, [low], now)
+        if killed(ledger):
+            place = ledger.allocation(low.lease)
+            assert place is not None
+            assert not place.timed, "never while it is timed"
+            return ended
+    return 3
+
+
+def killed(ledger: Ledger) -> bool:
+    return any(place.stop_reason is Reason.PREEMPTED for place in ledger.allocations())
+
+
+@pytest.mark.parametrize(
+    ("arrives", "changes", "launches"),
+    [
+        (1.0, {}, 1),
+        (5.2, {}, 1),
+        (8.0, {}, 1),
+        (11.9, {}, 1),
+        (13.0, {}, 2),
+        (20.0, {}, 2),
+        (30.0, {}, 3),
+        (8.0, {"preempted": 1}, 1),
+        (8.0, {"preempted": 2}, 3),
+        (8.0, {"priority": 81}, 3),
+    ],
+    ids=[
+        "as it is loaded",
+        "as it warms up: a launch that begins within the grace is let end",
+        "as it is timed",
+        "a moment before the launch ends: there is no grace between two launches",
+        "as it is loaded once more",
+        "in the second launch",
+        "in the last launch",
+        "for the second time",
+        "twice is enough",
+        "not across a smaller gap",
+    ],
+)
+def test_a_run_yields_between_two_of_its_launches(
+    arrives: float, changes: dict[str, int], launches: int
+) -> None:
+    ledger = linked()
+    low = run_of(ledger, want(1, ANN, **changes))
+    high = want(1, BOB, queue=True, priority=90)
+    assert launches_before_it_yields(ledger, low, high, arrives) == launches
+
+
+def test_a_run_that_yields_between_launches_is_warned_as_it_is_stopped_and_not_twice() -> None:
+    for at, before in ((2.0, []), (1.8, [BOB])):
+        ledger = linked()
+        low = run_of(ledger, want(1, ANN))
+        if before:
+            ticket_of(ledger, want(1, BOB, queue=True, priority=90), at)
+            assert warned(ledger) == [low.lease]
+        ledger.timing(low.lease, True, 1.9)
+        if not before:
+            ticket_of(ledger, want(1, BOB, queue=True, priority=90), at)
+        assert ledger.take_commands() == ()
+        ledger.between_launches(low.lease, 2.0)
+        first, *others = ledger.take_commands()
+        if before:
+            assert first == KillCommand(low.lease, Reason.PREEMPTED)
+            assert [type(each) for each in others] == [OfferCommand]
+        else:
+            assert first == warning_of(low, 0.0, 90)
+            assert [type(each) for each in others] == [KillCommand, OfferCommand]
+
+
+def test_a_run_between_launches_for_which_nobody_waits_goes_on() -> None:
+    ledger = linked()
+    low = run_of(ledger, want(1, ANN))
+    equal = ticket_of(ledger, want(1, BOB, queue=True), 1.0)
+    ledger.timing(low.lease, True, 2.0)
+    ledger.between_launches(low.lease, 3.0)
+    assert ledger.take_commands() == ()
+    ledger.stop(BOB, [equal], Reason.CANCELLED, 4.0)
+    ledger.between_launches(low.lease, 5.0)
+    assert ledger.take_commands() == ()
+    ledger.stop(ANN, [low], Reason.CANCELLED, 6.0)
+    ledger.take_commands()
+    ledger.between_launches(low.lease, 6.1)
+    ledger.finish(low.lease, 6.2)
+    ledger.between_launches(low.lease, 6.3)
+    assert ledger.take_commands() == (), "it ends already, or is over"
+
+
 def test_a_cancel_and_a_time_limit_wait_for_no_measurement() -> None:
     ledger = linked(slots=2)
     cancelled = run_of(ledger, want(1, ANN))

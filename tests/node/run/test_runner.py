@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from drivers.contract.base import (
+    BetweenLaunches,
     Cancelled,
     CheckReport,
     Crashed,
@@ -325,7 +326,7 @@ async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_i
 async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_between_launches_is_none(
     tmp_path: Path,
 ) -> None:
-    windows: list[bool] = []
+    windows: list[bool | str] = []
     observed: list[str] = []
     first = (
         ProgressReport(Phase.PREPARE),
@@ -338,7 +339,7 @@ async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_betw
         ProgressReport(Phase.CHECK),
         CHECKED,
     )
-    again = (*first[:5], MEASURED)
+    again = (BetweenLaunches(), *first[:5], MEASURED)
     launch = ScriptedLaunch(*first, replace(LOADED, kind=LoadKind.WARM), *again, *again)
     record = await run(
         job(task()),
@@ -346,10 +347,11 @@ async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_betw
         StopRun(),
         lambda phase, *_: observed.append(str(phase)),
         windows.append,
+        between=lambda: windows.append("between"),
     )
     assert record.outcome is RunOutcome.COMPLETE
     # of each launch: its load, then its inferences and whatever comes after them
-    assert windows == [True, False] * 5 + [True]
+    assert windows == [True, False, True, "between", True, False, True, "between", True, False, True]
 
 
 async def test_each_launch_is_recorded_to_the_number(tmp_path: Path) -> None:
@@ -469,6 +471,29 @@ async def test_a_run_that_gives_way_is_recorded_as_cancelled_because_it_was_pree
             stop.now(Reason.PREEMPTED)
     assert launch.dead
     assert (records[0].outcome, records[0].reason) == (RunOutcome.CANCELLED, Reason.PREEMPTED)
+
+
+async def test_a_run_that_is_stopped_between_two_launches_does_not_begin_the_next(tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    class TwoLaunches(ScriptedLaunch):
+        def events(self) -> Iterator[Event]:
+            yield from (LOADED, described(), MEASURED, CHECKED, BetweenLaunches())
+            begun.append("the second")
+            yield LOADED
+
+    stop = StopRun()
+    made = bench(tmp_path, lambda order, limits: TwoLaunches())
+    record = await run(
+        job(task()),
+        made,
+        stop,
+        lambda *progress: None,
+        between=lambda: stop.now(Reason.PREEMPTED),
+    )
+    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.PREEMPTED)
+    assert len(record.timings) == 1, "what was seen before stays in"
+    assert begun == []
 
 
 async def test_a_wait_for_another_nodes_run_is_reported_as_a_wait(tmp_path: Path) -> None:
