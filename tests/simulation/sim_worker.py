@@ -73,14 +73,6 @@ KILL_S = 0.4
 """The longest that processes take to die."""
 PRETEND_S = 2.0
 """Between two steps of a run that never ends."""
-PHASES = (
-    (Phase.FETCH, 0.2),
-    (Phase.LOAD, 0.2),
-    (Phase.RUN, 0.25),
-    (Phase.RUN, 0.25),
-    (Phase.CHECK, 0.1),
-)
-"""Of a run of two launches, with their shares of its time."""
 BUSY = frozenset({LeaseState.REPORTING, LeaseState.CLOSED})
 
 
@@ -461,13 +453,7 @@ class SimWorker:
             await self._hold(lease, run)
         witnessed = bool(place.request.commit.witnessed)
         outputs: list[LaunchOutput] = []
-        launched = False
-        for phase, share in PHASES:
-            if phase is Phase.RUN and launched:
-                self._end_launch(lease)
-                if run.stop.is_set:
-                    break
-            launched = phase is Phase.RUN
+        for phase, share in ((Phase.FETCH, 0.2), (Phase.LOAD, 0.2), (Phase.RUN, 0.5), (Phase.CHECK, 0.1)):
             self.conversation.report_progress(lease, phase)
             self._set_timing(lease, on=phase is Phase.RUN)
             if witnessed and phase is Phase.LOAD:
@@ -481,6 +467,10 @@ class SimWorker:
                     self.conversation.report_progress(lease, phase, step, self.runs.steps)
                     self._carry_out()
             left = share / self.runs.steps if phase is Phase.RUN else share
+            if phase is Phase.RUN:
+                left /= 2
+                if not await run.stop.wait(process, seconds * left):
+                    self._begin_next_launch(lease, run)
             if await run.stop.wait(process, seconds * left) or (crash and phase is Phase.RUN):
                 break
             if witnessed and phase in (Phase.LOAD, Phase.RUN):
@@ -533,11 +523,13 @@ class SimWorker:
                 self.conversation.report_progress(lease, Phase.RUN, step)
                 self._carry_out()
 
-    def _end_launch(self, lease: str) -> None:
-        """The next has not begun."""
+    def _begin_next_launch(self, lease: str, run: Run) -> None:
+        """Unless a higher priority wants the slot."""
         self._tell(Kind.TIMING, lease=lease, number=0)
         self.conversation.yield_between_launches(lease)
         self._carry_out()
+        if not run.stop.is_set:
+            self._set_timing(lease, on=True)
 
     def _set_timing(self, lease: str, *, on: bool) -> None:
         place = self.ledger.allocation(lease)

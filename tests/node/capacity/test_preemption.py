@@ -432,8 +432,8 @@ LOADED_S, TIMED_S = 5.0, 5.5
 """Into each launch its load is over, and its inferences begin: within the grace."""
 
 
-def launches_before_it_yields(ledger: Ledger, low: HeldLease, wanted: SlotRequest, arrives: float) -> int:
-    """How many of three launches a run ends until it is stopped for a commit that comes `arrives` seconds into them."""
+def stopped_at(ledger: Ledger, low: HeldLease, wanted: SlotRequest, arrives: float) -> float | None:
+    """Seconds into three launches of a run when it is stopped for a commit that comes at `arrives`."""
     times = [arrives, *(n * LAUNCH_S + s for n in range(3) for s in (0.0, LOADED_S, TIMED_S, LAUNCH_S))]
     for now in sorted({*times, *(time + PREEMPT_GRACE_S for time in times)}):
         within = now % LAUNCH_S
@@ -451,8 +451,8 @@ def launches_before_it_yields(ledger: Ledger, low: HeldLease, wanted: SlotReques
             place = ledger.allocation(low.lease)
             assert place is not None
             assert not place.timed, "never while it is timed"
-            return ended
-    return 3
+            return now
+    return None
 
 
 def killed(ledger: Ledger) -> bool:
@@ -460,18 +460,18 @@ def killed(ledger: Ledger) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("arrives", "changes", "launches"),
+    ("arrives", "changes", "stopped"),
     [
-        (1.0, {}, 1),
-        (5.2, {}, 1),
-        (8.0, {}, 1),
-        (11.9, {}, 1),
-        (13.0, {}, 2),
-        (20.0, {}, 2),
-        (30.0, {}, 3),
-        (8.0, {"preempted": 1}, 1),
-        (8.0, {"preempted": 2}, 3),
-        (8.0, {"priority": 81}, 3),
+        (1.0, {}, 12.0),
+        (5.2, {}, 12.0),
+        (8.0, {}, 12.0),
+        (11.9, {}, 12.0),
+        (13.0, {}, 24.0),
+        (20.0, {}, 24.0),
+        (30.0, {}, None),
+        (8.0, {"preempted": 1}, 12.0),
+        (8.0, {"preempted": 2}, None),
+        (8.0, {"priority": 81}, None),
     ],
     ids=[
         "as it is loaded",
@@ -487,12 +487,12 @@ def killed(ledger: Ledger) -> bool:
     ],
 )
 def test_a_run_yields_between_two_of_its_launches(
-    arrives: float, changes: dict[str, int], launches: int
+    arrives: float, changes: dict[str, int], stopped: float | None
 ) -> None:
     ledger = linked()
     low = run_of(ledger, want(1, ANN, **changes))
     high = want(1, BOB, queue=True, priority=90)
-    assert launches_before_it_yields(ledger, low, high, arrives) == launches
+    assert stopped_at(ledger, low, high, arrives) == stopped
 
 
 def test_a_run_that_yields_between_launches_is_warned_as_it_is_stopped_and_not_twice() -> None:

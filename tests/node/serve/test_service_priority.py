@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import trio
 
-from drivers.contract.base import MeasureReport, ModelDescription, ProgressReport
+from drivers.contract.base import BetweenLaunches, MeasureReport, ModelDescription, ProgressReport
 from protocol.formats.phase import Phase
 from protocol.messages.work import (
     MAX_BATCH,
@@ -47,8 +48,8 @@ async def until(condition: Any) -> None:
             await trio.sleep(0.001)
 
 
-def hang_while_timed(script: Any) -> None:
-    """The device stays in its timed inferences until it may go on."""
+def hang_while_timed(script: Any, more: Callable[[], Any] = lambda: ()) -> None:
+    """The device stays in its timed inferences until it may go on. `more`: events after these."""
 
     def events() -> Any:
         yield ProgressReport(Phase.RUN, 0, script.order.runs)
@@ -57,6 +58,7 @@ def hang_while_timed(script: Any) -> None:
             script.unit, "onnx", "onnxruntime 1", ("CPUExecutionProvider",), 2, {"x": (1,)}, {"x": "f"}, 0
         )
         yield MeasureReport((1,) * script.order.runs, (5,), 0.1, 0.2, 300, 40, 0)
+        yield from more()
 
     script.events = events
 
@@ -96,6 +98,31 @@ async def test_a_run_that_is_being_timed_is_let_end_and_only_then_the_higher_one
     assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
     assert (await bob.record()).outcome is RunOutcome.COMPLETE
     assert world.ann.count(Preempt) == 0
+
+
+async def test_a_run_of_several_launches_gives_way_after_the_one_that_is_being_timed(world: Any) -> None:
+    begun: list[int] = []
+
+    def two_more() -> Iterator[BetweenLaunches | MeasureReport]:
+        for number in (2, 3):
+            yield BetweenLaunches()
+            begun.append(number)
+            yield MeasureReport((1,), (5,), 0.1, 0.2, 300, 40, 0)
+
+    world.device.change = lambda script: hang_while_timed(script, two_more)
+    bob = world.scheduler()
+    worker = await world.start(allow=(bob.identity.peer_id,))
+    low, high = await world.link(), await world.link(bob)
+    granted = await low.ask(world.ann.commit(world.ann.task(), priority=0), Granted)
+    await until(lambda: worker.ledger.allocation(granted.lease).timed)
+    world.device.change = lambda script: None
+    await high.ask(bob.commit(bob.task(), priority=100, queue=True), Queued)
+    world.device.go.set()
+    record = await world.ann.record()
+    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.PREEMPTED)
+    assert (len(record.timings), begun) == (1, [])
+    assert (await world.ann.wait_for(Preempt)).grace_s == 0
+    assert (await bob.record()).outcome is RunOutcome.COMPLETE
 
 
 async def test_a_run_ends_with_its_campaign_whatever_became_of_the_scheduler(world: Any) -> None:

@@ -120,6 +120,12 @@ def test_what_a_worker_signed_holds_and_what_nobody_signed_is_reported_as_such()
     assert (second.task, second.wrong, second.signed) == ("c-1/2", (), False)
 
 
+@pytest.mark.parametrize("made", [result(), lost()], ids=["complete", "failed"])
+def test_how_often_a_task_gave_way_is_the_schedulers_own_account(made: RawResult) -> None:
+    row = made.row.model_copy(update={"preempted": 2})
+    assert wrongs(made.model_copy(update={"row": row})) == []
+
+
 @pytest.mark.parametrize("cell", [',"Runs":30', ',"Simulated":null'])
 def test_a_file_that_lacks_a_column_does_not_hold(cell: str) -> None:
     cut = text(result()).replace(cell, "")

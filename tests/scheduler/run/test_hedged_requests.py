@@ -12,6 +12,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import make_proof
 from protocol.words import Reason
 from scheduler.run.epochs import LEAP
+from scheduler.store.results import campaign_rows
 from scheduler.store.rows import AttemptState, CampaignStatus
 from swarm.net.identity import Identity
 
@@ -82,6 +83,8 @@ async def test_a_task_that_gave_way_is_run_again_and_has_lost_no_try(
         await world.until(lambda: world.task().state is TaskState.SUCCEEDED, seconds=100)
     assert [commit.preempted for commit in worker.commits] == [0, 1]
     assert world.task().tries == 0
+    (row,) = campaign_rows(world.store.results.rows("c-one"))
+    assert (row.preempted, row.attempt) == (1, 2)
     first, _ = world.store.attempts.all("c-one")
     assert (first.state, first.reason) == (AttemptState.PREEMPTED, Reason.PREEMPTED)
     assert "of priority 80" in first.detail
