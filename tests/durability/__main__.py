@@ -1,7 +1,7 @@
-"""Power cuts at the writes of the real services: `python -m tests.durability` records one run and cuts it at each operation.
+"""Power cuts at the writes of the real services: `python -m tests.durability` records some runs and cuts each at every operation.
 
-python -m tests.durability [--tasks 90] [--seed 1]      figures; each breach with the operation after which power went
-python -m tests.durability --keep FOLDER                leave the log and the files there
+python -m tests.durability [--runs 4] [--tasks 24] [--seed 1]     figures; each breach with the operation after which power went
+python -m tests.durability --runs 1 --seed 3 --keep FOLDER        leave the log and the files of that run there
 """
 
 from __future__ import annotations
@@ -48,19 +48,24 @@ def run(folder: Path, *, tasks: int, seed: int, every: int = 1, enough: int = 50
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.durability", description="Power cuts.")
-    parser.add_argument("--tasks", type=int, default=90)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--tasks", type=int, default=24, help="of each run")
+    parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--every", type=int, default=1, help="cut after each so many operations")
     parser.add_argument("--keep", type=Path, metavar="FOLDER")
     given = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     began = time.monotonic()
+    figures = Figures()
     with contextlib.ExitStack() as stack:
         folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sark-power-")))
-        folder.mkdir(parents=True, exist_ok=True)
-        figures = run(folder, tasks=given.tasks, seed=given.seed, every=given.every)
-    for breach in figures.breaches:
-        print(breach)
+        for seed in range(given.seed, given.seed + given.runs):
+            place = folder / f"{seed}"
+            place.mkdir(parents=True)
+            of_seed = run(place, tasks=given.tasks, seed=seed, every=given.every)
+            for breach in of_seed.breaches:
+                print(f"seed {seed}, {breach}")
+            figures.add(of_seed)
     print(
         f"{figures.operations:,} operations, {figures.cuts:,} power cuts, {figures.states:,} disks left by them: "
         f"{sum(figures.promises.values()):,} promises, held {figures.checks:,} times against a disk; "

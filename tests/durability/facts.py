@@ -174,7 +174,10 @@ def _models(home: Home) -> Facts:
 
 def _outbox(home: Home) -> Facts:
     outbox = open_outbox(home.folder("worker") / "outbox")
-    return {"record": {item.sha256: None for item in (*outbox.waiting, *outbox.settled)}}
+    return {
+        "record": {item.sha256: None for item in (*outbox.waiting, *outbox.settled)},
+        SET_ASIDE: {path.name: None for path in outbox.folder.glob("*.broken")},
+    }
 
 
 def _manifests(home: Home) -> Facts:
@@ -221,6 +224,8 @@ GROUPS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Home], Facts]]]] = {
     "paused": (("data/worker/paused",), _paused),
 }
 """Name → what its files begin with, and what reads them."""
+SET_ASIDE: Final = "set aside"
+"""Files that were found broken."""
 AT_LEAST: Final = frozenset({"epoch", "incarnation", "tickets"})
 """Kinds whose values only rise."""
 

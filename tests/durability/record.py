@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.durability.journal import build, environment
 
-WITHIN_S: Final = 900.0
+WITHIN_S: Final = 600.0
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ from tests.scheduler.trusting import OwnWorkers
 
 SPEED: Final = 12.0
 UNIT: Final = "Fake (Simulation)"
-MAX_S: Final = 600.0
+STRIKES: Final = 6
+MAX_S: Final = 3_600.0
 
 
 @dataclass
@@ -277,14 +278,14 @@ class Run:
                 await device.start()
             self.submit(1, self.tasks // 2)
             self.nursery.start_soon(self.schedule)
-            submitted = False
             with trio.fail_after(MAX_S):
-                while not submitted or not self.done():
-                    await trio.sleep(self.rng.uniform(1.0, 6.0))
+                for strike in range(STRIKES):
+                    await trio.sleep(self.rng.uniform(2.0, 10.0))
                     await self.strike()
-                    if not submitted:
+                    if not strike:
                         self.submit(2, self.tasks - self.tasks // 2)
-                        submitted = True
+                while not self.done():
+                    await trio.sleep(1.0)
             await trio.sleep(3.0)
             self.nursery.cancel_scope.cancel()
 

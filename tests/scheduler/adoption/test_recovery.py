@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ResourceError
+from protocol.errors import CampaignError, ResourceError
 from protocol.messages.blobs import BLOB, PieceFollows
 from protocol.messages.work import AdoptReply, Denied, LiveLease
 from protocol.values.advert import Advert, SignedAdvert
@@ -52,7 +52,7 @@ def task(n: int) -> Task:
     return a_task(n, campaign=CAMPAIGN).model_copy(update={"scheduler": ANN.peer_id, "model": MODEL})
 
 
-def a_manifest() -> bytes:
+def a_manifest(signer: Identity = ANN) -> bytes:
     made = make_manifest(
         CampaignManifest(
             campaign=CAMPAIGN,
@@ -65,7 +65,7 @@ def a_manifest() -> bytes:
             models=(ManifestModel(name="m", sha256=SHA, size=len(CONTENT)),),
             tasks=(task_body(task(1)),),
         ),
-        ANN.sign,
+        signer.sign,
     )
     assert made is not None
     return made
@@ -146,8 +146,8 @@ class Place:
             self.me, index, links, introduce, CAMPAIGN, round_s=0.01, next_s=next_s, pace_s=pace_s
         )
 
-    def report(self, name: str, manifest: str) -> dict[str, WorkerReport]:
-        return {peer(name): WorkerReport(self.adverts[name], manifest=manifest, manifest_size=len(MANIFEST))}
+    def report(self, name: str, manifest: str, size: int = len(MANIFEST)) -> dict[str, WorkerReport]:
+        return {peer(name): WorkerReport(self.adverts[name], manifest=manifest, manifest_size=size)}
 
 
 @pytest.fixture
@@ -182,6 +182,23 @@ async def test_holders_of_a_manifest_that_send_nothing_do_not_hold_up_the_one_th
         data, opened = await place.scan().manifest(recovery, ANN.peer_id)
     assert data == MANIFEST
     assert opened.tasks == (task(1),)
+
+
+async def test_a_manifest_that_its_owner_did_not_sign_is_of_no_use(place: Place) -> None:
+    forged = a_manifest(Identity.from_seed("eve"))
+    serve_blobs(place.worker("liar"), lambda to, sha256: forged)
+    recovery = Recovery()
+    recovery.reports |= place.report("liar", hashlib.sha256(forged).hexdigest(), len(forged))
+    with pytest.raises(CampaignError, match="its signature is not the owner's"):
+        await place.scan().manifest(recovery, ANN.peer_id)
+
+
+async def test_a_manifest_that_is_not_what_its_name_says_is_of_no_use(place: Place) -> None:
+    serve_blobs(place.worker("liar"), lambda to, sha256: MANIFEST)
+    recovery = Recovery()
+    recovery.reports |= place.report("liar", hashlib.sha256(b"another").hexdigest())
+    with pytest.raises(CampaignError, match="it is not what its name says"):
+        await place.scan().manifest(recovery, ANN.peer_id)
 
 
 async def test_a_model_that_comes_by_drops_is_taken_from_another_holder(place: Place, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values.attempt import TaskState
+from protocol.values.lease import LEASE_TTL_S
 from scheduler.conversation.links import RETRY_S, SILENT_S
 from swarm.net.link import Link
 from tests.scheduler.conftest import FakeWorker
@@ -48,6 +49,18 @@ async def test_a_worker_that_ends_each_link_at_once_is_linked_once_a_second_and_
         worker.shut = False
         await trio.sleep(2 * RETRY_S)
         assert world.store.tasks.get("c-one/1").attempt == 1, "it came back in time, and nothing was lost"
+
+
+async def test_a_silent_worker_is_given_up_before_its_leases_may_go_to_others(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("a", seconds=2000.0)
+    world.submit(1)
+    async with world.scheduler():
+        await world.until(lambda: world.states() == {TaskState.RUNNING})
+        world.swarm.cut_silently(world.network.peer_id, worker.peer)
+        await trio.sleep(LEASE_TTL_S - 0.5)
+        assert "task.lost" in {event.name for event in world.store.events.all("c-one")}
 
 
 async def test_a_scheduler_that_stood_still_itself_does_not_take_its_workers_for_silent(

@@ -1,0 +1,265 @@
+"""Bugs that could be in the product, each as a change of its source, and the tests that should find it.
+
+The simulation has mutants of its own (`tests/simulation/mutants.py`), which are not repeated here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+POWER: Final = "tests/durability"
+PROMISES: Final = frozenset({"fences", "fsync", "order of writes", "epochs", "revocation", "signatures", "hashes"})
+"""Kinds of which none may survive: somebody was promised that this cannot happen."""
+
+
+@dataclass(frozen=True)
+class SourceMutant:
+    """`changes`: each old text, which stands once in the file at `path`, and the new one. `tests`: what finds it."""
+
+    name: str
+    kind: str
+    path: str
+    changes: tuple[tuple[str, str], ...]
+    tests: tuple[str, ...]
+
+
+def _one(kind: str, name: str, path: str, old: str, new: str, *tests: str) -> SourceMutant:
+    return SourceMutant(name, kind, path, ((old, new),), tests)
+
+
+_LEDGER, _DURABLE, _STATS = "node/capacity/ledger.py", "swarm/base/durable.py", "results/row/stats.py"
+_OWNER, _ACCESS = "swarm/pools/owner.py", "node/access/authorization.py"
+_OF_LEDGER = ("tests/node/capacity/test_ledger.py", "tests/node/capacity/test_ledger_walk.py")
+_OF_STORE = ("tests/scheduler/store/test_store.py",)
+_OF_ACCESS = ("tests/node/access",)
+_OF_POOLS = ("tests/swarm/pools",)
+_OF_STATS = ("tests/results/row/test_stats.py",)
+
+FENCES: Final = (
+    _one("fences", "the service takes a result under any fence", "scheduler/conversation/conversation.py",
+        "return (attempt.number, attempt.fence) == (result.attempt, result.fence)", "return attempt.number == result.attempt",
+        "tests/scheduler/conversation/test_fences.py"),
+    _one("fences", "the store takes a result under any fence", "scheduler/store/attempts.py",
+        "if row.state is TaskState.PENDING or current != (attempt, worker, fence):", "if row.state is TaskState.PENDING:", *_OF_STORE),
+    _one("fences", "a record may speak of another fence", "results/row/acceptance.py",
+        "result.fence", "record.fence", "tests/scheduler/run/test_receive.py"),
+    _one("fences", "a lease is renewed under another fence", _LEDGER,
+        "if allocation.fence != item.fence:\n            return Reason.FENCED", "if False:\n            return Reason.FENCED", *_OF_LEDGER),
+    _one("fences", "a lease of an earlier life is not said to be lost", _LEDGER,
+        "if item.fence.incarnation != self.incarnation:\n            return Reason.LOST", "if False:\n            return Reason.LOST",
+        *_OF_LEDGER),
+    _one("fences", "a run is stopped under any fence", _LEDGER,
+        "lambda one: one.peer == peer and one.fence == fences.get(one.lease)", "lambda one: one.peer == peer and one.lease in fences",
+        *_OF_LEDGER),
+    _one("fences", "fences do not rise from one lease to the next", _LEDGER,
+        "        self._number += 1\n", "        self._number = max(self._number, 1)\n", *_OF_LEDGER),
+    _one("fences", "a lease is known by its name alone", "scheduler/core/state.py",
+        "if attempt.lease == lease and attempt.fence == fence:", "if attempt.lease == lease:", "tests/scheduler/core"),
+    _one("fences", "one lease may be given to two tasks", "scheduler/core/reconciler.py",
+        "if any(lease == other.lease or fence == other.fence for _, other in state.held_at(peer)):", "if False:", "tests/scheduler/core"),
+)  # fmt: skip
+
+GRANTS: Final = (
+    _one("grants", "a key stands for any task", _LEDGER, "if sha256 != request.task_sha256:", "if False:", *_OF_LEDGER),
+    _one("grants", "a stale quote is as good as a fresh one", _LEDGER,
+        "if request.commit.ledger is not None and request.commit.ledger != self.version:", "if False:", *_OF_LEDGER),
+    _one("grants", "an attempt's number is stored twice", "scheduler/store/attempts.py",
+        "if intent.attempt != (last or 0) + 1:", "if False:", *_OF_STORE),
+    _one("grants", "a task that runs is begun again", "scheduler/store/attempts.py",
+        "if row.state not in (_HEDGEABLE if intent.hedge else (TaskState.PENDING,)):", "if False:",
+        *_OF_STORE, "tests/scheduler/store/test_file.py"),
+    _one("grants", "a narrower permission carries what was accepted under a wider one", _ACCESS,
+        "            and permit.priority >= request.base_priority\n", "", *_OF_ACCESS),
+    _one("grants", "somebody else's task is taken", "node/conversation/requests.py",
+        "if task.scheduler not in (peer, permission.principal):", "if False:", "tests/node/conversation", "tests/node/serve/test_service.py"),
+)  # fmt: skip
+
+FSYNC: Final = (
+    _one("fsync", "the bytes of a file are not flushed", _DURABLE,
+        "                file.flush()\n                os.fsync(file.fileno())\n", "                file.flush()\n", POWER),
+    _one("fsync", "the name of a file is not flushed", _DURABLE,
+        "    if durable:\n        sync_folder(path.parent)\n", "", POWER),
+    _one("fsync", "the name of a new folder is not flushed", _DURABLE,
+        "        path.mkdir(mode=mode, exist_ok=True)\n        sync_folder(path.parent)\n", "        path.mkdir(mode=mode, exist_ok=True)\n",
+        POWER),
+    _one("fsync", "what is removed comes back", _DURABLE,
+        "        path.unlink()\n        sync_folder(path.parent)\n", "        path.unlink()\n", POWER),
+    SourceMutant("SQLite flushes at checkpoints only", "fsync", "scheduler/store/sqlite.py",
+        (("PRAGMA synchronous = FULL", "PRAGMA synchronous = NORMAL"), ("flushed != 2", "flushed != 1")), (POWER,)),
+    _one("fsync", "an adopted model's bytes are not flushed", "scheduler/models/spool.py",
+        "            await DISK.run(os.fsync, file.fileno())\n", "            assert os is not None\n", POWER),
+    _one("fsync", "an adopted model's name is not flushed", "scheduler/models/spool.py",
+        "        await DISK.run(sync_folder, folder)\n", "", POWER),
+    _one("fsync", "a submitted model is not flushed", "scheduler/models/spool.py",
+        "with replacing(target) as writer:", "with replacing(target, durable=False) as writer:", POWER),
+    _one("fsync", "a model that was fetched is not flushed", "node/store/partial.py",
+        "        os.fsync(self._file.fileno())\n", "", POWER),
+    _one("fsync", "the name of a model that was fetched is not flushed", "node/store/partial.py",
+        "        self._list.unlink(missing_ok=True)\n        sync_folder(path.parent)\n", "        self._list.unlink(missing_ok=True)\n",
+        POWER),
+    _one("fsync", "the name of a model that was added is not flushed", "node/store/model_files.py",
+        "            sync_folder(folder)\n        return _read_model", "        return _read_model", POWER),
+    _one("fsync", "the bytes of a model that was added are not flushed", "node/store/model_files.py",
+        "            os.fsync(writer.fileno())\n", "", POWER),
+    _one("fsync", "a pin is not flushed", "node/store/model_files.py", 'write_durably(path, b"")', "path.touch(mode=0o600)", POWER),
+    _one("fsync", "the name of an upload is not flushed", "scheduler/models/uploads.py",
+        "            sync_folder(self._folder)\n", "", POWER),
+    _one("fsync", "a backup's name is not flushed", "scheduler/store/archive.py",
+        "                sync_folder(path.parent)\n", "", POWER),
+    _one("fsync", "a server's token is not flushed", "web/http/middleware.py", "        sync_folder(path.parent)\n", "", POWER),
+)  # fmt: skip
+
+ORDER: Final = (
+    _one("order of writes", "a record's head is written before it", "node/store/outbox_files.py",
+        "                self._files.write(record_name(item.sha256), body)\n                self._write_head(item)\n",
+        "                self._write_head(item)\n                self._files.write(record_name(item.sha256), body)\n", POWER),
+    _one("order of writes", "an intent is stored after its commit was sent", "scheduler/conversation/conversation.py",
+        "        self._writer.write(commands)\n        for command in commands:\n            self._send(command)\n",
+        "        for command in commands:\n            self._send(command)\n"
+        "        self._shell.start(self._late(commands))\n\n"
+        "    async def _late(self, commands: Sequence[Command]) -> None:\n"
+        "        await SleepUntil(self._shell.now() + 0.3)\n"
+        "        self._writer.write(commands)\n", POWER),
+    _one("order of writes", "a worker counts its starts after it has begun", "swarm/net/identity.py",
+        '    write_durably(path, b"%d\\n" % (last + 1))\n', "", "tests/swarm/net/test_identity.py"),
+    _one("order of writes", "the store commits before it is told to", "scheduler/store/database.py",
+        "                self.backend.roll_back(c)\n                raise\n", "                self.backend.commit(c)\n                raise\n",
+        "tests/scheduler/store"),
+)  # fmt: skip
+
+EXPIRY: Final = (
+    _one("expiry", "a worker is silent for longer than its leases last", "scheduler/conversation/links.py",
+        "SILENT_S: Final = LEASE_TTL_S - 1.0", "SILENT_S: Final = LEASE_TTL_S + 5.0", "tests/scheduler/conversation/test_link_loss.py"),
+    _one("expiry", "a token is good for ever", _ACCESS, "if now >= token.expires:", "if False:", *_OF_ACCESS),
+    _one("expiry", "a membership does not end", "swarm/pools/manifests.py",
+        "return member.until is None or now <= member.until + LEEWAY_S", "return True", *_OF_POOLS),
+    _one("expiry", "a ticket does not end", _OWNER, "return now <= self.until", "return True", *_OF_POOLS),
+    _one("expiry", "records are kept for ever", "node/conversation/outbox.py",
+        "return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S", "return True", "tests/node/conversation"),
+    _one("expiry", "a clock that jumped ages records", "node/conversation/outbox.py",
+        "return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S", "return not RETENTION_S < self._wall() - item.stored",
+        "tests/node/conversation"),
+    _one("expiry", "a campaign's time limit does not end its runs", _LEDGER,
+        "if ends_at is not None and ends_at <= now:", "if False:", *_OF_LEDGER),
+)  # fmt: skip
+
+REVOCATION: Final = (
+    _one("revocation", "an older list of members undoes a revocation", _ACCESS,
+        "if pool is None or manifest.number <= pool.number:", "if pool is None:", *_OF_ACCESS),
+    _one("revocation", "an older list of members replaces a newer one on disk", "swarm/pools/membership.py",
+        "if stored is None or read_manifest(stored.body).number < manifest.number:", "if True:", *_OF_POOLS),
+    _one("revocation", "a token delegated by who was revoked counts", _ACCESS,
+        "if state.revoked.isdisjoint(holders) else ()", "if True else ()", *_OF_ACCESS),
+    _one("revocation", "who was revoked is admitted again", "swarm/pools/manifests.py",
+        "elif member.peer in revoked_peers(manifest):", "elif False:", *_OF_POOLS),
+    _one("revocation", "a member's ticket outlives its revocation", "swarm/pools/enrolment.py",
+        "    pool.revoke_tickets(tickets, now)  # first", "    # first", *_OF_POOLS, "tests/gate/admission"),
+    _one("revocation", "a ticket admits any number", _OWNER, "if len(ticket.used) >= ticket.uses:", "if False:",
+        *_OF_POOLS, "tests/gate/admission/test_pools.py"),
+    _one("revocation", "runs of who was revoked go on", "node/access/revocation.py",
+        "            self.ledger.evict(peer, Reason.NOT_ALLOWED, trio.current_time())\n", "", *_OF_ACCESS, "tests/node/serve/test_service.py"),
+    _one("revocation", "a forgotten key stays listed", "scheduler/trust/listed.py",
+        'update={"trusted": tuple(each for each in before.trusted if each.peer != peer)}', 'update={"trusted": before.trusted}',
+        "tests/scheduler/trust", "tests/cli/test_adopt_commands.py"),
+)  # fmt: skip
+
+CANCEL: Final = (
+    _one("cancel", "another scheduler's runs can be cancelled", "node/conversation/conversation.py",
+        "for lease, why in self.requests.refusals(link, permission, message.held).items():", "for lease, why in dict[str, Reason]().items():",
+        "tests/node/conversation", "tests/node/capacity"),
+    _one("cancel", "a cancel ends nothing", _LEDGER, "            if ends(one):\n", "            if not ends:\n", *_OF_LEDGER),
+    _one("cancel", "a cancel is told to be done while something dies", "node/conversation/conversation.py",
+        "            if not stop.dying:\n                self._stops.remove(stop)\n", "            if stop in self._stops:\n                self._stops.remove(stop)\n",
+        "tests/node/conversation", "tests/node/serve/test_service.py"),
+    _one("cancel", "a campaign is retried before it has ended", "scheduler/submit/submit.py",
+        "if row is None or row.ended is None:", "if row is None:", "tests/scheduler/submit", "tests/cli/test_commands.py"),
+)  # fmt: skip
+
+STATISTICS: Final = (
+    _one("statistics", "no Bessel's correction", _STATS, "(n * (n - 1))", "(n * n)", *_OF_STATS),
+    _one("statistics", "percentiles are rounded down", _STATS, "max(-(-percent * len(ordered) // 100), 1)", "max(percent * len(ordered) // 100, 1)",
+        *_OF_STATS),
+    _one("statistics", "the interval is one of 90 %", _STATS, "if 40 * below > limit:", "if 20 * below > limit:", *_OF_STATS),
+    _one("statistics", "the median of two is the larger", _STATS, "(ordered[half - 1] + ordered[half]) / 2", "ordered[half]", *_OF_STATS),
+    _one("statistics", "every outlier is severe", _STATS, "beyond = _beyond(ordered, low, high, SEVERE * width)",
+        "beyond = _beyond(ordered, low, high, MILD * width)", *_OF_STATS),
+    _one("statistics", "the spread is a share of the slowest launch", _STATS,
+        "spread=(max(medians) - min(medians)) / value", "spread=(max(medians) - min(medians)) / max(medians)", *_OF_STATS),
+    _one("statistics", "ties count as order", _STATS,
+        "(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2", "float(bisect_left(ordered, value))", *_OF_STATS),
+)  # fmt: skip
+
+HASHES: Final = (
+    _one("hashes", "a record is not held against its hash", "scheduler/run/shell.py",
+        "if len(body) != result.size or hashlib.sha256(body).hexdigest() != result.sha256:", "if len(body) != result.size:",
+        "tests/scheduler/run/test_receive.py"),
+    _one("hashes", "a model is not held against its hash", "node/store/cache.py",
+        "if await HASHING.run(partial.digest) != model.sha256:", "if False:", "tests/node/store/test_cache.py"),
+    _one("hashes", "a campaign manifest is not held against its hash", "scheduler/adoption/recovery.py",
+        "if hashlib.sha256(data).hexdigest() != sha256:", "if False:", "tests/scheduler/adoption/test_recovery.py"),
+    _one("hashes", "a bundle's files are not held against its list", "node/store/bundles.py",
+        "if hashing.hexdigest() != part.sha256:", "if False:", "tests/node/store/test_bundles.py"),
+    _one("hashes", "a stored record is not held against its hash", "node/store/outbox_files.py",
+        "if hashlib.sha256(body).hexdigest() != sha256:", "if False:", "tests/node/store/test_outbox_files.py"),
+    _one("hashes", "a model that changed while it was submitted is taken", "scheduler/models/spool.py",
+        "            if digest.hexdigest() != model.sha256:\n                raise CampaignError(",
+        "            if False:\n                raise CampaignError(", "tests/scheduler/models"),
+    _one("hashes", "an event that was changed is not noticed", "scheduler/store/events.py",
+        "if event.hash != chain_hash(previous, event):", "if False:", *_OF_STORE, "tests/scheduler/store/test_file.py"),
+    _one("hashes", "an event that was removed is not noticed", "scheduler/store/events.py",
+        "if event.seq != expected:", "if False:", *_OF_STORE, "tests/scheduler/store/test_file.py"),
+)  # fmt: skip
+
+SIGNATURES: Final = (
+    _one("signatures", "an adopted campaign's manifest needs no signature", "scheduler/adoption/recovery.py",
+        "if not verify(owner, cover.message, cover.signature):", "if False:", "tests/scheduler/adoption/test_recovery.py"),
+    _one("signatures", "a worker keeps a manifest that nobody signed", "node/store/manifests.py",
+        "or not verify(\n            owner, cover.message, cover.signature\n        ):", "or verify is None:", "tests/node/store/test_manifests.py"),
+    _one("signatures", "a record needs no signature", "results/row/acceptance.py",
+        "if not verify(peer, record_message(body), result.signature):", "if verify is None:", "tests/scheduler/run/test_receive.py"),
+    _one("signatures", "a task needs no signature", "node/conversation/requests.py",
+        "if not self.context.verify(peer, task_message(request.task), request.signature):", "if False:",
+        "tests/node/conversation", "tests/node/serve/test_service.py"),
+    _one("signatures", "a pool's list of members needs no signature", "swarm/pools/manifests.py",
+        "if not verify(manifest.pool, manifest_message(signed.body), signed.signature):", "if False:", *_OF_POOLS),
+    _one("signatures", "an exported record needs no signature", "results/analysis/verify.py",
+        "if not verify(record.worker, record_message(signed.body), signed.signature):", "if False:", "tests/results/analysis/test_verify.py"),
+    _one("signatures", "a proof of who leads needs no signature", "scheduler/run/epochs.py",
+        " or not verify(claim.peer, claim.message, claim.signature)", "", "tests/scheduler/run/test_epochs.py"),
+    _one("signatures", "a grant to share a model needs no signature", "node/store/blob_sources.py",
+        "if not verify(grant.giver, grant.message, grant.signature):", "if False:", "tests/node/store/test_blob_sources.py"),
+)  # fmt: skip
+
+EPOCHS: Final = (
+    _one("epochs", "two may lead under one epoch", "node/capacity/epochs.py",
+        "if leader is None or epoch > leader.epoch or (epoch, peer) == (leader.epoch, leader.peer):",
+        "if leader is None or epoch >= leader.epoch:", "tests/node/capacity"),
+    _one("epochs", "a delegate takes the last epoch", "node/capacity/epochs.py",
+        "if peer != principal and epoch > MAX_DELEGATE_EPOCH:", "if False:", "tests/node/capacity"),
+    _one("epochs", "the proof of an older epoch is shown", "node/capacity/epochs.py",
+        "return proof if epoch == self.epoch(principal, campaign) else None", "return proof or None", "tests/node/capacity"),
+    _one("epochs", "an older scheduler hears how a run ended", _LEDGER,
+        "if _epoch_of(item, epochs.get(ended.campaign_key[1], newest)) < newest:", "if False:", "tests/node/capacity", "tests/node/conversation"),
+    _one("epochs", "the epoch does not rise at a restart", "scheduler/store/campaigns.py",
+        "current + 1", "current + 0", *_OF_STORE),
+    _one("epochs", "a lower epoch that is proven takes a campaign away", "scheduler/run/epochs.py",
+        "epoch > claim.epoch", "epoch > 0", "tests/scheduler/run/test_epochs.py"),
+)  # fmt: skip
+
+MUTANTS: Final = (
+    *FENCES, *GRANTS, *FSYNC, *ORDER, *EXPIRY, *REVOCATION, *CANCEL, *STATISTICS, *HASHES, *SIGNATURES, *EPOCHS,
+)  # fmt: skip
+
+
+class MutantError(ValueError):
+    """The source has changed: the mutant is to be written anew."""
+
+
+def changed(source: str, mutant: SourceMutant) -> str:
+    """The source with the bug in it. Raises `MutantError` when an old text does not stand there once."""
+    for old, new in mutant.changes:
+        if source.count(old) != 1:
+            raise MutantError(f"{mutant.path} has {source.count(old)} times what {mutant.name!r} replaces: {old!r}")
+        source = source.replace(old, new)
+    return source
