@@ -6,7 +6,7 @@ REAL := real nat browser packages
 # a third of the tests' time is waiting: three processes keep two cores busy
 PARALLEL := -n 3 --dist worksteal
 
-.PHONY: demo test test-all test-extras rig durability simulate check lint mypy pyright imports pytest fmt spec picture lock binary packages clean
+.PHONY: demo test test-all test-extras rig durability mutants simulate check lint mypy pyright imports pytest fmt spec picture lock binary packages clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
@@ -55,6 +55,9 @@ SEEDS ?= 1000
 FROM ?= 0
 simulate: $(STAMP)  ## so many seeds of the simulation (SEEDS=1000, FROM=0), a dozen a second on each core
 	$(BIN)/python -m tests.simulation --runs $(SEEDS) --from $(FROM)
+
+mutants: $(STAMP)  ## bugs put into a copy of the source, each with the tests that find it: a quarter of an hour
+	$(BIN)/python -m tests.mutants --report docs/mutants.md
 
 EXTRAS := .venv-extras
 test-extras:  ## the optional drivers with their real runtimes, in an environment of their own (.venv-extras): torch is large

@@ -166,9 +166,8 @@ def _models(home: Home) -> Facts:
     whole = {
         sha: None for sha, path in hashes.items() if hashlib.sha256(path.read_bytes()).hexdigest() == sha
     }
-    for sha in hashes:
-        if cache.has(sha) and sha not in whole:
-            raise Damaged(f"the cache takes {sha} for verified, and its bytes are others")
+    for sha in hashes.keys() - whole.keys():  # the list of what was verified may say that it is whole
+        raise Damaged(f"{sha} has a model's name, and its bytes are others (verified: {cache.has(sha)})")
     return {"model": whole, "pin": _Switch(sha for sha in hashes if model_files.pinned(folder, sha))}
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from protocol.formats.phase import Phase
 from protocol.messages.work import (
     WORK,
     Accepted,
@@ -21,6 +22,7 @@ from protocol.messages.work import (
     Commit,
     Granted,
     Probe,
+    Progress,
     Queued,
     Quote,
     Ready,
@@ -73,6 +75,8 @@ class Wire:
     names: Mapping[str, str]
     _calls: dict[tuple[str, str, int], Message] = field(default_factory=dict)
     """By caller, callee and number."""
+    _models: dict[str, str] = field(default_factory=dict)
+    """By lease."""
 
     def sends(self, sender: str, receiver: str, frame: Frame) -> None:
         """Just before it does."""
@@ -81,6 +85,10 @@ class Wire:
         call = self._calls.get((receiver, sender, frame.id)) if frame.kind is FrameKind.ANSWER else None
         if isinstance(call, Result) and isinstance(frame.message, Stale):
             self.promises.end(self.names[receiver], "record", call.sha256)  # it may forget it
+        if isinstance(call, Commit) and isinstance(frame.message, Granted | Queued):
+            self._models[frame.message.lease] = read_task(call.task).model.sha256
+        if isinstance(frame.message, Progress) and frame.message.phase in (Phase.LOAD, Phase.RUN):
+            self.promises.make(self.names[sender], "model", self._models[frame.message.lease])
         for kind, key, value in _said(call, frame.message):
             self.promises.make(self.names[sender], kind, key, value)
 

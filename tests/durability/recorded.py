@@ -8,9 +8,11 @@ before it goes out.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import logging
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -62,7 +64,9 @@ from tests.scheduler.trusting import OwnWorkers
 SPEED: Final = 12.0
 UNIT: Final = "Fake (Simulation)"
 STRIKES: Final = 6
-MAX_S: Final = 3_600.0
+MAX_S: Final = 1_200.0
+HANGS_S: Final = 300.0
+"""Of the wall clock: then it says where each thread is, and ends."""
 
 
 @dataclass
@@ -269,6 +273,15 @@ class Run:
         with open_store(self.home) as store:
             return not store.campaigns.unfinished()
 
+    def show(self) -> None:
+        """What a run that does not end waits for."""
+        with open_store(self.home) as store:
+            rows = [row for campaign in self.campaigns for row in store.tasks.all(campaign)]
+        for row in rows:
+            sys.stderr.write(
+                f"{row.id}: {row.state} {row.phase or ''} attempt {row.attempt}, {row.note or row.detail}\n"
+            )
+
     async def serve(self) -> None:
         async with (
             MemorySwarm(random.Random(1), latency_s=0.005) as self.swarm,
@@ -284,8 +297,12 @@ class Run:
                     await self.strike()
                     if not strike:
                         self.submit(2, self.tasks - self.tasks // 2)
-                while not self.done():
-                    await trio.sleep(1.0)
+                try:
+                    while not self.done():
+                        await trio.sleep(1.0)
+                except trio.Cancelled:
+                    self.show()
+                    raise
             await trio.sleep(3.0)
             self.nursery.cancel_scope.cancel()
 
@@ -302,6 +319,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)
     elsewhere = given.root.with_name("elsewhere")
     elsewhere.mkdir()
     Run(given.root, elsewhere, given.tasks, given.seed).all()

@@ -65,7 +65,7 @@ def test_a_torn_write_leaves_some_sectors_of_it() -> None:
 
 
 def test_nothing_promised_is_lost_when_power_goes(tmp_path: Path) -> None:
-    figures = run(tmp_path, tasks=TASKS, seed=1, every=EVERY)
+    figures = run(tmp_path, tasks=TASKS, seed=1, every=EVERY, enough=5)
     assert not figures.breaches, "\n".join(map(str, figures.breaches))
     assert figures.cuts > 200
     wanted = {

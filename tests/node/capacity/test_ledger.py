@@ -204,6 +204,10 @@ def test_nobody_stops_or_renews_the_lease_of_another() -> None:
     assert ledger.renew(BOB, [lease], 1.0).lost[0].reason is Reason.UNKNOWN
     wrong = HeldLease(lease=lease.lease, fence=Fence(incarnation=7, number=99))
     assert ledger.renew(ANN, [wrong], 1.0).lost[0].reason is Reason.FENCED
+    assert ledger.stop(ANN, [wrong], Reason.CANCELLED, 1.0) == ()
+    place = ledger.allocation(lease.lease)
+    assert place is not None
+    assert place.state is LeaseState.RUNNING
 
 
 def test_a_new_incarnation_knows_no_older_fence() -> None:

@@ -355,6 +355,32 @@ def test_a_cancel_is_answered_when_the_processes_are_dead(tmp_path: Path) -> Non
     assert shell.replies[request] == Stopped(leases=(lease.lease,))
 
 
+def test_a_cancel_of_two_runs_is_answered_when_both_are_dead(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, slots=2)
+    link = shell.connect()
+    first, second = granted(shell, link), granted(shell, link, 2)
+    held = tuple(HeldLease(lease=lease.lease, fence=lease.fence) for lease in (first, second))
+    assert shell.ask(link, Cancel(held=held)) is None
+    request = shell.last_request
+    shell.conversation.processes_ended(first.lease, shell.record(first.lease))
+    shell.flush()
+    assert request not in shell.replies
+    shell.conversation.processes_ended(second.lease, shell.record(second.lease))
+    shell.flush()
+    assert shell.replies[request] == Stopped(leases=(first.lease, second.lease))
+
+
+def test_a_stale_epochs_cancel_ends_nothing(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    old = shell.connect()
+    lease = granted(shell, old)
+    shell.ask(shell.connect(), AdoptRequest(campaign="c-1", epoch=2))
+    reply = shell.ask(old, Cancel(held=(HeldLease(lease=lease.lease, fence=lease.fence),)))
+    assert isinstance(reply, Denied)
+    assert reply.reason is Reason.STALE_EPOCH
+    assert not shell.killed
+
+
 def test_a_stale_epochs_renewal_is_lost(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     old = shell.connect()

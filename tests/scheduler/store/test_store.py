@@ -190,6 +190,8 @@ def test_what_the_table_does_not_allow_changes_nothing(store: Store) -> None:
         begin(store, attempt=2)
     with pytest.raises(LocalProtocolError):
         store.attempts.begin([CommitTo("c-one/2", 5, "k", WORKER, "d", 1)])
+    with pytest.raises(LocalProtocolError):  # nothing of it runs that it could go beside
+        store.attempts.begin([CommitTo("c-one/2", 1, "k", WORKER, "d", 1, hedge=True)])
     with pytest.raises(LocalProtocolError):
         store.attempts.record_grant(RecordGrant("c-one/1", 4, lease="l", fence=FENCE, queued=True))
     with pytest.raises(LocalProtocolError):

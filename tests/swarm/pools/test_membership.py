@@ -147,6 +147,14 @@ def test_tickets_are_stored_with_who_used_them_until_they_end(pool: OwnPool) -> 
     assert short.id not in {ticket.id for ticket in pool.open_tickets(NOW + 11)}
 
 
+def test_a_ticket_admits_as_many_as_it_is_for(pool: OwnPool) -> None:
+    secret, _ = issue(pool, NOW, uses=1)
+    assert pool.use_ticket(secret, ANN.peer_id, NOW)
+    with pytest.raises(NotPermitted, match="it was for 1"):
+        pool.use_ticket(secret, member(1).peer, NOW)
+    assert not pool.use_ticket(secret, ANN.peer_id, NOW), "who has used it comes again"
+
+
 def test_a_ticket_is_stored_as_long_as_one_who_joined_with_it_is_a_member(pool: OwnPool) -> None:
     secret, ticket = issue(pool, NOW)
     for peer in (member(1).peer, ANN.peer_id):
