@@ -124,7 +124,7 @@ ORDER: Final = (
         "        self._writer.write(commands)\n", POWER),
     _one("order of writes", "a worker counts its starts after it has begun", "swarm/net/identity.py",
         '    write_durably(path, b"%d\\n" % (last + 1))\n', "", "tests/swarm/net/test_identity.py"),
-    _one("order of writes", "the store commits before it is told to", "scheduler/store/database.py",
+    _one("order of writes", "the store commits what has failed", "scheduler/store/database.py",
         "                self.backend.roll_back(c)\n                raise\n", "                self.backend.commit(c)\n                raise\n",
         "tests/scheduler/store"),
 )  # fmt: skip
@@ -171,7 +171,7 @@ CANCEL: Final = (
         "for lease, why in self.requests.refusals(link, permission, message.held).items():", "for lease, why in dict[str, Reason]().items():",
         "tests/node/conversation", "tests/node/capacity"),
     _one("cancel", "a cancel ends nothing", _LEDGER, "            if ends(one):\n", "            if not ends:\n", *_OF_LEDGER),
-    _one("cancel", "a cancel is told to be done while something dies", "node/conversation/conversation.py",
+    _one("cancel", "a cancel is answered while something dies", "node/conversation/conversation.py",
         "            if not stop.dying:\n                self._stops.remove(stop)\n", "            if stop in self._stops:\n                self._stops.remove(stop)\n",
         "tests/node/conversation", "tests/node/serve/test_service.py"),
     _one("cancel", "a campaign is retried before it has ended", "scheduler/submit/submit.py",
