@@ -297,7 +297,7 @@ def cancel(
 ) -> None:
     """Cancel campaigns or tasks, and wait until the devices have confirmed it.
 
-    Exit code 6 if a device has not: it is told again as soon as it is back, and without that its run ends with its lease.
+    Exit code 6 if a device has not: it is asked again as soon as it is back, and without that its run ends with its lease.
     """
     from scheduler.submit.submit import CancelRequest
 

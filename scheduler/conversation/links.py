@@ -106,8 +106,8 @@ class WorkerLink:
     refused_since: float | None = None
     """Since when its machine has refused every connection; None: the last attempt said otherwise."""
     tried_at: float = -math.inf
-    told_at: float = -math.inf
-    """When it was last told to stop what it has not confirmed."""
+    asked_at: float = -math.inf
+    """When it was last asked to stop what it has not confirmed."""
     adopted: LinkHandle | None = None
     """The link over which its leases were adopted."""
     adrift: tuple[str, ...] = ()
@@ -320,7 +320,7 @@ class WorkerLinks:
                 handle = await self._move_to_direct(peer)
             owes = self._core.state.stops.at(peer)
             if handle is None:
-                link.told_at = -math.inf
+                link.asked_at = -math.inf
                 if not view.held and not link.adrift and not owes:
                     link.keeper = None
                     shell.wake()
@@ -331,8 +331,8 @@ class WorkerLinks:
                 if (view.held or link.adrift) and not await self.adopt(handle, link):
                     continue
                 link.adopted = handle
-            if owes and now >= link.told_at + STOP_AGAIN_S:
-                link.told_at = now
+            if owes and now >= link.asked_at + STOP_AGAIN_S:
+                link.asked_at = now
                 for command in self._core.state.stops.tell(peer):
                     shell.start(self.stop(command))
             if await WaitClosed(handle, shell.now() + RENEW_EVERY_S):

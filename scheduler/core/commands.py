@@ -93,7 +93,7 @@ class EndHedge:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """A worker was told to stop a run `since_s` ago, and has not confirmed it. The run is over in `left_s` at the latest."""
+    """A worker was asked to stop a run `since_s` ago, and has not confirmed it. The run is over in `left_s` at the latest."""
 
     since_s: float
     left_s: float
@@ -114,7 +114,7 @@ class EndAttempt:
 
 @dataclass(frozen=True, slots=True)
 class EndStop:
-    """Store that a run, which was told to stop, is over: its worker confirmed it, or its time is up."""
+    """Store that a run, which was asked to stop, is over: its worker confirmed it, or its time is up."""
 
     task: str
     attempt: int

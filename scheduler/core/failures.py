@@ -498,7 +498,7 @@ class Failures:
         if entry.state is not TaskState.RUNNING:
             words = f"{self._state.device(attempt.worker)} took it and never began"
             return self.lose(entry, attempt, Reason.LOST, words, now)
-        words = f"it ran far beyond its limits and was {'told to stop' if goes_on else 'stopped'}"
+        words = f"it ran far beyond its limits and was {'asked to stop' if goes_on else 'stopped'}"
         words = f"{words}: {detail}" if goes_on else words
         return self._end(entry, *self.after_failure(entry, attempt.worker, Reason.TIMED_OUT, words), now)
 

@@ -1,6 +1,6 @@
 """Stops that are owed: a task ended while its run may go on, because the worker has not confirmed that it was stopped.
 
-The worker is told again as soon as it is back, until it confirms. Without that its lease lapses, since nobody renews it, and the run is
+The worker is asked again as soon as it is back, until it confirms. Without that its lease lapses, since nobody renews it, and the run is
 over `OWED_S` after the first stop at the latest.
 """
 
@@ -42,7 +42,7 @@ class OwedStops:
         return bool(self._stops)
 
     def add(self, stop: OwedStop, since: float, now: float) -> Unconfirmed:
-        """A task ends without the confirmation that its run was stopped; its worker was told `since` then. Gives what to store of it."""
+        """A task ends without the confirmation that its run was stopped; its worker was asked `since` then. Gives what to store of it."""
         self._stops[stop.task, stop.attempt] = stop
         return Unconfirmed(since_s=max(0.0, now - since), left_s=max(0.0, stop.until - now))
 
@@ -55,7 +55,7 @@ class OwedStops:
         return tuple(dict.fromkeys(stop.worker for stop in self._stops.values()))
 
     def at(self, peer: str) -> tuple[HeldLease, ...]:
-        """What this worker is to be told again."""
+        """What this worker is to be asked again."""
         return tuple(
             stop.held for stop in self._stops.values() if stop.worker == peer and stop.held is not None
         )

@@ -31,7 +31,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "task.failed": "failed",
     "task.succeeded": "done by {device} (attempt {attempt})",
     "task.cancelled": "cancelled",
-    "stop.unconfirmed": "told to stop, not confirmed by {device} (attempt {attempt}); told again when it is back",
+    "stop.unconfirmed": "asked to stop, not confirmed by {device} (attempt {attempt}); asked again when it is back",
     "stop.confirmed": "{device} confirms that it stopped (attempt {attempt})",
     "stop.lapsed": "never confirmed by {device}, but its lease is over (attempt {attempt})",
     "worker.set-aside": "{device} is set aside for {seconds} s",

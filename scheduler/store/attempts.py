@@ -325,13 +325,13 @@ class AttemptRepository:
             if end.stop is None:
                 self._end(c, row, event, end.reason, end.detail, tries=tries)
                 return
-            told, until = self._database.wall() - end.stop.since_s, self._database.wall() + end.stop.left_s
-            words = unconfirmed_text(row.device, told, until)
+            asked, until = self._database.wall() - end.stop.since_s, self._database.wall() + end.stop.left_s
+            words = unconfirmed_text(row.device, asked, until)
             detail = "; ".join(filter(None, (end.detail, words)))
             self._end(c, row, event, end.reason, detail, tries=tries)
             unconfirmed = {"state": AttemptState.UNCONFIRMED, "ended": until, "detail": words}
             _update_attempt(c, end.task, end.attempt, **unconfirmed)
-            fields = {"attempt": end.attempt, "device": row.device, "told": told, "until": until}
+            fields = {"attempt": end.attempt, "device": row.device, "asked": asked, "until": until}
             self._events.append(c, row.campaign, "stop.unconfirmed", row.id, **fields)
 
     def end_stop(self, end: EndStop) -> None:
@@ -345,8 +345,8 @@ class AttemptRepository:
             state = AttemptState.FAILED if task.state is TaskState.FAILED else AttemptState.CANCELLED
             now, over = self._database.wall(), _CONFIRMED if end.confirmed else _LAPSED
             _update_attempt(c, end.task, end.attempt, state=state, ended=now, detail=over)
-            told = task.detail.removesuffix(attempt.detail).removesuffix("; ")
-            detail = told if end.confirmed else "; ".join(filter(None, (told, over)))
+            before = task.detail.removesuffix(attempt.detail).removesuffix("; ")
+            detail = before if end.confirmed else "; ".join(filter(None, (before, over)))
             _update_task(c, end.task, detail=detail)
             name = "stop.confirmed" if end.confirmed else "stop.lapsed"
             fields = {"attempt": end.attempt, "device": attempt.device}
@@ -372,12 +372,12 @@ class AttemptRepository:
         c.execute(t.tasks.update().where(t.tasks.c.id.in_(tasks)).values(**values))
         results = [_result_columns(rows[task], state, now, end.reason) for task in tasks]
         c.execute(t.results.insert(), results)
-        told = {key: value for key, value in why.items() if value}
+        given = {key: value for key, value in why.items() if value}
         events: dict[str, list[tuple[str | None, dict[str, Any]]]] = {}
         for task in tasks:
             row = rows[task]
             current = {"attempt": row.attempt, "worker": row.worker, "device": row.device}
-            events.setdefault(row.campaign, []).append((task, {**current, **told}))
+            events.setdefault(row.campaign, []).append((task, {**current, **given}))
         for campaign, each in events.items():
             self._events.append_many(c, campaign, _EVENTS[end.event][0], each)
 

@@ -19,7 +19,7 @@ from scheduler.store import schema as t
 R = TypeVar("R")
 BUSY_MS: Final = 5000
 """How long to wait for another process's transaction."""
-PATIENCE_S: Final = 600.0
+BUSY_WAIT_S: Final = 600.0
 """For so long at most, where `Database.waits` is set."""
 MAX_PARAMETERS: Final = 500
 """Rows that one statement names."""
@@ -226,7 +226,7 @@ class Database:
                 return
             except DBAPIError as exc:
                 waited = time.monotonic() - began
-                if self.waits is None or waited >= PATIENCE_S or not self.backend.is_busy(exc):
+                if self.waits is None or waited >= BUSY_WAIT_S or not self.backend.is_busy(exc):
                     raise
                 self.backend.roll_back(c)
                 self.waits(waited)

@@ -50,10 +50,10 @@ def progress_text(task: TaskRow) -> str:
             return _running(task)
 
 
-def unconfirmed_text(device: str, told: float, until: float) -> str:
-    """`told to stop at 19:21:08 UTC, not confirmed by mini-7; its run ends by 19:31:33 UTC at the latest`, from wall seconds."""
-    first, last = (f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC" for at in (told, until))
-    return f"told to stop at {first}, not confirmed by {device or 'its device'}; its run ends by {last} at the latest"
+def unconfirmed_text(device: str, asked: float, until: float) -> str:
+    """`asked to stop at 19:21:08 UTC, not confirmed by mini-7; its run ends by 19:31:33 UTC at the latest`, from wall seconds."""
+    first, last = (f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC" for at in (asked, until))
+    return f"asked to stop at {first}, not confirmed by {device or 'its device'}; its run ends by {last} at the latest"
 
 
 def queued_text(task: TaskRow) -> str:

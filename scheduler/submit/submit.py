@@ -221,7 +221,7 @@ class CancelRequest:
         """Wait until its tasks have ended; gives the outcome in a line. `keep_alive` starts a scheduler process when none runs.
 
         Raises `Unreachable` when the scheduler does not say in time that they have, and when a device did not confirm that its run was
-        stopped: it is told again, also by the next scheduler process.
+        stopped: it is asked again, also by the next scheduler process.
         """
         target = self._target
         if not self._asked:
@@ -235,7 +235,7 @@ class CancelRequest:
             if clock() > deadline:
                 raise Unreachable(
                     f"{target}: the cancellation is on disk, but was not confirmed within {WAIT_S:g} s{self._awaited()}",
-                    hint="a device that cannot be reached is told as soon as it is back",
+                    hint="a device that cannot be reached is asked as soon as it is back",
                 )
             pause(POLL_S)
         counts = self._store.tasks.counts(target)
@@ -247,9 +247,9 @@ class CancelRequest:
                 dict.fromkeys(safe_text(stop.device or stop.worker[-8:]) for stop in open_stops)
             )
             raise Unreachable(
-                f"{target} is cancelled: {ended - len(open_stops)} stopped, {len(open_stops)} told to stop but not confirmed by {devices}: "
+                f"{target} is cancelled: {ended - len(open_stops)} stopped, {len(open_stops)} asked to stop but not confirmed by {devices}: "
                 f"{first.task} {safe_text(first.detail)}",
-                hint="it is told again as soon as it is back: sark-node events " + target.partition("/")[0],
+                hint="it is asked again as soon as it is back: sark-node events " + target.partition("/")[0],
             )
         return f"{target} is cancelled: {ended} stopped, {sum(counts.values()) - ended} had ended before."
 

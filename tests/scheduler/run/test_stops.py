@@ -1,4 +1,4 @@
-"""A cancel that a device has not confirmed: it is said so, told again, and over when its lease is."""
+"""A cancel that a device has not confirmed: it is said so, asked again, and over when its lease is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def cancelled_unheard(world: World) -> Any:
             await world.until(lambda: not world.store.campaigns.unfinished())
             with pytest.raises(
                 Unreachable,
-                match="0 stopped, 1 told to stop but not confirmed by mini: c-one/1 told to stop at",
+                match="0 stopped, 1 asked to stop but not confirmed by mini: c-one/1 asked to stop at",
             ):
                 request.wait(keep_alive=lambda: None)
     return worker
