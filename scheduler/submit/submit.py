@@ -247,8 +247,8 @@ class CancelRequest:
                 dict.fromkeys(safe_text(stop.device or stop.worker[-8:]) for stop in open_stops)
             )
             raise Unreachable(
-                f"{target} is cancelled: {ended - len(open_stops)} stopped, {len(open_stops)} asked to stop but not confirmed by {devices}: "
-                f"{first.task} {safe_text(first.detail)}",
+                f"{target} is cancelled: {ended - len(open_stops)} stopped, {len(open_stops)} asked to stop but not confirmed by "
+                f"{devices}: {first.task} {safe_text(first.detail)}",
                 hint="it is asked again as soon as it is back: sark-node events " + target.partition("/")[0],
             )
         return f"{target} is cancelled: {ended} stopped, {sum(counts.values()) - ended} had ended before."
