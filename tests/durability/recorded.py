@@ -64,8 +64,8 @@ from tests.scheduler.trusting import OwnWorkers
 SPEED: Final = 12.0
 UNIT: Final = "Fake (Simulation)"
 STRIKES: Final = 6
-MAX_S: Final = 1_200.0
-HANGS_S: Final = 300.0
+MAX_S: Final = 1_500.0
+HANGS_S: Final = 150.0
 """Of the wall clock: then it says where each thread is, and ends."""
 
 
