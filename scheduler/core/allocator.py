@@ -228,8 +228,9 @@ class Allocator:
         self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView], now: float
     ) -> list[WorkerView]:
         """Those of `serving` that may have the task: none where its model is set aside, no device of a replica of it (and where strangers
-        are admitted, none that the same root answers for), and none that has tried it while another that has not can be had, even a busy
-        one, or before the backoff is over.
+        are admitted, none that the same root answers for), none that has tried it while another that has not can be had, even a busy one,
+        or before the backoff is over; and while a trusted worker could try it, no stranger whose failure was not counted, nor any stranger
+        once as many have tried it as it has tries.
         """
         serving = [view for view in serving if not view.avoids(entry.model_key, now)]
         if not (entry.tried or entry.replica_set):
@@ -239,8 +240,14 @@ class Allocator:
         serving = [view for view in serving if taken.isdisjoint(apart(group, view))]
         if not entry.tried:
             return serving
-        if self._strangers_had_it(entry, group):
-            serving = [view for view in serving if not self._state.trust_in(group, view.peer).stranger]
+        if group.trust.anyone and self._state.trusted_may_try(entry):
+            had_it = self._strangers_had_it(entry, group)
+            serving = [
+                view
+                for view in serving
+                if not (had_it or view.peer in entry.doubted)
+                or not self._state.trust_in(group, view.peer).stranger
+            ]
         fresh = [view for view in serving if view.peer not in entry.tried]
         if fresh or now < entry.not_before:
             return fresh
@@ -259,12 +266,11 @@ class Allocator:
         return view.hopeful() and not view.avoids(entry.model_key, now)
 
     def _strangers_had_it(self, entry: TaskEntry, group: RequirementGroup) -> bool:
-        """Whether as many strangers have tried the task as it has tries, while a trusted worker has not."""
-        if not group.trust.anyone or len(entry.tried) < self._state.campaign_of(entry).limits.attempts:
-            return False
-        strangers = sum(self._state.trust_in(group, peer).stranger for peer in entry.tried)
+        """Whether as many strangers have tried the task as it has tries."""
         attempts = self._state.campaign_of(entry).limits.attempts
-        return strangers >= attempts and self._state.trusted_may_try(entry)
+        if len(entry.tried) < attempts:
+            return False
+        return sum(self._state.trust_in(group, peer).stranger for peer in entry.tried) >= attempts
 
     def commit(self, entry: TaskEntry, view: WorkerView, now: float, *, hedge: bool = False) -> CommitTo:
         """Ask this worker to take the task, as its current attempt or as a hedge."""

@@ -487,7 +487,7 @@ def killed(ledger: Ledger) -> bool:
     ],
 )
 def test_a_run_yields_between_two_of_its_launches(
-    arrives: float, changes: dict[str, int], stopped: float | None
+    arrives: float, changes: dict[str, Any], stopped: float | None
 ) -> None:
     ledger = linked()
     low = run_of(ledger, want(1, ANN, **changes))

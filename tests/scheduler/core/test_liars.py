@@ -12,7 +12,7 @@ from protocol.words import Reason, WorkerState
 from scheduler.core.commands import CommitTo, RecordEvent, SetAside
 from scheduler.core.reconciler import MAX_WARNINGS
 from tests.scheduler.core_invariants import check
-from tests.scheduler.core_parts import PEERS, Story, a_record, of
+from tests.scheduler.core_parts import PEERS, Story, a_record, of, quote
 
 
 def test_a_worker_that_calls_every_model_broken_costs_no_task_where_others_run_them() -> None:
@@ -130,13 +130,13 @@ def test_a_worker_is_believed_once_for_each_link_that_it_was_restarted() -> None
     for incarnation in (2, 3, 4):
         story.tell(
             story.core.workers.update_status(
-                PEERS[0], Renewed(incarnation=incarnation, state=WorkerState.BUSY), story.now
+                PEERS[0], Renewed(incarnation=incarnation, state=WorkerState.FAULTY), story.now
             )
         )
     assert story.core.state.worker(PEERS[0]).incarnation == 2
     story.tell(story.core.workers.close_link(PEERS[0]))
     story.tell(
-        story.core.workers.update_status(PEERS[0], Renewed(incarnation=5, state=WorkerState.BUSY), story.now)
+        story.core.workers.update_status(PEERS[0], Renewed(incarnation=5, state=WorkerState.FAULTY), story.now)
     )
     assert story.core.state.worker(PEERS[0]).incarnation == 5
 
@@ -213,6 +213,30 @@ def test_whatever_strangers_say_they_end_no_task_that_a_device_of_ones_own_can_r
     assert max(entry.tries for entry in entries) == 0
     tried = [entry.tried - {own} for entry in entries]
     assert max(map(len, tried)) <= 2, "as many strangers as a task has tries, then only trusted ones"
+
+
+def test_few_strangers_do_not_fail_a_task_again_and_again_while_ones_own_device_is_faulty() -> None:
+    own = PEERS[2]
+    story = Story(
+        tasks=1,
+        workers=3,
+        attempts=3,
+        trust=TrustScope(anyone=True),
+        trust_of=lambda peer: OWN if peer == own else STRANGER,
+    )
+    story.tell(story.core.workers.add_quote(own, quote(state=WorkerState.FAULTY), story.now))
+    failed: list[str] = []
+    for _ in range(6):
+        if len(story.commits) > len(failed):
+            failed.append(story.commits[-1].peer)
+            story.grant(story.commits[-1])
+            story.fail(story.commits[-1].task, Reason.BROKEN_MODEL, permanent=True)
+        story.after(40.0)
+    assert sorted(failed) == sorted(PEERS[:2]), "each once, then it waits for the device of one's own"
+    story.tell(story.core.workers.add_quote(own, quote(), story.now))
+    assert story.commits[-1].peer == own
+    story.grant(story.commits[-1])
+    story.succeed(story.commits[-1].task)
 
 
 def test_where_only_strangers_fit_their_failures_are_tries() -> None:
