@@ -136,7 +136,9 @@ def test_a_worker_is_believed_once_for_each_link_that_it_was_restarted() -> None
     assert story.core.state.worker(PEERS[0]).incarnation == 2
     story.tell(story.core.workers.close_link(PEERS[0]))
     story.tell(
-        story.core.workers.update_status(PEERS[0], Renewed(incarnation=5, state=WorkerState.FAULTY), story.now)
+        story.core.workers.update_status(
+            PEERS[0], Renewed(incarnation=5, state=WorkerState.FAULTY), story.now
+        )
     )
     assert story.core.state.worker(PEERS[0]).incarnation == 5
 
