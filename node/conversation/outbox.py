@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Final
@@ -17,6 +18,9 @@ RETENTION_S: Final = 24 * 3600.0
 """A scheduler that did not come back for so long will not."""
 CLOCK_JUMP_S: Final = 30 * 24 * 3600.0
 """What looks older than this was stored by a clock that had not been set yet, as on boards that start in 1970: no age at all."""
+CLOCK_STEP_S: Final = 60.0
+CLOCK_STEADY_S: Final = 3600.0
+"""What a wall clock says of the time before this process is believed once it has not jumped by CLOCK_STEP_S for so long."""
 MAX_ITEMS: Final = 2_000
 MAX_BYTES: Final = 512 * 1024**2
 MAX_SETTLED_BYTES: Final = 64 * 1024**2
@@ -59,11 +63,16 @@ class Outbox:
     def __init__(
         self,
         wall: Callable[[], float],
+        now: Callable[[], float],
         waiting: Iterable[OutboxItem] = (),
         settled: Iterable[OutboxItem] = (),
     ) -> None:
-        """`waiting`, `settled`: what an earlier life left on disk."""
-        self._wall = wall
+        """`now`: monotonic seconds. `waiting`, `settled`: what an earlier life left on disk."""
+        self._wall, self._now = wall, now
+        self._ahead, self._steady_since = -math.inf, 0.0
+        """Of the wall clock: seconds before the monotonic one, and since when it is so."""
+        self._put_at: dict[str, float] = {}
+        """Monotonic: of the records of this life."""
         self._waiting = {item.sha256: item for item in waiting}
         self._settled = {item.sha256: item for item in settled}
         self._in_memory: dict[str, bytes] = {}
@@ -102,13 +111,14 @@ class Outbox:
         """A record that is on disk waits for `item.peer`, whoever it waited for before."""
         self._settled.pop(item.sha256, None)
         self._waiting[item.sha256] = item
+        self._put_at[item.sha256] = self._now()
 
     def put_in_memory(self, item: OutboxItem, body: bytes) -> bool:
         """Keep a record that no disk could take; False: it is too large, or there are too many."""
         if len(body) > MAX_INLINE or len(self._in_memory) >= MAX_IN_MEMORY:
             return False
         self._in_memory[item.sha256] = body
-        self._waiting[item.sha256] = item
+        self.put(item)
         return True
 
     def settle(self, sha256: str, *, keep: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -117,6 +127,8 @@ class Outbox:
         Gives (what to keep on disk as settled, what to remove there).
         """
         item = self._waiting.pop(sha256, None)
+        if not keep:
+            self._put_at.pop(sha256, None)
         if item is None or self._in_memory.pop(sha256, None) is not None:
             return (), ()
         if keep:
@@ -127,6 +139,8 @@ class Outbox:
             del self._settled[old]
         if not keep:
             excess.append(sha256)
+        for old in excess:
+            self._put_at.pop(old, None)
         return ((sha256,) if sha256 in self._settled else ()), tuple(excess)
 
     def _excess(self, items: list[OutboxItem], room: int) -> list[OutboxItem]:
@@ -135,7 +149,14 @@ class Outbox:
         return old + gives_way(rest, attrgetter("principal"), attrgetter("size"), number=MAX_ITEMS, room=room)
 
     def _is_young(self, item: OutboxItem) -> bool:
-        return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S
+        now, wall = self._now(), self._wall()
+        if abs(wall - now - self._ahead) > CLOCK_STEP_S:
+            self._ahead, self._steady_since = wall - now, now
+        put_at = self._put_at.get(item.sha256)
+        if put_at is not None:
+            return now - put_at <= RETENTION_S
+        steady = now - self._steady_since >= CLOCK_STEADY_S
+        return not (steady and RETENTION_S < wall - item.stored < CLOCK_JUMP_S)
 
 
 def _oldest_first(items: Iterable[OutboxItem]) -> list[OutboxItem]:

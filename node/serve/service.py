@@ -179,7 +179,7 @@ class Worker:
             tell=parts.tell,
         )
         manifests = ManifestStore(parts.outbox.folder.with_name("manifests"), self._take)
-        outbox = Outbox(parts.wall, parts.outbox.waiting, parts.outbox.settled)
+        outbox = Outbox(parts.wall, trio.current_time, parts.outbox.waiting, parts.outbox.settled)
         self.sharing = BlobSources(
             manifests,
             parts.cache,

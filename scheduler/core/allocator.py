@@ -74,7 +74,7 @@ class Allocator:
         changed = {peer: view for peer, view in able.items() if peer in state.changed}
         stale = self._stale_quotes(serving, now) if whole else []
         for group in [group for group in state.ranked if group.pending]:
-            if whole or group.searched_at is None:
+            if whole:
                 commands += self._look(group, stale, now)
             views = able if whole or group.id in state.reopened else changed
             if views and not group.explaining:
@@ -228,9 +228,8 @@ class Allocator:
         self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView], now: float
     ) -> list[WorkerView]:
         """Those of `serving` that may have the task: none where its model is set aside, no device of a replica of it (and where strangers
-        are admitted, none that the same root answers for), none that has tried it while another that has not can be had, even a busy one,
-        or before the backoff is over; and while a trusted worker could try it, no stranger whose failure was not counted, nor any stranger
-        once as many have tried it as it has tries.
+        are admitted, none that the same root answers for), and none that has tried it while another that has not can be had, even a busy
+        one, or before the backoff is over.
         """
         serving = [view for view in serving if not view.avoids(entry.model_key, now)]
         if not (entry.tried or entry.replica_set):
@@ -240,14 +239,7 @@ class Allocator:
         serving = [view for view in serving if taken.isdisjoint(apart(group, view))]
         if not entry.tried:
             return serving
-        if group.trust.anyone and self._state.trusted_may_try(entry):
-            had_it = self._strangers_had_it(entry, group)
-            serving = [
-                view
-                for view in serving
-                if not (had_it or view.peer in entry.doubted)
-                or not self._state.trust_in(group, view.peer).stranger
-            ]
+        serving = self._trusted_first(entry, group, serving)
         fresh = [view for view in serving if view.peer not in entry.tried]
         if fresh or now < entry.not_before:
             return fresh
@@ -265,12 +257,21 @@ class Allocator:
         """Whether a worker can be expected to take this task soon."""
         return view.hopeful() and not view.avoids(entry.model_key, now)
 
-    def _strangers_had_it(self, entry: TaskEntry, group: RequirementGroup) -> bool:
-        """Whether as many strangers have tried the task as it has tries."""
-        attempts = self._state.campaign_of(entry).limits.attempts
-        if len(entry.tried) < attempts:
-            return False
-        return sum(self._state.trust_in(group, peer).stranger for peer in entry.tried) >= attempts
+    def _trusted_first(
+        self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView]
+    ) -> list[WorkerView]:
+        """While a trusted worker has not tried the task: no stranger that has, since its failures cost no try; and none at all once as many
+        have as the task has tries.
+        """
+        if not group.trust.anyone or not self._state.trusted_may_try(entry):
+            return serving
+        strangers = {peer for peer in entry.tried if self._state.trust_in(group, peer).stranger}
+        enough = len(strangers) >= self._state.campaign_of(entry).limits.attempts
+        return [
+            view
+            for view in serving
+            if not self._state.trust_in(group, view.peer).stranger or not (enough or view.peer in strangers)
+        ]
 
     def commit(self, entry: TaskEntry, view: WorkerView, now: float, *, hedge: bool = False) -> CommitTo:
         """Ask this worker to take the task, as its current attempt or as a hedge."""

@@ -105,9 +105,18 @@ class LeadershipClaims:
 
     def take_up(self, campaign: str, owner: str, epoch: int) -> None:
         """Lead it under this epoch. `owner`: the scheduler that its tasks name."""
-        proof = own_proof(self._identity, campaign, epoch, owner, self._credentials())
+        proof = self.prove(campaign, epoch, owner)
         contested = campaign in self._claims and self._claims[campaign].contested
         self._claims[campaign] = _Claim(owner, epoch, proof, contested)
+
+    def prove(self, campaign: str, epoch: int, owner: str) -> bytes | None:
+        """That this scheduler leads it under this epoch."""
+        return own_proof(self._identity, campaign, epoch, owner, self._credentials())
+
+    def proven(self, proof: bytes, campaign: str, owner: str) -> tuple[str, int]:
+        """The peer that leads it by this proof, and its epoch: 0 if it is not proven."""
+        epoch = proven_epoch(proof, campaign, {owner, self._identity.peer_id})
+        return ("", 0) if epoch is None else (read_proof(proof).peer, epoch)
 
     def forget(self, campaign: str) -> None:
         """It has ended."""
@@ -129,11 +138,10 @@ class LeadershipClaims:
         claim = self._claims.get(campaign)
         if claim is None or denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
             return None
-        me = self._identity.peer_id
-        epoch = proven_epoch(denied.proof, campaign, {claim.owner, me})
-        if epoch is None or epoch <= claim.epoch:
+        leader, epoch = self.proven(denied.proof, campaign, claim.owner)
+        if epoch <= claim.epoch:
             return None
-        if read_proof(denied.proof).peer != me or epoch - claim.epoch >= LEAP:
+        if leader != self._identity.peer_id or epoch - claim.epoch >= LEAP:
             return Rival(RivalKind.ADOPTER, epoch)
         if peer not in claim.accepted:
             return Rival(RivalKind.FORMER, epoch)

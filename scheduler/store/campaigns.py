@@ -111,13 +111,11 @@ class CampaignRepository:
                 c.execute(t.attempts.insert(), old)
 
     def next_epoch(self, campaign: str, *, above: int = 0, step: int = 1) -> int:
-        """Raise the campaign's epoch above what it is and `above`, by `step`, up to `MAX_EPOCH`; workers refuse older ones from now on.
-        The first is 1.
-        """
+        """Raise the campaign's epoch above what it is and `above`, by `step`, up to `MAX_EPOCH`; workers refuse older ones from now on."""
         this = t.campaigns.c.id == campaign
         with self._database.transaction() as c:
             known = max(above, int(c.execute(sa.select(t.campaigns.c.epoch).where(this)).scalar_one()))
-            epoch = min(known + step, MAX_EPOCH) if known else 1
+            epoch = min(known + step, MAX_EPOCH)
             c.execute(t.campaigns.update().where(this).values(epoch=epoch))
             self._events.append(c, campaign, "campaign.adopted", epoch=epoch)
             return epoch

@@ -2,6 +2,7 @@
 
 python -m tests.simulation --runs 1000 [--jobs 2] [--from 0]      figures; each seed that breaks something, and how to see it again
 python -m tests.simulation --seed 123 [--trace]                   that very run, event by event
+python -m tests.simulation --real-store --runs 100                the product's store beside its double; else in every 20th seed
 python -m tests.simulation --swarm --runs 20                      the real services on the in-memory swarm instead
 """
 
@@ -20,7 +21,10 @@ from pathlib import Path
 
 import structlog
 
-from tests.simulation.model import Outcome, run
+from tests.simulation.model import FAITHFUL, WITH_STORE, Outcome, run
+
+STORE_EVERY = 20
+"""In one of so many seeds the product's store runs beside its double."""
 
 
 @dataclass
@@ -62,28 +66,32 @@ def hush() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
-def some(first: int, count: int, swarm: bool = False) -> Figures:
+def one(seed: int, mode: str = "") -> Outcome:
+    """One run. `mode`: empty, or the flag "swarm" or "real-store"."""
+    if mode == "swarm":
+        from tests.simulation.swarm_run import run_swarm
+
+        hush()
+        return run_swarm(seed)
+    return run(seed, WITH_STORE if mode == "real-store" or seed % STORE_EVERY == 0 else FAITHFUL)
+
+
+def some(first: int, count: int, mode: str = "") -> Figures:
     """That many runs in a row."""
     figures = Figures()
     for seed in range(first, first + count):
-        if swarm:
-            from tests.simulation.swarm_run import run_swarm
-
-            hush()
-            figures.add(run_swarm(seed))
-        else:
-            figures.add(run(seed))
+        figures.add(one(seed, mode))
     return figures
 
 
-def many(first: int, count: int, jobs: int, *, swarm: bool = False) -> Figures:
+def many(first: int, count: int, jobs: int, mode: str = "") -> Figures:
     """That many runs, in several processes. An interrupt ends them: what was done until then counts."""
     figures = Figures()
     step = max(1, min(50, count // jobs))
     starts = range(first, first + count, step)
     began = time.perf_counter()
     with ProcessPoolExecutor(jobs) as pool:
-        parts = [pool.submit(some, at, min(step, first + count - at), swarm) for at in starts]
+        parts = [pool.submit(some, at, min(step, first + count - at), mode) for at in starts]
         try:
             for part in as_completed(parts):
                 figures.join(part.result())
@@ -110,7 +118,7 @@ def commit() -> str:
     return head.strip()[:12] + (" with uncommitted changes" if changed.stdout else "")
 
 
-def show(figures: Figures, first: int, took: float, *, swarm: bool) -> None:
+def show(figures: Figures, first: int, took: float, mode: str) -> None:
     """As a table."""
     rate = figures.runs / max(took, 1e-9)
     print(f"commit {commit()}, seeds from {first}")
@@ -124,19 +132,14 @@ def show(figures: Figures, first: int, took: float, *, swarm: bool) -> None:
     print(f"breaches {sum(figures.breaches.values())} in {len(figures.failed)} seeds")
     for name, count in figures.breaches.most_common():
         print(f"  {name:28} {count}")
-    flag = " --swarm" if swarm else ""
+    flag = f" --{mode}" if mode else ""
     for seed, what in sorted(figures.failed)[:50]:
         print(f"  python -m tests.simulation{flag} --seed {seed} --trace    # {what}")
 
 
-def replay(seed: int, *, trace: bool, swarm: bool) -> Outcome:
+def replay(seed: int, mode: str, *, trace: bool) -> Outcome:
     """One run again, with its full trace."""
-    if swarm:
-        from tests.simulation.swarm_run import run_swarm
-
-        outcome = run_swarm(seed)
-    else:
-        outcome = run(seed)
+    outcome = one(seed, mode)
     if trace:
         for event in outcome.history.events:
             print(event)
@@ -156,12 +159,14 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--swarm", action="store_true", help="the real services on the in-memory swarm")
+    parser.add_argument("--real-store", action="store_true", help="SQLite beside the double of the store")
     args = parser.parse_args()
+    mode = "swarm" if args.swarm else "real-store" if args.real_store else ""
     if args.seed is not None:
-        return int(bool(replay(args.seed, trace=args.trace, swarm=args.swarm).breaches))
+        return int(bool(replay(args.seed, mode, trace=args.trace).breaches))
     began = time.perf_counter()
-    figures = many(args.first, args.runs, args.jobs, swarm=args.swarm)
-    show(figures, args.first, time.perf_counter() - began, swarm=args.swarm)
+    figures = many(args.first, args.runs, args.jobs, mode)
+    show(figures, args.first, time.perf_counter() - began, mode)
     return int(bool(figures.failed))
 
 

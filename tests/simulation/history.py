@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Final
 
@@ -55,6 +55,10 @@ class Kind(StrEnum):
     HELD = "held"
     """`who` has a task at `worker` for longer than any run may take there, asks nobody else, and somebody could be asked: task;
     number: for how long, in seconds."""
+    IMAGED = "imaged"
+    """What `who`, a scheduler, or `worker` has on disk now is copied, by a backup or a snapshot of its machine: number."""
+    ROLLED_BACK = "rolled-back"
+    """`who` or `worker` has on disk again what it had then: number (of the image). What it wrote since is undone."""
     FOUND = "found"
     """`who` adopts the campaign and got a report of a task: task, attempt, worker, lease, campaign; word: queued, running or over."""
 
@@ -115,6 +119,13 @@ class Kind(StrEnum):
     """How `who` says, at the very end, that a task stands: task, word."""
     RESERVED = "reserved"
     """What a worker still holds at the very end: worker, number."""
+
+
+ON_DISK: Final = frozenset(
+    {Kind.COMMITTED, Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED, Kind.ACKNOWLEDGED}
+)
+"""What a scheduler's disk knows of."""
+ON_WORKERS_DISK: Final = frozenset({Kind.STORED, Kind.LET_GO})
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +214,24 @@ class History:
         """Those of these kinds, in order."""
         expected = frozenset(kinds)
         return (event for event in self.events if event.kind in expected)
+
+    def kept(self) -> History:
+        """The same without what was undone on the disks of those that were put back to an earlier moment."""
+        undone: set[int] = set()
+        since: dict[tuple[str, int | None], int] = {}
+        for number, event in enumerate(self.events):
+            if event.kind is Kind.IMAGED:
+                since[event.who or event.worker, event.number] = number
+            elif event.kind is Kind.ROLLED_BACK:
+                for n in range(since[event.who or event.worker, event.number], number):
+                    one = self.events[n]
+                    if (one.kind in ON_DISK and one.who == event.who != "") or (
+                        one.kind in ON_WORKERS_DISK and one.worker == event.worker != ""
+                    ):
+                        undone.add(n)
+        if not undone:
+            return self
+        return replace(self, events=[event for n, event in enumerate(self.events) if n not in undone])
 
     def sorted(self) -> History:
         """The same with its events in order of time; those of one instant keep their order."""

@@ -15,7 +15,10 @@ from tests.simulation.history import FINAL, Breach, History, Invariant, Kind
 
 def check(history: History) -> list[Breach]:
     """Every breach of every invariant, safety first."""
-    return [breach for invariant in (*SAFETY, *LIVENESS) for breach in invariant(history)]
+    kept = history.kept()
+    lasting = {*scheduler_invariants.LASTING, *worker_invariants.LASTING}
+    each = (invariant(kept if invariant in lasting else history) for invariant in (*SAFETY, *LIVENESS))
+    return [breach for breaches in each for breach in breaches]
 
 
 def sizes_are_bounded(history: History) -> Iterator[Breach]:
@@ -74,6 +77,14 @@ def healed_workers_are_found(history: History) -> Iterator[Breach]:
             yield Breach("healed_workers_are_found", f"{who} saw {worker} after {at - quiet:.0f} s", at)
 
 
+def cancelled_was_asked(history: History) -> Iterator[Breach]:
+    """No task is cancelled in the end that nobody wanted cancelled: whoever leads its campaign, restored or not, carries it on."""
+    asked = {event.task for event in history.of(Kind.CANCEL_ASKED)}
+    for task, state in (history.final or {}).items():
+        if state == "cancelled" and task not in asked:
+            yield Breach("cancelled_was_asked", task)
+
+
 def views_agree(history: History) -> Iterator[Breach]:
     """Everybody says the same of a task in the end."""
     values: dict[str, dict[str, str]] = defaultdict(dict)
@@ -103,6 +114,7 @@ LIVENESS: Final[tuple[Invariant, ...]] = (
     everything_ends,
     reservations_are_released,
     healed_workers_are_found,
+    cancelled_was_asked,
     views_agree,
     every_worker_serves_again,
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -29,10 +29,12 @@ from protocol.values.trust import OWN, STRANGER, Trust
 from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.core.scheduler import SchedulerCore
 from tests.simulation.adapter import device_of
-from tests.simulation.faults import FAULTS_S, Faults
+from tests.simulation.disasters import Disasters
+from tests.simulation.faults import FAULTS_S
 from tests.simulation.history import Breach, Event, History, Kind, Limits
 from tests.simulation.invariants import check
 from tests.simulation.kernel import Kernel
+from tests.simulation.real_store import RealStore
 from tests.simulation.sim_adopter import SimAdopter
 from tests.simulation.sim_scheduler import SimScheduler
 from tests.simulation.sim_store import SimCampaign, SimStore
@@ -66,11 +68,15 @@ class Mutant:
     """Mistakes in the shells."""
     faults: tuple[int, int] = (8, 16)
     """From, to: how many come in a run."""
+    disasters: tuple[int, int] = (0, 0)
+    """The same of what is rare."""
     shows: int = 0
     """A seed at which it showed: where to look first."""
 
 
-FAITHFUL: Final = Mutant(faults=(0, 9))
+FAITHFUL: Final = Mutant(faults=(0, 9), disasters=(0, 3))
+WITH_STORE: Final = replace(FAITHFUL, store=RealStore)
+"""The same with the product's store beside the double."""
 
 
 @dataclass
@@ -96,7 +102,7 @@ def peer_name(name: str) -> str:
 
 
 @dataclass
-class World(Faults):
+class World(Disasters):
     """One run under way."""
 
     seed: int
@@ -118,6 +124,8 @@ class World(Faults):
     """Tasks whose model fails wherever it runs."""
     gone: list[SimWorker] = field(default_factory=list)
     """Those that never come back."""
+    copied: set[str] = field(default_factory=set)
+    gates_down: int = 0
     coming: int = 0
     """Campaigns, all together."""
     _trusts: dict[str, Trust] = field(default_factory=dict)
@@ -177,8 +185,13 @@ class World(Faults):
             make_conversation=self.mutant.make_conversation,
             mutant=self.mutant.switches,
         )
+        worker.lost_changes = self._lost_changes
         self.history.slots[name] = slots
         self.workers.append(worker)
+
+    def _lost_changes(self, number: int) -> None:
+        if number:
+            self.faults["unsynced changes lost"] += number
 
     def _add_scheduler(self, n: int, left: int, broken: set[str]) -> int:
         rng, name = self.rng, peer_name(f"s{n + 1}")
@@ -269,7 +282,9 @@ class World(Faults):
         self.home[campaign] = scheduler
 
     def _adverts(self) -> list[Advert]:
-        """The index: it also has some that have just gone, and not yet some that have just come."""
+        """The index; empty without a gate. It also has some that have just gone, and not yet some that have just come."""
+        if self.gates_down:
+            return []
         return [
             self._advert(worker.name, worker.incarnation)
             for worker in self.workers
@@ -313,6 +328,7 @@ class World(Faults):
         """All of it."""
         self.begin()
         self.plan_faults()
+        self.plan_disasters()
         self.kernel.run(FAULTS_S + 1.0, lambda: False)
         self.wind_down()
 
@@ -364,7 +380,7 @@ class World(Faults):
             store = scheduler.store
             stored |= {one.sha256 for one in store.attempts.values() if one.sha256}
             for row in store.tasks.values():
-                if self.home[row.campaign] is not scheduler:
+                if self.leader(row.campaign) is not scheduler:
                     continue  # it is somebody else's now: only that one says how it stands
                 history.final[row.id] = str(row.state)
                 tell(Kind.VIEW, who=store.owner, task=row.id, word=str(row.state))
@@ -382,6 +398,8 @@ class World(Faults):
         """Let go of what is under way."""
         for one in self._all():
             one.process.kill()
+        for scheduler in self.schedulers:
+            scheduler.store.close()
 
 
 def run(seed: int, mutant: Mutant = FAITHFUL) -> Outcome:

@@ -415,6 +415,20 @@ def silence_is_noticed(history: History) -> Iterator[Breach]:
         yield Breach("silence_is_noticed", what, event.at)
 
 
+LASTING: Final[tuple[Invariant, ...]] = (
+    one_record,
+    no_stale_record,
+    one_start,
+    terminal_is_final,
+    attempts_are_bounded,
+    attempts_go_elsewhere,
+    acknowledged_is_durable,
+    preempted_at_most_twice,
+    replicas_are_apart,
+    deadlines_pass_first,
+    the_overtaken_are_stopped,
+)
+"""About what a scheduler has on disk: what was undone there, because it was put back to an earlier moment, does not count."""
 SAFETY: Final[tuple[Invariant, ...]] = (
     one_record,
     no_stale_record,

@@ -22,7 +22,7 @@ from protocol.wire.base import Message
 from protocol.wire.table import final
 from protocol.words import Reason
 from results.row.witness import WitnessAccount
-from scheduler.conversation.claims import Rival
+from scheduler.conversation.claims import Rival, RivalKind
 from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.conversation.effects import CheckedRecord, LinkHandle, WaitFor
 from scheduler.conversation.links import WorkerLink, WorkerLinks
@@ -107,15 +107,12 @@ class ForgetsSettled(SchedulerCore):
     reconciler_type = NothingMissed
 
 
-class TogetherAllocator(Allocator):
-    def taken(self, entry: TaskEntry) -> set[str]:
-        return set()
-
-
 class ForgetsSiblings(SchedulerCore):
     """Replicas go wherever there is space."""
 
-    allocator_type = TogetherAllocator
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.state.taken = lambda entry, **how: set()  # type: ignore[method-assign, misc]
 
 
 class BlamingHedging(Hedging):
@@ -398,13 +395,43 @@ class Disbelief(SimClaims):
         return None
 
 
+class Resignation(SimClaims):
+    def rival(self, campaign: str, peer: str, denied: Denied) -> Rival | None:
+        rival = super().rival(campaign, peer, denied)
+        return None if rival is None else Rival(RivalKind.ADOPTER, rival.epoch)
+
+
+class LeavesItsFormerSelfInCharge(SchedulerConversation):
+    """After it was restored it takes its own higher epochs for an adopter's."""
+
+    def __init__(
+        self, core: SchedulerCore, shell: Any, store: Any, source: Any, claims: Any, *rest: Any, **named: Any
+    ) -> None:
+        super().__init__(core, shell, store, source, claims.changed(Resignation), *rest, **named)
+
+
+class StepsByOne(SchedulerConversation):
+    """Two copies of a home lead under the same epoch."""
+
+    def next_epoch(self, campaign: str, above: int) -> int:
+        return self._store.campaigns.next_epoch(campaign, above=above, step=1)
+
+
 class DisbelievesProofs(SchedulerConversation):
     """Does not believe the proof that another scheduler leads a campaign."""
 
     def __init__(
         self, core: SchedulerCore, shell: Any, store: Any, source: Any, claims: Any, *rest: Any, **named: Any
     ) -> None:
-        super().__init__(core, shell, store, source, Disbelief(claims.epochs), *rest, **named)
+        super().__init__(
+            core,
+            shell,
+            store,
+            source,
+            claims.changed(Disbelief),
+            *rest,
+            **named,
+        )
 
 
 class AcceptsOld(SchedulerConversation):

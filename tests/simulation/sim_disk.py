@@ -1,7 +1,12 @@
-"""A worker's disk in the model: `node.store.files.Files` in memory. It outlives the process."""
+"""A worker's disk in the model: `node.store.files.Files` in memory. It outlives the process.
+
+When power goes, it has what was written, and of the names that were changed or removed since the last write as many as it got to: the
+first of them, in their order.
+"""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 from protocol.errors import ResourceError
@@ -15,7 +20,10 @@ class SimDisk:
     def __init__(self) -> None:
         self.full = False
         """Nothing can be written."""
+        self.syncs = True
         self._files: dict[str, bytes] = {}
+        self._unsynced: list[dict[str, bytes]] = []
+        """What there was before each change since the last write."""
 
     def names(self) -> list[str]:
         return sorted(self._files)
@@ -32,11 +40,36 @@ class SimDisk:
     def write(self, name: str, data: bytes) -> None:
         if self.full:
             raise ResourceError("the disk is full")
+        if self.syncs:
+            self._unsynced.clear()
+        else:
+            self._unsynced.append(dict(self._files))
         self._files[name] = data
 
     def rename(self, old: str, new: str) -> None:
-        self._files[new] = self.read(old)
+        data = self.read(old)
+        self._unsynced.append(dict(self._files))
+        self._files[new] = data
         del self._files[old]
 
     def remove(self, name: str) -> None:
-        self._files.pop(name, None)
+        if name in self._files:
+            self._unsynced.append(dict(self._files))
+            del self._files[name]
+
+    def lose_power(self, rng: random.Random) -> int:
+        """The number of changes that are lost."""
+        lost = rng.randint(0, len(self._unsynced))
+        if lost:
+            self._files = self._unsynced[-lost]
+        self._unsynced.clear()
+        return lost
+
+    def image(self) -> dict[str, bytes]:
+        """All that it holds."""
+        return dict(self._files)
+
+    def become(self, image: dict[str, bytes]) -> None:
+        """What it held then."""
+        self._files = dict(image)
+        self._unsynced.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -45,12 +46,12 @@ from scheduler.core.run_times import MOST
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.core.stops import OwedStop
-from scheduler.run.epochs import FIRST
+from scheduler.run.epochs import FIRST, LEAP, STRIDE, LeadershipClaims
 from tests.scheduler.core_invariants import check
 from tests.simulation import adapter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Flag, Kernel, Process
-from tests.simulation.sim_store import SimStore
+from tests.simulation.sim_store import SimStore, StoreImage
 from tests.simulation.wire import Air, End, Station
 
 HELD_S = 5.0
@@ -60,29 +61,53 @@ BEAT_S = 1.0
 Tell = Callable[..., None]
 
 
-class SimClaims:
-    """All schedulers of the model that adopt may do so: a bare epoch stands for a signature."""
+class SimClaims(LeadershipClaims):
+    """All schedulers of the model that adopt may do so: a name and an epoch stand for a signature."""
 
-    def __init__(self, epochs: dict[str, int]) -> None:
-        self.epochs = epochs
+    def __init__(
+        self,
+        peer: str,
+        epochs: dict[str, int],
+        next_epoch: Callable[[str, int], int],
+        left: Callable[[str], None],
+    ) -> None:
+        """`epochs`: by campaign, kept for the history. `left`: called with a campaign that is left to a copy of this home."""
+        identity: Any = SimpleNamespace(peer_id=peer)
+        super().__init__(identity, tuple, next_epoch)
+        self.peer, self.epochs, self.next_epoch, self.left = peer, epochs, next_epoch, left
 
-    def proof(self, campaign: str) -> bytes | None:
-        epoch = self.epochs[campaign]
-        return str(epoch).encode() if epoch > FIRST else None
+    def changed(self, kind: type[SimClaims]) -> SimClaims:
+        """The same with a mistake."""
+        other = kind(self.peer, self.epochs, self.next_epoch, self.left)
+        other._claims = self._claims
+        return other
 
-    def accepted(self, campaign: str, peer: str, epoch: int) -> None:
-        pass
+    def take_up(self, campaign: str, owner: str, epoch: int) -> None:
+        super().take_up(campaign, owner, epoch)
+        self.epochs[campaign] = epoch
+
+    def prove(self, campaign: str, epoch: int, owner: str) -> bytes | None:
+        return f"{self.peer} {epoch}".encode() if epoch > FIRST else None
+
+    def proven(self, proof: bytes, campaign: str, owner: str) -> tuple[str, int]:
+        peer, epoch = proof.decode().split()
+        return peer, int(epoch)
 
     def rival(self, campaign: str, peer: str, denied: Denied) -> Rival | None:
-        if denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
-            return None
-        epoch = int(denied.proof)
-        return Rival(RivalKind.ADOPTER, epoch) if epoch > self.epochs.get(campaign, 0) else None
+        rival = super().rival(campaign, peer, denied)
+        if rival is not None and rival.kind is RivalKind.COPY:
+            self.left(campaign)
+        return rival
 
-    def outdo(self, campaign: str, rival: Rival) -> int:
-        raise AssertionError("whoever has a higher epoch in the model has adopted the campaign")
+    def adopted(self, campaign: str, denied: Denied) -> bool:
+        """Whether a denial proves that somebody adopted the campaign: what `rival` says, without any effect."""
+        if denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
+            return False
+        (leader, epoch), own = self.proven(denied.proof, campaign, ""), self.epochs.get(campaign, 0)
+        return epoch - own >= LEAP or (epoch > own and leader != self.peer)
 
     def forget(self, campaign: str) -> None:
+        super().forget(campaign)
         self.epochs.pop(campaign, None)
 
 
@@ -117,8 +142,13 @@ class SimScheduler:
         self.station = Station(self.process, self._serve, peer=peer)
         self.peer = peer or name
         self.conversation: SchedulerConversation
+        self.has_copy = False
+        """Two processes have its key and its campaigns: what a worker showed to one, the other did not see."""
         self._air = air
         self._rng = rng
+        self._chance = random.Random(
+            f"{name} {self.process.offset}"
+        )  # the system's, which no copy of a home shares
         self._tell = tell
         self._adverts = adverts
         self._make_core = make_core
@@ -143,7 +173,12 @@ class SimScheduler:
         self._answered: dict[str, float] = {}
         self._looked_at = self.process.now()
         self._could: dict[str, float] = {}
-        self.claims = SimClaims(self.station.speaks)
+        self.claims = SimClaims(
+            self.peer,
+            self.station.speaks,
+            lambda name, above: self.conversation.next_epoch(name, above),
+            lambda name: self._tell(Kind.STEPPED_DOWN, who=self.name, campaign=name),
+        )
         self.store.others = self._others
         self.conversation = self._make_conversation(
             self._make_core(random.Random(self._rng.random()), self._trust_of),
@@ -156,6 +191,7 @@ class SimScheduler:
             sign=lambda message: hashlib.sha512(self.peer.encode() + message).digest(),
             manifest=lambda campaign: ("d" * 64, 1),
             ended=lambda campaign: None,
+            stride=lambda: 1 + self._chance.randrange(STRIDE),
         )
         self.process.spawn(self._live())
 
@@ -168,6 +204,12 @@ class SimScheduler:
         self.process.kill()
         self.store.crashed()
         self._air.lost(self.station, silent=False)
+
+    def roll_back(self, image: StoreImage) -> None:
+        """Its machine is put back to an earlier moment, and is off."""
+        self.crash()
+        self.store.become(image)
+        self._tell(Kind.ROLLED_BACK, who=self.name, number=image[0])
 
     async def _beat(self) -> None:
         while True:
@@ -193,7 +235,7 @@ class SimScheduler:
     async def restore(self, name: str, epoch: int) -> RestoredCampaign:
         """See `CampaignSource`."""
         campaign = self.store.campaigns[name]
-        self.station.speaks[name] = epoch
+        self.claims.take_up(name, self.peer, epoch)
         rows = [self.store.tasks[task] for task in campaign.tasks]
         limits = TaskLimits(
             campaign=name,
@@ -204,7 +246,9 @@ class SimScheduler:
             epoch=epoch,
             trust=TrustScope(anyone=True),
         )
-        entries = [adapter.restored_entry(row, self.store.tries(row.id)) for row in rows]
+        entries = self.store.restored(name) or [
+            adapter.restored_entry(row, self.store.tries(row.id)) for row in rows
+        ]
         return RestoredCampaign(limits, entries, {row.id: row.body for row in rows})
 
     def _others(self, intent: CommitTo) -> int:
@@ -239,10 +283,12 @@ class SimScheduler:
             if held is not None:
                 entry, attempt = held
                 word = {"task": entry.id, "attempt": attempt.number, "fence": message.fence.key()}
-                rivals = self.store.open_besides(entry.id, attempt.number)
+                rivals = 0 if self.has_copy else self.store.open_besides(entry.id, attempt.number)
                 self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word, number=rivals)
         if isinstance(message, RevealRequest) and isinstance(reply, Reveal):
-            before = self.store.revealed.setdefault((end.peer, message.lease), reply)
+            held = self.core.state.by_lease(end.peer, message.lease, message.fence)
+            assert held is not None
+            before = self.store.revealed.setdefault((end.peer, message.lease, held[0].id), reply)
             assert before == reply, f"{end.peer} was told something else of {message.lease}"
         if isinstance(message, Result) and isinstance(reply, Accepted):
             word = {"task": message.task, "sha256": message.sha256}
@@ -277,7 +323,7 @@ class SimScheduler:
             campaign = adapter.task_of(message).campaign
         else:
             return
-        if isinstance(reply, Denied) and self.claims.rival(campaign, "", reply) is not None:
+        if isinstance(reply, Denied) and self.claims.adopted(campaign, reply):
             self._tell(Kind.STEPPED_DOWN, who=self.name, campaign=campaign)
 
     def _look_for_silence(self) -> None:
@@ -384,7 +430,8 @@ class SimScheduler:
                     raise RemoteProtocolError("the record is of another attempt")
                 if account is not None and record.outcome is RunOutcome.COMPLETE:
                     refused = refusal(record, observe(record), account)
-                    assert refused is None, f"an honest record of {record.task} is refused: {refused}"
+                    assert refused is None or self.has_copy, f"an honest record is refused: {refused}"
+                    return CheckedRecord(record, {}, refused)
                 return CheckedRecord(record, {})
             case effects.RepeatInference():
                 await self.process.sleep(self._rng.uniform(0.05, 5.0))

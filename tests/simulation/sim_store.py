@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -26,6 +28,7 @@ from scheduler.core.commands import (
     RecordGrant,
     SwitchAttempt,
 )
+from scheduler.core.state import TaskEntry
 from scheduler.store.rows import (
     UNKNOWN_WORKER,
     UNOBSERVED_EPOCH,
@@ -105,6 +108,10 @@ class SimCampaign:
     tasks: list[str] = field(default_factory=list)
 
 
+StoreImage = tuple[int, dict[str, SimCampaign], dict[str, Row], dict[tuple[str, int], Try], Path | None]
+"""A number, what there was, and a copy of the file, where there is one."""
+
+
 class SimStore:
     """One scheduler's disk. It survives the process."""
 
@@ -114,10 +121,11 @@ class SimStore:
         self.campaigns: dict[str, SimCampaign] = {}
         self.tasks: dict[str, Row] = {}
         self.attempts: dict[tuple[str, int], Try] = {}
-        self.revealed: dict[tuple[str, str], Reveal] = {}
-        """By worker and lease: what was answered, whichever life did."""
+        self.revealed: dict[tuple[str, str, str], Reveal] = {}
+        """By worker, lease and task (a worker that is put back counts its leases from there): what was answered, whichever life did."""
         self.full = False
         """Nothing can be written."""
+        self._images = 0
         self.others: Callable[[CommitTo], int] = lambda intent: 0
         """Workers that could have had an attempt and have not tried the task."""
 
@@ -131,6 +139,27 @@ class SimStore:
 
     def crashed(self) -> None:
         """The process was killed. Nothing is lost."""
+
+    def image(self) -> StoreImage:
+        """All that it holds now, as in a backup, or in a snapshot of the machine."""
+        self._images += 1
+        self._tell(Kind.IMAGED, who=self.owner, number=self._images)
+        return deepcopy((self._images, self.campaigns, self.tasks, self.attempts, None))
+
+    def tell_all(self) -> None:
+        """Of a copy, for the history: what is open in it."""
+        for (task, attempt), one in self.attempts.items():
+            row = self.tasks[task]
+            if one.state in _AS_CURRENT and not final(TASK, row.state):
+                values = {"attempt": attempt, "worker": one.worker, "fence": one.fence and one.fence.key()}
+                word = "beside" if attempt != row.attempt and row.state is not TaskState.QUEUED else ""
+                self._tell_row(Kind.COMMITTED, row, **values, word=word)
+                if one.state is AttemptState.GRANTED:
+                    self._tell_row(Kind.WANTED, row, **values)
+
+    def become(self, image: StoreImage) -> None:
+        """What it held then."""
+        _, self.campaigns, self.tasks, self.attempts, _ = deepcopy(image)
 
     def take_over(
         self,
@@ -177,6 +206,13 @@ class SimStore:
                 self._tell_row(Kind.WANTED, row)
         self._tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
 
+    def close(self) -> None:
+        """The run is over."""
+
+    def restored(self, campaign: str) -> list[TaskEntry]:
+        """Its tasks after a restart, where the store is more than a double; else empty."""
+        return []
+
     # -- reading ------------------------------------------------------------------------------------------------------------------------
 
     def unfinished(self) -> list[SimCampaign]:
@@ -198,11 +234,10 @@ class SimStore:
     # -- writing ------------------------------------------------------------------------------------------------------------------------
 
     def next_epoch(self, campaign: str, *, above: int = 0, step: int = 1) -> int:
-        """A higher one than any before; the first is 1."""
+        """A higher one than any before."""
         self._open()
         folder = self.campaigns[campaign]
-        known = max(folder.epoch, above)
-        folder.epoch = known + step if known else 1
+        folder.epoch = max(folder.epoch, above) + step
         return folder.epoch
 
     def request_cancel(self, tasks: Iterable[str]) -> None:
@@ -279,8 +314,8 @@ class SimStore:
         self._open()
         for live in lives:
             row = self.tasks[live.task]
-            if row.attempt == live.attempt and row.state in (TaskState.QUEUED, TaskState.LEASED):
-                row.state = TaskState.RUNNING
+            if row.attempt == live.attempt and row.state in _HEDGEABLE:
+                row.state = TaskState.RUNNING if live.phase is not None else TaskState.LEASED
 
     def record_result(
         self,

@@ -73,6 +73,10 @@ KILL_S = 0.4
 """The longest that processes take to die."""
 PRETEND_S = 2.0
 """Between two steps of a run that never ends."""
+BEGAN_AT = 1.8e9
+"""What wall clocks say at the beginning, in seconds since 1970."""
+WorkerImage = tuple[int, int, dict[str, bytes]]
+"""A number, the incarnation and files."""
 BUSY = frozenset({LeaseState.REPORTING, LeaseState.CLOSED})
 
 
@@ -160,12 +164,21 @@ class SimWorker:
         self.process = Process(kernel, name, offset=rng.uniform(0, 1000), rate=rng.uniform(0.9, 1.1))
         self.station = Station(self.process, self._serve, self._opened, self._closed)
         self.incarnation = 0
+        self._images = 0
         self.disk = SimDisk()
+        self.disk.syncs = "no-sync" not in mutant
+        self.clock_off_s = 0.0
+        """What its wall clock is wrong by."""
         self.conversation: WorkerConversation
+        self.lost_changes: Callable[[int], None] = lambda number: None
+        """Called with the number of changes on its disk that were lost when power went."""
         self.broken: frozenset[str] = frozenset()
         """Tasks whose model fails wherever it runs."""
         self._air = air
         self._rng = rng
+        self._chance = random.Random(
+            f"{name} {self.process.offset}"
+        )  # a source of its own: what else is drawn stays the same
         self._report = tell
         self._permit = permit
         self._advert = advert
@@ -192,7 +205,7 @@ class SimWorker:
         self._floor = 0.0
         context = WorkerContext(
             now=self._now,
-            wall=lambda: self.process.kernel.now,
+            wall=self._wall,
             permit=self._may,
             authenticate=self._no_credentials,
             advert=self._advert,
@@ -207,7 +220,7 @@ class SimWorker:
             self._make_ledger(
                 self.incarnation, name=self.name, slots=self.slots, owner_first=self._owner_first
             ),
-            Outbox(context.wall, self._files.waiting, self._files.settled),
+            Outbox(context.wall, context.now, self._files.waiting, self._files.settled),
             context,
         )
         self._records = _settled(self.conversation.outbox)
@@ -231,6 +244,8 @@ class SimWorker:
         self._tell(Kind.DIED)
         self.process.kill()
         self._air.lost(self.station, silent=silent)
+        if silent:
+            self.lost_changes(self.disk.lose_power(self._chance))
 
     def held(self) -> int:
         """Granted and queued leases, and runs that are not dead."""
@@ -246,6 +261,22 @@ class SimWorker:
         if self.process.alive:
             news, self._let_in = self._let_in, Flag()
             news.set()
+
+    def image(self) -> WorkerImage:
+        """What its disk holds."""
+        self._images += 1
+        self._tell(Kind.IMAGED, number=self._images)
+        return self._images, self.incarnation, self.disk.image()
+
+    def roll_back(self, image: WorkerImage) -> None:
+        """Its machine is put back to an earlier moment, and is off."""
+        self.crash(silent=True)
+        number, self.incarnation, files = image
+        self.disk.become(files)
+        self._tell(Kind.ROLLED_BACK, number=number)
+
+    def _wall(self) -> float:
+        return max(0.0, BEGAN_AT + self.process.kernel.now + self.clock_off_s)
 
     def _now(self) -> float:
         return max(self._floor, self.process.now())

@@ -28,6 +28,11 @@ def test_whatever_goes_wrong_every_invariant_holds(first: int) -> None:
     assert figures.faults.total() > 100, "the runs are not fair weather"
 
 
+def test_the_store_and_its_double_answer_and_hold_the_same() -> None:
+    figures = some(200, 4, "real-store")
+    assert not figures.failed, figures.failed
+
+
 def test_the_same_seed_is_the_same_history_in_every_process() -> None:
     code = "from tests.simulation.model import run; print(*(run(seed).history.digest() for seed in (1, 2, 3, 4)))"
     values = {

@@ -238,6 +238,8 @@ def the_owner_goes_first(history: History) -> Iterator[Breach]:
             yield Breach("the_owner_goes_first", f"{event.lease} before {event.number} others", event.at)
 
 
+LASTING: Final[tuple[Invariant, ...]] = (stored_survives,)
+"""About what a worker has on disk: what was undone there, because it was put back to an earlier moment, does not count."""
 SAFETY: Final[tuple[Invariant, ...]] = (
     slots_are_exclusive,
     capacity_holds,

@@ -13,7 +13,7 @@ from node.capacity.queue import QueueRank
 from node.capacity.slots import Slots
 from node.conversation.commands import Flow, SchedulerLink, WriteRecord
 from node.conversation.conversation import WorkerConversation
-from node.conversation.outbox import Outbox, OutboxItem
+from node.conversation.outbox import CLOCK_JUMP_S, RETENTION_S, Outbox, OutboxItem
 from node.conversation.requests import RequestHandlers, WorkerContext
 from protocol.messages.permission import CallPermission
 from protocol.messages.work import (
@@ -249,7 +249,22 @@ class ForgetsResults(WorkerConversation):
     """Begins every life with an empty outbox."""
 
     def __init__(self, ledger: Ledger, outbox: Outbox, context: WorkerContext) -> None:
-        super().__init__(ledger, Outbox(context.wall), context)
+        super().__init__(ledger, Outbox(context.wall, context.now), context)
+
+
+class _OldByTheClock(Outbox):
+    def _is_young(self, item: OutboxItem) -> bool:
+        return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S
+
+
+class BelievesAnyClock(WorkerConversation):
+    """Gives results up as soon as the wall clock says that they are old."""
+
+    def __init__(self, ledger: Ledger, outbox: Outbox, context: WorkerContext) -> None:
+        settled = outbox._settled.values()
+        super().__init__(
+            ledger, _OldByTheClock(context.wall, context.now, outbox._waiting.values(), settled), context
+        )
 
 
 class KeepsResultsFromAdopters(WorkerConversation):

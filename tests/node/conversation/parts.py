@@ -91,7 +91,7 @@ class Shell:
         self.wall = wall
         self.now = 0.0
         self.files = open_outbox(folder)
-        self.outbox = Outbox(lambda: self.wall, self.files.waiting, self.files.settled)
+        self.outbox = Outbox(lambda: self.wall, lambda: self.now, self.files.waiting, self.files.settled)
         self.hold_disk = False
         self.principals: dict[str, str] = {}
         self.disk: list[Any] = []

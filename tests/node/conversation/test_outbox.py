@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from node.capacity.allocations import gives_way
-from node.conversation.outbox import MAX_ITEMS, MAX_SETTLED_BYTES, RETENTION_S, Outbox
+from node.conversation.outbox import CLOCK_STEADY_S, MAX_ITEMS, MAX_SETTLED_BYTES, RETENTION_S, Outbox
 from tests.node.conversation.parts import ANN, BOB, item
 
 
 def test_a_record_is_its_schedulers_alone() -> None:
-    outbox = Outbox(lambda: 100.0)
+    outbox = Outbox(lambda: 100.0, lambda: 100.0)
     one = item(b"one")
     outbox.put(one)
     assert outbox.waiting(BOB) == []
@@ -18,24 +20,51 @@ def test_a_record_is_its_schedulers_alone() -> None:
 
 def test_what_is_too_old_is_given_up_for_what_comes() -> None:
     now = 100.0
-    outbox = Outbox(lambda: now)
+    outbox = Outbox(lambda: now, lambda: now)
     old = item(b"old")
     outbox.put(old)
     now += RETENTION_S + 1
     assert outbox.make_room(item(b"new", stored=now)) == [old]
 
 
+@pytest.mark.parametrize("jump_s", [-1.7e9, 2 * RETENTION_S, 1.7e9])
+def test_no_record_of_this_life_grows_older_when_the_clock_is_set(jump_s: float) -> None:
+    now, wall = 5.0, 1.7e9
+    outbox = Outbox(lambda: wall, lambda: now)
+    one = item(b"early", stored=wall)
+    outbox.put(one)
+    wall += jump_s
+    assert outbox.make_room(item(b"new", stored=max(0.0, wall))) == []
+    now, wall = now + RETENTION_S + 1, wall + RETENTION_S + 1
+    assert outbox.make_room(item(b"new", stored=max(0.0, wall))) == [one]
+
+
+def test_a_record_of_an_earlier_life_is_old_once_the_clock_was_right_for_an_hour() -> None:
+    now, wall = 5.0, 1.7e9
+    old = item(b"old", stored=wall - RETENTION_S - 1)
+    outbox = Outbox(lambda: wall, lambda: now, [old])
+    new = item(b"new", stored=wall)
+    assert outbox.make_room(new) == [], "the clock was perhaps just set"
+    now, wall = now + CLOCK_STEADY_S - 1, wall + CLOCK_STEADY_S - 1
+    assert outbox.make_room(new) == []
+    wall += 120.0
+    assert outbox.make_room(new) == [], "it was set again"
+    now, wall = now + CLOCK_STEADY_S, wall + CLOCK_STEADY_S
+    assert outbox.make_room(new) == [old]
+
+
 def test_what_was_stored_before_the_clock_was_set_is_no_older_for_it() -> None:
-    now = 5.0  # a board without a clock of its own begins in 1970
-    outbox = Outbox(lambda: now)
-    outbox.put(item(b"early", stored=now))
-    now = 1.7e9
-    assert outbox.make_room(item(b"new", stored=now)) == []
+    now, wall = 5.0, 1.7e9  # a board without a clock of its own begins in 1970
+    early = item(b"early", stored=5.0)
+    outbox = Outbox(lambda: wall, lambda: now, [early])
+    assert outbox.make_room(item(b"new", stored=wall)) == []
+    now, wall = now + CLOCK_STEADY_S, wall + CLOCK_STEADY_S
+    assert outbox.make_room(item(b"new", stored=wall)) == []
 
 
 def test_after_a_day_a_settled_record_is_forgotten() -> None:
     now = 100.0
-    outbox = Outbox(lambda: now)
+    outbox = Outbox(lambda: now, lambda: now)
     old, young = item(b"old"), item(b"young", stored=100.0 + RETENTION_S + 1)
     outbox.put(old)
     outbox.settle(old.sha256, keep=True)
@@ -50,7 +79,7 @@ def test_after_a_day_a_settled_record_is_forgotten() -> None:
 
 
 def test_the_oldest_settled_records_are_dropped_when_there_are_too_many_bytes() -> None:
-    outbox = Outbox(lambda: 100.0)
+    outbox = Outbox(lambda: 100.0, lambda: 100.0)
     share = bytes(MAX_SETTLED_BYTES // 4)
     made = [item(bytes([n]) + share[1:], stored=float(n)) for n in range(1, 6)]
     for one in made:

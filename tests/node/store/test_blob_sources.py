@@ -55,7 +55,9 @@ async def never(*_: object) -> None:
 def sources(folder: Path) -> BlobSources:
     cache = ModelCache(folder / "cache", 10**9, free=lambda path: 10**12)
     manifests = ManifestStore(folder / "manifests", never)
-    return BlobSources(manifests, cache, Outbox(lambda: NOW), folder, permits(), tuple, lambda: NOW)
+    return BlobSources(
+        manifests, cache, Outbox(lambda: NOW, lambda: NOW), folder, permits(), tuple, lambda: NOW
+    )
 
 
 async def having(folder: Path, principal: Identity | None = ANN) -> BlobSources:

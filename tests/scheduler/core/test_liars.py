@@ -248,3 +248,33 @@ def test_where_only_strangers_fit_their_failures_are_tries() -> None:
     (first,) = story.commits
     story.grant(first)
     assert story.fail(first.task, Reason.CRASHED)[0] is TaskEvent.RETRY
+
+
+def test_a_task_that_every_stranger_there_has_failed_waits_for_a_device_of_ones_own_that_is_away() -> None:
+    own = PEERS[2]
+    story = Story(
+        tasks=1,
+        workers=3,
+        attempts=5,
+        trust=TrustScope(anyone=True),
+        trust_of=lambda peer: OWN if peer == own else STRANGER,
+    )
+    waiting, peers = list(story.commits), list[str]()
+    for _ in range(30):
+        before = len(story.commits)
+        for commit in waiting:
+            peers.append(commit.peer)
+            if commit.peer == own:
+                core = story.core
+                refused = (commit.task, commit.attempt, "it is out of sight", story.now)
+                story.tell(core.workers.mark_unreachable(own, "it is out of sight", story.now))
+                story.tell(core.reconciler.fail_commit(*refused, sent=False))
+            else:
+                story.grant(commit)
+                story.fail(commit.task, Reason.CRASHED)
+        story.after(10.0)
+        waiting = story.commits[before:]
+    assert sorted(set(peers) - {own}) == sorted(PEERS[:2])
+    assert all(peers.count(peer) == 1 for peer in PEERS[:2]), (
+        "nobody's failure counts, so nobody is asked twice"
+    )

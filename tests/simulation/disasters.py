@@ -1,0 +1,129 @@
+"""What goes wrong seldom: partitions, clocks that are set, gates that are gone, machines that are put back or copied.
+
+Part of `model.World`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tests.simulation.faults import FAULTS_S, MOST_SCHEDULERS, Faults
+from tests.simulation.sim_adopter import SimAdopter
+from tests.simulation.sim_scheduler import SimScheduler
+from tests.simulation.sim_store import StoreImage
+from tests.simulation.sim_worker import BEGAN_AT, SimWorker, WorkerImage
+
+HOUR_S: Final = 3600.0
+CLOCKS_OFF_S: Final = (-HOUR_S, HOUR_S, 2 * 24 * HOUR_S, 400 * 24 * HOUR_S, -BEGAN_AT)
+"""The last is 1970."""
+
+
+class Disasters(Faults):
+    """Part of `model.World`."""
+
+    copied: set[str]
+    """Campaigns that more than one home had from its beginning on."""
+    gates_down: int
+
+    def plan_disasters(self) -> None:
+        """Draw them all."""
+        rng = random.Random(
+            f"{self.seed} disasters"
+        )  # a source of its own: what else is drawn stays the same
+        kinds: list[Callable[[], None]] = [
+            self.split,
+            self.set_clock,
+            self.lose_gates,
+            self.put_worker_back,
+            self.put_scheduler_back,
+            self.copy_home,
+        ]
+        for kind in rng.choices(kinds, k=rng.randint(*self.mutant.disasters)):
+            self.kernel.at(rng.uniform(1.0, FAULTS_S), kind)
+
+    def split(self) -> None:
+        """The network falls into two parts for a while."""
+        names = sorted(one.name for one in self._all())
+        side = set(self.rng.sample(names, self.rng.randint(1, len(names) - 1)))
+        pairs = {(one, other) for one in names for other in names if (one in side) is not (other in side)}
+        self._injected("partition", *(one.name for one in self.workers))
+        self.air.cuts |= pairs
+        self.kernel.after(self.rng.choice((3.0, 10.0, 25.0)), partial(self._heal, pairs))
+
+    def set_clock(self) -> None:
+        """A worker's wall clock jumps, and is set right later."""
+        worker = self.rng.choice(self.workers)
+        self._injected("wall clock jumped")
+        worker.clock_off_s = self.rng.choice(CLOCKS_OFF_S)
+        self.kernel.after(self.rng.uniform(1.0, 60.0), partial(setattr, worker, "clock_off_s", 0.0))
+
+    def lose_gates(self) -> None:
+        """Nobody finds a device for a while. Links go on."""
+        self._injected("no gate")
+        self.gates_down += 1
+        self.kernel.after(self.rng.choice((2.0, 10.0, 30.0)), self._gates_back)
+
+    def _gates_back(self) -> None:
+        self.gates_down -= 1
+
+    def put_worker_back(self) -> None:
+        """A worker's machine is put back to a snapshot of some seconds ago, with its disk."""
+        worker = self.rng.choice(self.workers)
+        if worker.incarnation:
+            image = worker.image()
+            self.kernel.after(
+                self.rng.choice((1.0, 5.0, 20.0)), partial(self._put_worker_back, worker, image)
+            )
+
+    def _put_worker_back(self, worker: SimWorker, image: WorkerImage) -> None:
+        if worker not in self.gone and worker.process.alive:
+            self._injected("worker put back", worker.name)
+            worker.roll_back(image)
+            self.kernel.after(self.rng.choice((0.5, 3.0, 20.0)), partial(self._start_worker, worker))
+
+    def put_scheduler_back(self) -> None:
+        """A home is restored from a backup of some seconds ago. What was submitted since must not be lost here: then it is left."""
+        scheduler = self.rng.choice(self.schedulers)
+        if not scheduler.store.full:
+            image = scheduler.store.image()
+            after = partial(self._put_scheduler_back, scheduler, image)
+            self.kernel.after(self.rng.choice((1.0, 5.0, 20.0)), after)
+
+    def _put_scheduler_back(self, scheduler: SimScheduler, image: StoreImage) -> None:
+        if scheduler.process.alive and set(image[1]) == set(scheduler.store.campaigns):
+            self._injected("home restored", scheduler.name)
+            scheduler.roll_back(image)
+            self.kernel.after(self.rng.choice((0.1, 2.0, 10.0)), partial(self._start_scheduler, scheduler))
+
+    def copy_home(self) -> None:
+        """A copy of a home, with its key, runs elsewhere. The home lives, stands still or is down meanwhile."""
+        rng, old = self.rng, self.rng.choice(self.schedulers)
+        adopting = isinstance(old, SimAdopter) and old.adopting
+        if len(self.schedulers) >= MOST_SCHEDULERS or not old.store.unfinished() or adopting:
+            return
+        name = old.name[:-2] + f"s{len(self.schedulers) + 1}"
+        copy = SimScheduler(*self.given(name), **self.named(name), peer=old.peer)
+        copy.store.become(old.store.image())
+        copy.store.tell_all()
+        old.has_copy = copy.has_copy = True
+        self.schedulers.append(copy)
+        self.copied |= set(copy.store.campaigns)
+        match rng.choice(("lives", "stands", "dead")):
+            case "stands":
+                self._pause(old, rng.choice((5.0, 20.0, 40.0)))
+            case "dead":
+                self._kill(old, rng.choice((2.0, 10.0, 60.0)))
+            case _:
+                pass
+        self._injected("home copied")
+        copy.start()
+
+    def leader(self, campaign: str) -> SimScheduler:
+        """Who has the campaign in the end: of the copies of a home the one that leads it."""
+        if campaign not in self.copied:
+            return self.home[campaign]
+        having = [one for one in self.schedulers if campaign in one.store.campaigns]
+        return max(having, key=lambda one: one.store.campaigns[campaign].epoch)

@@ -1,0 +1,185 @@
+"""The product's store beside the double: every write goes to both, and both have to answer the same and hold the same.
+
+The double tells the history what happened; a restart takes up what the real one says. SQLite, in memory while a process lives; a copy of it
+is what a restart, a backup and a copy of a home begin with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, Final
+
+from protocol.errors import LocalProtocolError
+from protocol.values.task import Task, read_task
+from scheduler.core.state import TaskEntry
+from scheduler.run.restore import entries_of
+from scheduler.store.rows import NewCampaign, WorkerTask
+from scheduler.store.store import Store
+from tests.simulation.sim_store import SimCampaign, SimStore, StoreImage, Tell
+
+MEMORY: Final = Path("/dev/shm")
+BOTH: Final = (
+    "begin",
+    "record_grant",
+    "switch",
+    "end_hedge",
+    "end",
+    "end_stop",
+    "end_pending",
+    "record_result",
+    "known_result",
+    "set_progress",
+    "set_positions",
+)
+"""Methods of attempts that both carry out."""
+COLUMNS: Final = ("state", "attempt", "tries", "worker", "lease", "fence", "preempted")
+
+
+class RealStore(SimStore):
+    """As `SimStore`, with `scheduler.store.store.Store` beside it."""
+
+    def __init__(self, owner: str, tell: Tell) -> None:
+        super().__init__(owner, tell)
+        self._folder = TemporaryDirectory(prefix="sark-sim-", dir=MEMORY if MEMORY.is_dir() else None)
+        self._files = 0
+        self._open_real(None)
+
+    def _open_real(self, source: Path | None) -> None:
+        """A new file, with what that one has."""
+        self._files += 1
+        self.path = Path(self._folder.name) / f"{self._files}.db"
+        if source is not None:
+            self.path.write_bytes(source.read_bytes())
+        self.real = Store(self.path, wall=lambda: 1.8e9)
+
+    def _copy(self) -> Path:
+        target = Path(self._folder.name) / f"image-{self._files}-{self._images}.db"
+        self.real.copy_to(target)
+        return target
+
+    def close(self) -> None:
+        """The run is over."""
+        self.real.close()
+        self._folder.cleanup()
+
+    # -- the same as the double ---------------------------------------------------------------------------------------------------------
+
+    def create(self, folder: SimCampaign, tasks: Sequence[Task]) -> None:
+        super().create(folder, tasks)
+        self.real.campaigns.create(_new(folder, tasks[0].scheduler), [], tasks)
+
+    def take_over(
+        self, folder: SimCampaign, bodies: Mapping[str, bytes], found: Mapping[str, WorkerTask], *, epoch: int
+    ) -> None:
+        super().take_over(folder, bodies, found, epoch=epoch)
+        tasks = [(read_task(body), body) for body in bodies.values()]
+        new = _new(folder, tasks[0][0].scheduler)
+        self.real.campaigns.take_over(new, [], tasks, found, epoch=epoch, created=0.0)
+        self.compare(folder.tasks)
+
+    def request_cancel(self, tasks: Iterable[str]) -> None:
+        chosen = list(tasks)
+        super().request_cancel(chosen)
+        for task in chosen:
+            self.real.campaigns.request_cancel(task)
+
+    def crashed(self) -> None:
+        """What the next process opens is the file as it is now."""
+        super().crashed()
+        self.real.close()
+        self.real = Store(self.path, wall=lambda: 1.8e9)
+        self.compare(self.tasks)
+
+    def image(self) -> StoreImage:
+        image = super().image()
+        return *image[:-1], self._copy()
+
+    def become(self, image: StoreImage) -> None:
+        super().become(image)
+        self.real.close()
+        self._open_real(image[-1])
+        self.compare(self.tasks)
+
+    def next_epoch(self, campaign: str, *, above: int = 0, step: int = 1) -> int:
+        epoch = super().next_epoch(campaign, above=above, step=step)
+        _same(epoch, self.real.campaigns.next_epoch(campaign, above=above, step=step), campaign)
+        return epoch
+
+    def end_campaign(self, campaign: str, **words: Any) -> None:
+        super().end_campaign(campaign, **words)
+        self.real.campaigns.end(campaign, **words)
+
+    def cancel_requests(self) -> list[str]:
+        requests = super().cancel_requests()
+        _same(sorted(requests), sorted(self.real.tasks.cancel_requests()), "requests to cancel")
+        return requests
+
+    def restored(self, campaign: str) -> list[TaskEntry]:
+        unfinished = sorted(row.id for row in self.real.campaigns.unfinished())
+        _same(sorted(row.id for row in self.unfinished()), unfinished, "unfinished campaigns")
+        return entries_of(self.real, campaign, self.real.tasks.bodies(campaign))
+
+    def face(self) -> Any:
+        double = super().face()
+        attempts = {name: self._both(name, getattr(double.attempts, name)) for name in BOTH}
+        double.attempts = SimpleNamespace(**attempts)
+        double.tasks.set_wait_reason = lambda tasks, words: self.real.tasks.set_wait_reason(tasks, words)
+        double.tasks.set_notes = lambda notes: self.real.tasks.set_notes(notes)
+        double.events.add = lambda campaigns, name, **what: self.real.events.add(campaigns, name, **what)
+        return double
+
+    def _both(self, name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
+        def both(*args: Any, **named: Any) -> Any:
+            self._open()
+            answer = ours(*args, **named)
+            theirs = getattr(self.real.attempts, name)(*args, **named)
+            if name in ("record_result", "known_result"):
+                _same(answer, theirs, f"{name} of {named['task']}")
+            self.compare(_tasks(args, named))
+            return answer
+
+        return both
+
+    def compare(self, tasks: Iterable[str]) -> None:
+        """Raises `LocalProtocolError` where the two do not hold the same of these tasks."""
+        for task in tasks:
+            ours, theirs = self.tasks.get(task), self.real.tasks.get(task)
+            if ours is None or theirs is None:
+                _same(ours, theirs, task)
+                continue
+            for column in COLUMNS:
+                _same(getattr(ours, column), getattr(theirs, column), f"{column} of {task}")
+            known = {one.attempt: (one.worker, one.state) for one in self.tries(task)}
+            stored = {one.attempt: (one.worker, one.state) for one in self.real.attempts.of_task(task)}
+            _same(known, stored, f"attempts of {task}")
+
+
+def _same(ours: object, theirs: object, what: str) -> None:
+    if ours != theirs:
+        raise LocalProtocolError(f"{what}: {ours} in the double, {theirs} in the store")
+
+
+def _tasks(args: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
+    """The tasks that a method's arguments name."""
+    if "task" in named:
+        return [named["task"]]
+    (first,) = args
+    if isinstance(first, (list, tuple)):
+        return [one.task for one in first]
+    return list(first.tasks) if hasattr(first, "tasks") else [first.task]
+
+
+def _new(folder: SimCampaign, scheduler: str) -> NewCampaign:
+    return NewCampaign(
+        folder.id,
+        folder.id,
+        scheduler,
+        "{}",
+        attempts=folder.attempts,
+        backoff_s=folder.backoff_s,
+        wait_s=folder.wait_s,
+        priority=folder.priority,
+    )
