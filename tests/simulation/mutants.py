@@ -63,7 +63,12 @@ MUTANTS: Final = (
     Mutant("adopts without the settled results", shows=117, make_core=scheduler.ForgetsSettled),
     Mutant("ignores results when it adopts", shows=2, switches=frozenset({"ignores-settled"})),
     Mutant("renews what it has not adopted", shows=64, make_scheduler=scheduler.RenewsUnadopted),
-    Mutant("puts replicas together", shows=1, make_core=scheduler.ForgetsSiblings, switches=frozenset({"unchecked"})),
+    Mutant(
+        "puts replicas together",
+        shows=1,
+        make_core=scheduler.ForgetsSiblings,
+        switches=frozenset({"unchecked"}),
+    ),
     Mutant("takes any fence", shows=83, store=scheduler.AnyFence, make_scheduler=scheduler.AnyFenceIsCurrent),
     Mutant(
         "takes results again", shows=2, store=scheduler.TakesAgain, make_scheduler=scheduler.AnyFenceIsCurrent
