@@ -74,7 +74,7 @@ class Allocator:
         changed = {peer: view for peer, view in able.items() if peer in state.changed}
         stale = self._stale_quotes(serving, now) if whole else []
         for group in [group for group in state.ranked if group.pending]:
-            if whole:
+            if whole or group.searched_at is None:
                 commands += self._look(group, stale, now)
             views = able if whole or group.id in state.reopened else changed
             if views and not group.explaining:
