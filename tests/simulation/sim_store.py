@@ -148,6 +148,7 @@ class SimStore:
 
     def tell_all(self) -> None:
         """Of a copy, for the history: what is open in it."""
+        begun = []
         for (task, attempt), one in self.attempts.items():
             row = self.tasks[task]
             if one.state in _AS_CURRENT and not final(TASK, row.state):
@@ -155,7 +156,9 @@ class SimStore:
                 word = "beside" if attempt != row.attempt and row.state is not TaskState.QUEUED else ""
                 self._tell_row(Kind.COMMITTED, row, **values, word=word)
                 if one.state is AttemptState.GRANTED:
-                    self._tell_row(Kind.WANTED, row, **values)
+                    begun.append((row, values))
+        for row, values in begun:
+            self._tell_row(Kind.WANTED, row, **values)
 
     def become(self, image: StoreImage) -> None:
         """What it held then."""

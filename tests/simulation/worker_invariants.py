@@ -56,7 +56,12 @@ def one_answer(history: History) -> Iterator[Breach]:
     given: dict[tuple[str, int, str, str, int], str] = {}
     known: set[tuple[str, str]] = set()
     newest: dict[str, tuple[int, int]] = {}
-    for event in history.of(Kind.QUEUED, Kind.TAKEN):
+    for event in history.of(Kind.QUEUED, Kind.TAKEN, Kind.ROLLED_BACK):
+        if event.kind is Kind.ROLLED_BACK:  # the counter of its lives is put back too: this is another life
+            given = {name: lease for name, lease in given.items() if name[0] != event.worker}
+            newest.pop(event.worker, None)
+            known = {one for one in known if one[0] != event.worker}
+            continue
         if event.fence is None or (event.worker, event.lease) in known:
             continue  # a ticket comes up: perhaps for another peer, which adopted it
         known.add((event.worker, event.lease))
