@@ -38,7 +38,7 @@ from tests.simulation.real_store import RealStore
 from tests.simulation.sim_adopter import SimAdopter
 from tests.simulation.sim_scheduler import SimScheduler
 from tests.simulation.sim_store import SimCampaign, SimStore
-from tests.simulation.sim_worker import Runs, SimWorker
+from tests.simulation.sim_worker import PRETEND_S, Runs, SimWorker
 from tests.simulation.wire import Air
 
 UNIT: Final = "CPU (ONNX)"
@@ -47,7 +47,7 @@ MAX_WAIT_S: Final = 900.0
 LONGEST_RUN_S: Final = 40.0
 SLOWEST: Final = 0.9
 """The rate of a clock."""
-AFTERWARDS_S: Final = LONGEST_RUN_S / SLOWEST + 1.0
+AFTERWARDS_S: Final = (PRETEND_S + LONGEST_RUN_S) / SLOWEST + 1.0
 """From the last end of a task, and the last pause, to the look at what is left. A run that its scheduler gave up while its worker stood
 still goes on to its own end, as nobody needs the device; so does one that was begun for a scheduler which heard just then that another
 carries the campaign on: it touches nothing any more."""
