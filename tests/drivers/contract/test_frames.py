@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from drivers.contract import base, frames
 from drivers.contract.base import (
+    BetweenLaunches,
     Cancelled,
     CheckReport,
     Crashed,
@@ -63,7 +64,7 @@ def test_an_event_arrives_as_it_was_sent(event: Event | UnitInfo) -> None:
 
 
 def test_every_event_but_what_the_parent_reads_itself_may_be_sent_and_is_bounded() -> None:
-    assert set(SENT) == {*get_args(Event), UnitInfo} - {Telemetry}
+    assert set(SENT) == {*get_args(Event), UnitInfo} - {Telemetry, BetweenLaunches}
     for kind in SENT:
         assert issubclass(kind, Sent)
         hints = get_type_hints(kind, include_extras=True)
