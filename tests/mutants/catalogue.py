@@ -137,9 +137,9 @@ EXPIRY: Final = (
         "return member.until is None or now <= member.until + LEEWAY_S", "return True", *_OF_POOLS),
     _one("expiry", "a ticket does not end", _OWNER, "return now <= self.until", "return True", *_OF_POOLS),
     _one("expiry", "records are kept for ever", "node/conversation/outbox.py",
-        "return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S", "return True", "tests/node/conversation"),
+        "return not (steady and RETENTION_S < wall - item.stored < CLOCK_JUMP_S)", "return True", "tests/node/conversation"),
     _one("expiry", "a clock that jumped ages records", "node/conversation/outbox.py",
-        "return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S", "return not RETENTION_S < self._wall() - item.stored",
+        "return not (steady and RETENTION_S < wall - item.stored < CLOCK_JUMP_S)", "return not RETENTION_S < wall - item.stored",
         "tests/node/conversation"),
     _one("expiry", "a campaign's time limit does not end its runs", _LEDGER,
         "if ends_at is not None and ends_at <= now:", "if False:", "tests/node/capacity/test_preemption.py"),
@@ -244,9 +244,9 @@ EPOCHS: Final = (
     _one("epochs", "an older scheduler hears how a run ended", _LEDGER,
         "if _epoch_of(item, epochs.get(ended.campaign_key[1], newest)) < newest:", "if False:", "tests/node/capacity", "tests/node/conversation"),
     _one("epochs", "the epoch does not rise at a restart", "scheduler/store/campaigns.py",
-        "epoch = min(known + step, MAX_EPOCH) if known else 1", "epoch = known or 1", *_OF_STORE, "tests/scheduler/run/test_restore.py"),
+        "epoch = min(known + step, MAX_EPOCH)", "epoch = known or 1", *_OF_STORE, "tests/scheduler/run/test_restore.py"),
     _one("epochs", "a lower epoch that is proven takes a campaign away", "scheduler/run/epochs.py",
-        "if epoch is None or epoch <= claim.epoch:", "if epoch is None:", "tests/scheduler/run/test_epochs.py"),
+        "if epoch <= claim.epoch:", "if not epoch:", "tests/scheduler/run/test_epochs.py"),
 )  # fmt: skip
 
 MUTANTS: Final = (

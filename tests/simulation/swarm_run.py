@@ -302,8 +302,10 @@ class Storm:
             await trio.sleep(rng.choice((2.0, 9.0, 18.0)))
             self.swarm.heal()
         else:
+            task = f"{CAMPAIGN}/{rng.randint(1, len(self.history.tasks))}"
             with Store(self.folder / "store.db", wall=self.clock) as store:
-                store.campaigns.request_cancel(f"{CAMPAIGN}/{rng.randint(1, len(self.history.tasks))}")
+                store.campaigns.request_cancel(task)
+            self.tell(Kind.CANCEL_ASKED, task=task)
 
     def done(self) -> bool:
         """Whether the campaign has ended."""
