@@ -52,16 +52,22 @@ class Failures:
     ) -> tuple[TaskEvent, Reason | None, str]:
         """What a verified record does to its task; `settle` does it, once the record is stored.
 
-        `rejection`: why a complete record is no measurement of what was asked for. A stranger's failure costs no try while a trusted worker
-        can still try: else a few liars could end a task that one's own devices can run.
+        `rejection`: why a complete record is no measurement of what was asked for.
         """
         entry = self._state.tasks[record.task]
         event, reason, detail = self._judge(entry, record, rejection)
-        if event in (TaskEvent.FAIL, TaskEvent.RETRY) and entry.outcome is None:
-            group = self._state.groups[entry.group]
-            if self._state.trust_in(group, record.worker).stranger and self._state.trusted_may_try(entry):
-                return TaskEvent.DISCOUNT, reason, detail
+        failed = event in (TaskEvent.FAIL, TaskEvent.RETRY) and entry.outcome is None
+        if failed and self._costs_no_try(entry, record.worker):
+            return TaskEvent.DISCOUNT, reason, detail
         return event, reason, detail
+
+    def _costs_no_try(self, entry: TaskEntry, peer: str) -> bool:
+        """A stranger's failure or loss, while a trusted worker could still try: else a few liars could end a task that one's own devices
+        can run.
+        """
+        state = self._state
+        stranger = state.trust_in(state.groups[entry.group], peer).stranger
+        return stranger and state.trusted_may_try(entry)
 
     def _judge(
         self, entry: TaskEntry, record: Record, rejection: tuple[Reason, str] | None
@@ -402,6 +408,8 @@ class Failures:
         if entry.outcome is not None:
             stop = self._owe_stop(entry, now) if goes_on else None
             event, reason, detail = entry.outcome.event, entry.outcome.reason, entry.outcome.detail
+        elif event is TaskEvent.LOSE and entry.worker is not None and self._costs_no_try(entry, entry.worker):
+            event = TaskEvent.DISCOUNT
         elif event is TaskEvent.LOSE and entry.worker is not None:
             verdict, reason, detail = self.after_failure(entry, entry.worker, reason, detail)
             event = TaskEvent.FAIL if verdict is TaskEvent.FAIL else event

@@ -130,6 +130,8 @@ def attempt(attack: Attack, swarm: Swarm, quiet: Quiet) -> tuple[Window, list[st
     before = {name: size for name, size in swarm.memory.now().items() if name != "scheduler"}
     with swarm.attacked(attack) as facts:
         own = next(filter(None, quiet.devices.values()), "")
+        if OWN_DEVICE in json.dumps(dict(attack.campaign)):
+            swarm.bind_device(own)
         window, rows = swarm.window(
             for_device(attack.campaign, own), attack.during_s, quiet.window.campaign_s
         )

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import psutil
 
+from scheduler.trust.pinned import bind_keys, claim_device
 from swarm.net.identity import load_or_create
 from tests.drivers.onnx_models import OnnxModels
 from tests.real.lab import Done, Lab, campaign, free_port, kill_marked, script, until
@@ -118,6 +119,14 @@ class Swarm:
     models: Mapping[str, float]
     """Name → scripted median in milliseconds."""
     campaigns: int = 0
+
+    def bind_device(self, device: str) -> None:
+        """All workers here are on one machine: the submitter says whose its id is."""
+        first, *others = self.worker_ids
+        home = self.lab.home(SCHEDULER)
+        claim_device(home, first, device)
+        for peer in others:
+            bind_keys(home, peer, first)
 
     @property
     def worker_ids(self) -> dict[str, str]:

@@ -9,10 +9,10 @@ from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.trust import OWN, STRANGER, TrustScope
 from protocol.words import Reason, WorkerState
-from scheduler.core.commands import CommitTo, RecordEvent, SetAside
+from scheduler.core.commands import CommitTo, EndAttempt, RecordEvent, SetAside
 from scheduler.core.reconciler import MAX_WARNINGS
 from tests.scheduler.core_invariants import check
-from tests.scheduler.core_parts import PEERS, Story, a_record, of, quote
+from tests.scheduler.core_parts import PEERS, Story, a_record, advert, of, quote
 
 
 def test_a_worker_that_calls_every_model_broken_costs_no_task_where_others_run_them() -> None:
@@ -278,3 +278,24 @@ def test_a_task_that_every_stranger_there_has_failed_waits_for_a_device_of_ones_
     assert all(peers.count(peer) == 1 for peer in PEERS[:2]), (
         "nobody's failure counts, so nobody is asked twice"
     )
+
+
+def test_strangers_that_send_no_results_end_no_task_that_ones_own_device_can_run() -> None:
+    own = PEERS[3]
+    story = Story(
+        tasks=1,
+        workers=3,
+        attempts=2,
+        trust=TrustScope(anyone=True),
+        trust_of=lambda peer: OWN if peer == own else STRANGER,
+    )
+    story.tell(story.core.workers.add_adverts(story.group, [advert(3)], story.now))
+    for _ in range(2):
+        story.grant(story.commits[-1])
+        lease = f"l{story.numbers}"
+        peer = story.commits[-1].peer
+        orders = story.core.failures.lose_leases(peer, [lease], Reason.BAD_REQUEST, story.now, "junk")
+        assert [end.event for end in of(story.tell(orders), EndAttempt)] == [TaskEvent.DISCOUNT]
+    story.tell(story.core.workers.add_quote(own, quote(), story.now))
+    story.after(1.0)
+    assert story.commits[-1].peer == own
