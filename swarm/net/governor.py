@@ -33,12 +33,16 @@ from swarm.net.memory import MemoryAccount
 
 AHEAD_S: Final = 0.002
 """Work that may begin without waiting for a turn, as long as nobody waits."""
+LIGHT_TRIES: Final = 5
+"""How often a light peer tries to begin before it waits among those that cause much."""
 CLASS_S: Final = 1.0
 """How long a peer's class is cached."""
 LOOK_S: Final = 1.0
 """A link that waits for memory looks again after this."""
 LIGHT: Final = Share(FEW_TURNS, FEW_TURNS)
 """In turns."""
+MOST_TURNS: Final = 4.0 * FEW_TURNS
+"""A peer that caused much counts as light again when it has caused little for as long as this many turns last."""
 MAX_PEERS: Final = 4_096
 """Buckets kept; the one used least lately is forgotten first."""
 MAX_NETWORKS: Final = 4_096
@@ -154,17 +158,28 @@ class Payer:
 
     async def turn(self, cost_us: float) -> None:
         """Wait for this peer's turn to use the processor for `cost_us`. At once, and no checkpoint, while nobody waits."""
-        await self._wait(cost_us, self.light)
+        light = self.light
+        self._count_turns(cost_us / SLICE_US)
+        await self._wait(cost_us, light)
 
     async def _wait(self, cost_us: float, light: bool) -> None:
-        if not self.governor.begins(cost_us, light=light):
-            await self.governor.wait(self, cost_us)
+        for _ in range(LIGHT_TRIES):
+            if self.governor.begins(cost_us, light=light):
+                return
+            if not (light and self.governor.crowded):
+                break
+            await trio.sleep(self.governor.ahead_s())
+        await self.governor.wait(self, cost_us)
 
     def _takes_turn(self) -> bool:
         """Count one; returns whether it is a light peer's."""
         light = self.light
-        self.turns.charge(trio.current_time(), LIGHT, 1.0 if light else 0.0)
+        self._count_turns(1.0 if light else 0.0)
         return light
+
+    def _count_turns(self, turns: float) -> None:
+        self.turns.charge(trio.current_time(), LIGHT, turns)
+        self.turns.spent = min(self.turns.spent, MOST_TURNS)
 
     def _look(self) -> float:
         now = trio.current_time()
@@ -230,6 +245,15 @@ class Governor:
             return False
         self._until = max(self._until, now) + cost_us * 1e-6
         return True
+
+    @property
+    def crowded(self) -> bool:
+        """Whether others wait for their turns."""
+        return self._dispatching
+
+    def ahead_s(self) -> float:
+        """Seconds until what has begun will have been done, but for half of `AHEAD_S`."""
+        return max(0.0, self._until - trio.current_time() - AHEAD_S / 2)
 
     async def wait(self, payer: Payer, cost_us: float) -> None:
         turn = trio.Event()

@@ -133,6 +133,7 @@ async def test_a_known_peer_has_its_turn_more_often() -> None:
         for peer in ("stranger", "known"):
             payer = governor.payer(peer)
             payer.charge(0.0)
+            payer.turns.charge(trio.current_time(), LIGHT, 1e6)
             for _ in range(20):
                 nursery.start_soon(work, payer)
     assert order[:16].count("known") >= 10
@@ -209,6 +210,35 @@ async def test_who_has_caused_little_does_not_wait_behind_those_that_cause_much(
             await modest.read_turn()
         assert trio.current_time() > began
         nursery.cancel_scope.cancel()
+
+
+async def test_a_light_peer_waits_for_what_has_just_begun_and_not_among_those_that_cause_much(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    queued: list[str] = []
+
+    class Watched(Governor):
+        async def wait(self, payer: Payer, cost_us: float) -> None:
+            queued.append(payer.peer)
+            await super().wait(payer, cost_us)
+
+    governor = Watched()
+
+    async def work(payer: Payer) -> None:
+        payer.turns.charge(trio.current_time(), LIGHT, 1e6)
+        while True:
+            await payer.turn(SLICE_US)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(work, governor.payer(str(number)))
+        await trio.sleep(0.1)
+        await governor.payer("other").turn(3 * SLICE_US)
+        began = trio.current_time()
+        await governor.payer("modest").read_turn()
+        assert 0 < trio.current_time() - began <= 3 * SLICE_US * 1e-6
+        nursery.cancel_scope.cancel()
+    assert set(queued) == {"0", "1", "2"}
 
 
 async def test_many_links_of_a_peer_have_no_more_turns_than_one(
