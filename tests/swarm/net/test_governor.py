@@ -184,20 +184,22 @@ async def test_strangers_that_cause_much_leave_most_of_the_processor(
     assert took >= 0.95 * RESTS * work_s if rests else took <= 0.1 * work_s
 
 
+async def cause_much(payer: Payer) -> None:
+    """One turn after the other, without end."""
+    payer.turns.charge(trio.current_time(), LIGHT, 1e6)
+    while True:
+        await payer.turn(SLICE_US)
+
+
 async def test_who_has_caused_little_does_not_wait_behind_those_that_cause_much(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Three strangers have the processor in turns; a call now and then is served at once."""
     governor = Governor()
 
-    async def work(payer: Payer) -> None:
-        payer.turns.charge(trio.current_time(), LIGHT, 1e6)
-        while True:
-            await payer.turn(SLICE_US)
-
     async with trio.open_nursery() as nursery:
         for number in range(3):
-            nursery.start_soon(work, governor.payer(str(number)))
+            nursery.start_soon(cause_much, governor.payer(str(number)))
         modest = governor.payer("modest")
         for _ in range(50):
             await trio.sleep(0.1)
@@ -224,14 +226,9 @@ async def test_a_light_peer_waits_for_what_has_just_begun_and_not_among_those_th
 
     governor = Watched()
 
-    async def work(payer: Payer) -> None:
-        payer.turns.charge(trio.current_time(), LIGHT, 1e6)
-        while True:
-            await payer.turn(SLICE_US)
-
     async with trio.open_nursery() as nursery:
         for number in range(3):
-            nursery.start_soon(work, governor.payer(str(number)))
+            nursery.start_soon(cause_much, governor.payer(str(number)))
         await trio.sleep(0.1)
         await governor.payer("other").turn(3 * SLICE_US)
         began = trio.current_time()
