@@ -81,6 +81,10 @@ class ModelCache:
         self.access = ModelAccess(folder / "access.json", self.has)
         try:
             make_folder(folder)
+            if (
+                hasattr(os, "geteuid") and os.geteuid() == 0
+            ):  # nobody, who runs the models then, has to reach them; it cannot list them
+                folder.chmod(0o711)
             self._states = self._read_index()
             self._cap = cap if cap is not None else default_cap(self._free(folder) + self.used_bytes)
         except OSError as exc:

@@ -278,3 +278,10 @@ async def test_a_name_that_is_no_hash_reaches_no_path(tmp_path: Path) -> None:
 def test_the_default_cap_leaves_half_of_a_small_disk() -> None:
     assert default_cap(10 * 1024**3) == 5 * 1024**3
     assert default_cap(10**15) == DEFAULT_CAP
+
+
+def test_nobody_who_runs_the_models_of_root_reaches_them_and_cannot_list_them(tmp_path: Path) -> None:
+    """Of everybody else the folder is closed."""
+    ModelCache(tmp_path / "models")
+    wanted = 0o711 if os.geteuid() == 0 else 0o700
+    assert (tmp_path / "models").stat().st_mode & 0o777 == wanted
