@@ -30,8 +30,8 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import WorkerState
 from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, RecordGrant, ReleaseOn
+from scheduler.core.entries import TaskEntry, TaskLimits
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.net.identity import Identity
 
 UNIT = "CPU (ONNX)"

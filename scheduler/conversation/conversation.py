@@ -62,9 +62,9 @@ from scheduler.core.commands import (
     RecordGrant,
     ReleaseOn,
 )
+from scheduler.core.entries import TaskEntry, TaskLimits
 from scheduler.core.explain import LACKS_SIBLING, why_none
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.core.stops import OwedStop
 from swarm.base.event_log import EventLog
 

@@ -13,10 +13,11 @@ from typing import Final
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskEvent
 from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, RecordWaitReason
+from scheduler.core.entries import LEASED, Attempt, RequirementGroup, TaskEntry
 from scheduler.core.explain import listed, why_untrusted, why_waiting
 from scheduler.core.ranking import WorkerView, choose, most_proven
 from scheduler.core.run_times import FETCH_RATE
-from scheduler.core.state import LEASED, Attempt, RequirementGroup, State, TaskEntry
+from scheduler.core.state import State
 
 SEEK_S: Final = 2.0
 """Between searches of the index while no worker that fits can be had."""

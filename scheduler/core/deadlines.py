@@ -15,10 +15,11 @@ from typing import Final
 from protocol.values.attempt import AttemptStatus
 from scheduler.core.allocator import Allocator
 from scheduler.core.commands import Command, RecordEvent
+from scheduler.core.entries import Attempt, TaskEntry
 from scheduler.core.failures import Failures
 from scheduler.core.hedging import LAST_HEDGE, Hedging
 from scheduler.core.ranking import WorkerView
-from scheduler.core.state import Attempt, State, TaskEntry
+from scheduler.core.state import State
 
 LOOKED_AT: Final = 256
 """Leased tasks looked at in one decision; those that were go to the end."""

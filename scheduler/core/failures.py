@@ -18,9 +18,10 @@ from scheduler.core.commands import (
     SetAside,
     Unconfirmed,
 )
+from scheduler.core.entries import LEASED, LIMITS, Attempt, CampaignRun, PendingOutcome, TaskEntry
 from scheduler.core.hedging import Hedging
 from scheduler.core.ranking import QUICK_S, WorkerView
-from scheduler.core.state import LEASED, LIMITS, Attempt, CampaignRun, PendingOutcome, State, TaskEntry
+from scheduler.core.state import State
 from scheduler.core.stops import OWED_S, OwedStop
 
 MAX_ATTEMPTS: Final = 990

@@ -17,8 +17,9 @@ from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.words import Reason
 from scheduler.core.allocator import ELSEWHERE_S, Allocator
 from scheduler.core.commands import CancelOn, Command, EndHedge, ReleaseOn, SwitchAttempt
+from scheduler.core.entries import Attempt, TaskEntry
 from scheduler.core.ranking import WorkerView
-from scheduler.core.state import Attempt, State, TaskEntry
+from scheduler.core.state import State
 
 SOON_S: Final = 1.0
 """A ticket expected to start within this is left where it is."""

@@ -12,9 +12,10 @@ from protocol.values.attempt import AttemptEvent, AttemptStatus, TaskEvent, Task
 from protocol.values.lease import Fence
 from protocol.words import Reason
 from scheduler.core.commands import CancelOn, Command, LiveAttempt, RecordEvent, RecordGrant
+from scheduler.core.entries import LEASED, Attempt, TaskEntry
 from scheduler.core.failures import Failures
 from scheduler.core.hedging import Hedging
-from scheduler.core.state import LEASED, Attempt, State, TaskEntry
+from scheduler.core.state import State
 from scheduler.core.workers import Workers
 
 OWED_S: Final = 60.0

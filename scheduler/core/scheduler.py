@@ -27,10 +27,11 @@ from protocol.words import Reason
 from scheduler.core.allocator import Allocator
 from scheduler.core.commands import Command
 from scheduler.core.deadlines import Deadlines
+from scheduler.core.entries import CampaignRun, PendingOutcome, TaskEntry, TaskLimits
 from scheduler.core.failures import Failures
 from scheduler.core.hedging import Hedging
 from scheduler.core.reconciler import Reconciler
-from scheduler.core.state import CampaignRun, PendingOutcome, State, TaskEntry, TaskLimits
+from scheduler.core.state import State
 from scheduler.core.timeouts import TimeLimits
 from scheduler.core.workers import Workers
 

@@ -7,9 +7,10 @@ from typing import Final
 from protocol.values.attempt import AttemptEvent, AttemptStatus, TaskEvent
 from protocol.words import Reason
 from scheduler.core.commands import Command, Explain, RecordEvent
+from scheduler.core.entries import STOP_S, Attempt, PendingOutcome, RequirementGroup, TaskEntry
 from scheduler.core.explain import why_waiting
 from scheduler.core.failures import Failures
-from scheduler.core.state import STOP_S, Attempt, PendingOutcome, RequirementGroup, State, TaskEntry
+from scheduler.core.state import State
 from swarm.base.units import show_duration
 
 NOT_SENT: Final = "saying that it has results and not sending them"

@@ -10,9 +10,10 @@ from protocol.values.advert import Advert
 from protocol.values.attempt import AttemptStatus, TaskState
 from protocol.words import Reason, WorkerState
 from scheduler.core.commands import Command, QueuePosition
+from scheduler.core.entries import Attempt, TaskEntry
 from scheduler.core.failures import Failures
 from scheduler.core.ranking import RESTING, WorkerView
-from scheduler.core.state import Attempt, State, TaskEntry
+from scheduler.core.state import State
 
 LEAST_RETRY_S: Final = 1.0
 """A worker that refuses is not asked again sooner, whatever it says."""

@@ -15,9 +15,9 @@ import trio
 from protocol.errors import SarkError
 from protocol.messages.blobs import MAX_OTHERS, HolderInfo, Holders, TransferGrant, grant_message
 from scheduler.core.commands import Command
+from scheduler.core.entries import TaskEntry
 from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskEntry
 from scheduler.planning.devices import DeviceFinder
 from swarm.base.text import safe_text
 from swarm.net.identity import Identity

@@ -14,7 +14,7 @@ from protocol.values.trust import TrustKind
 from protocol.wire.table import final
 from protocol.words import Reason
 from scheduler.core.commands import EndAttempt, EndPending
-from scheduler.core.state import LIMITS, Attempt, TaskEntry
+from scheduler.core.entries import LIMITS, Attempt, TaskEntry
 from scheduler.core.stops import OWED_S, OwedStop
 from scheduler.store.rows import UNOBSERVED_EPOCH, AttemptRow, AttemptState, TaskRow
 from scheduler.store.store import Store

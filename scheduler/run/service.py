@@ -25,8 +25,8 @@ from protocol.words import Reason
 from scheduler.campaign.text import trust_of_spec
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
 from scheduler.conversation.effects import SleepUntil
+from scheduler.core.entries import TaskEntry, TaskLimits
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.core.stops import OwedStop
 from scheduler.models.describe import by_devices
 from scheduler.planning.devices import DeviceFinder, fix_plan

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from protocol.errors import LocalProtocolError
 from protocol.values.attempt import AttemptStatus, TaskState
-from scheduler.core.state import LEASED, State, TaskEntry
+from scheduler.core.entries import LEASED, TaskEntry
+from scheduler.core.state import State
 
 
 def check(state: State) -> None:

@@ -17,8 +17,8 @@ from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.values.trust import OWN, Trust
 from protocol.words import Reason, RunOutcome, WorkerState
 from scheduler.core.commands import Command, CommitTo, Discover, RecordGrant
+from scheduler.core.entries import Attempt, TaskEntry, TaskLimits
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import Attempt, TaskEntry, TaskLimits
 from swarm.net.identity import Identity
 from tests.scheduler.core_invariants import check
 

@@ -9,7 +9,7 @@ from typing import Any
 from protocol.messages.work import Commit
 from protocol.values.attempt import TaskState
 from protocol.values.task import Task, read_task
-from scheduler.core.state import TaskEntry
+from scheduler.core.entries import TaskEntry
 from scheduler.run.restore import restored
 from tests.simulation.sim_store import Row, Try
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from protocol.errors import LocalProtocolError
 from protocol.values.task import Task, read_task
-from scheduler.core.state import TaskEntry
+from scheduler.core.entries import TaskEntry
 from scheduler.run.restore import entries_of
 from scheduler.store.rows import NewCampaign, WorkerTask
 from scheduler.store.store import Store

@@ -30,13 +30,14 @@ from scheduler.conversation.witness import WitnessBook
 from scheduler.core.allocator import Allocator
 from scheduler.core.commands import CancelOn, Command, ReleaseOn
 from scheduler.core.deadlines import Deadlines
+from scheduler.core.entries import LEASED, Attempt, RequirementGroup, TaskEntry
 from scheduler.core.failures import Failures
 from scheduler.core.hedging import Hedging
 from scheduler.core.ranking import WorkerView
 from scheduler.core.reconciler import Reconciler
 from scheduler.core.run_times import LEAST_S
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import LEASED, Attempt, RequirementGroup, State, TaskEntry
+from scheduler.core.state import State
 from scheduler.core.workers import Workers
 from scheduler.store.rows import ResultReceipt
 from tests.simulation.sim_scheduler import SimClaims

@@ -42,9 +42,9 @@ from scheduler.conversation.effects import CheckedRecord, drive
 from scheduler.conversation.links import CONNECT_S, SILENT_S, STOOD_STILL_S
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.commands import CommitTo
+from scheduler.core.entries import TaskEntry, TaskLimits
 from scheduler.core.run_times import MOST
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.core.stops import OwedStop
 from scheduler.run.epochs import FIRST, LEAP, STRIDE, LeadershipClaims
 from tests.scheduler.core_invariants import check

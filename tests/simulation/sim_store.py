@@ -28,7 +28,7 @@ from scheduler.core.commands import (
     RecordGrant,
     SwitchAttempt,
 )
-from scheduler.core.state import TaskEntry
+from scheduler.core.entries import TaskEntry
 from scheduler.store.rows import (
     UNKNOWN_WORKER,
     UNOBSERVED_EPOCH,

@@ -24,8 +24,8 @@ from scheduler.core.commands import (
     SetAside,
     SwitchAttempt,
 )
+from scheduler.core.entries import Attempt, TaskEntry
 from scheduler.core.run_times import FACTOR, LEAST_S, MOST, RunTimes, default_run_s, past_run_s
-from scheduler.core.state import Attempt, TaskEntry
 from tests.scheduler.core_parts import PEERS, Story, a_record, a_task, advert, of, quote
 
 ONE = "c-one/1"

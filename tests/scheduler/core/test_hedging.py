@@ -21,8 +21,8 @@ from scheduler.core.commands import (
     ReleaseOn,
     SwitchAttempt,
 )
+from scheduler.core.entries import Attempt, TaskEntry, TaskLimits
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import Attempt, TaskEntry, TaskLimits
 from tests.scheduler.core_invariants import check
 from tests.scheduler.core_parts import PEERS, Story, a_live_task, advert, decided, of, quote
 

@@ -12,9 +12,9 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason
 from scheduler.core.commands import Command, CommitTo, RecordGrant, ReleaseOn
+from scheduler.core.entries import LEASED, TaskEntry, TaskLimits
 from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import LEASED, TaskEntry, TaskLimits
 from swarm.net.identity import Identity
 from tests.scheduler.core_invariants import check
 from tests.scheduler.core_parts import a_task, advert, decided, of, quote

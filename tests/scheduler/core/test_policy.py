@@ -30,9 +30,9 @@ from scheduler.core.commands import (
     ReleaseOn,
     SetAside,
 )
+from scheduler.core.entries import TaskEntry, TaskLimits
 from scheduler.core.reconciler import OWED_S
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.core.timeouts import STOP_S
 from tests.scheduler.core_invariants import check
 from tests.scheduler.core_parts import PEERS, Story, a_live_task, a_record, a_task, advert, decided, of, quote

@@ -29,8 +29,8 @@ from scheduler.core.commands import (
     RecordWaitReason,
     SetAside,
 )
+from scheduler.core.entries import TaskEntry, TaskLimits
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskEntry, TaskLimits
 from tests.scheduler.core_invariants import check
 from tests.scheduler.core_parts import (
     PEERS,

@@ -37,9 +37,9 @@ from scheduler.core.commands import (
     RecordGrant,
     SwitchAttempt,
 )
+from scheduler.core.entries import TaskEntry, TaskLimits
 from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerCore
-from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.net.identity import Identity
 from tests.scheduler.core_invariants import check
 from tests.scheduler.core_parts import PEERS, a_record, a_task, advert, decided, of, quote

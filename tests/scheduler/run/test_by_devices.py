@@ -17,7 +17,7 @@ from scheduler.adoption.adopt import bring_models
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import ModelEntry
 from scheduler.core.commands import EndPending
-from scheduler.core.state import TaskEntry
+from scheduler.core.entries import TaskEntry
 from scheduler.models.describe import by_devices, describe_models, no_fetch, unseen
 from scheduler.planning.tasks import LARGE_MODEL, derive_cells, tasks_of
 from scheduler.run.models import MissingModels

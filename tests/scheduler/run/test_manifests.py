@@ -14,7 +14,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from scheduler.adoption.adopt import tally
 from scheduler.adoption.recovery import Recovery, WorkerReport
-from scheduler.core.state import TaskEntry
+from scheduler.core.entries import TaskEntry
 from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels
 from scheduler.store.rows import NewCampaign, NewModel

@@ -1,0 +1,360 @@
+"""What the scheduler keeps of a task, of its attempts, of a group of tasks with one requirement and of a campaign."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.formats.model_files import has_program_suffix
+from protocol.formats.phase import Phase
+from protocol.messages.work import Denied, HeldLease
+from protocol.values.advert import Advert
+from protocol.values.attempt import ATTEMPT, TASK, AttemptEvent, AttemptStatus, TaskEvent, TaskState
+from protocol.values.index_keys import named_peers
+from protocol.values.lease import Fence
+from protocol.values.match import match
+from protocol.values.requirement import Op, Requirement
+from protocol.values.task import Task
+from protocol.values.trust import MINE, TrustScope
+from protocol.wire.codec import pack
+from protocol.wire.table import final, step
+from protocol.words import Reason
+from results.row.stats import MAX_LAUNCHES
+from scheduler.core.ranking import ModelKey
+
+LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
+LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
+_UNHEARD: Final = (AttemptStatus.GRANTED, AttemptStatus.RESTORED)
+LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
+SLACK_S: Final = 60.0
+"""Beyond the limits that the worker itself enforces; after it the scheduler stops the run."""
+BEGIN_S: Final = 120.0
+"""A run that was granted a lease and has reported nothing for so long is considered not to begin."""
+STOP_AGAIN_S: Final = 12.0
+"""A stop that has not been confirmed by then is sent again."""
+STOP_S: Final = 30.0
+"""After so long the task goes on without the worker, and its lease is left to lapse."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """What a campaign allows. `ends_at` is on the scheduler's monotonic clock."""
+
+    campaign: str
+    attempts: int = 3
+    backoff_s: float = 5.0
+    wait_s: float = 60.0
+    ends_at: float | None = None
+    priority: int = 50
+    epoch: int | None = None
+    """The epoch under which this scheduler leads the campaign."""
+    trust: TrustScope = MINE
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOutcome:
+    """How a live task ends as soon as its worker has let go of it."""
+
+    event: TaskEvent
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt of a task at one worker. Instants are the scheduler's monotonic seconds."""
+
+    number: int
+    worker: str
+    lease: str | None = None
+    fence: Fence | None = None
+    status: AttemptStatus = AttemptStatus.ASKED
+    inherited: bool = False
+    """Reported by its worker when the campaign was adopted: this scheduler never asked for it, so losing it costs no try."""
+    stranger: bool = False
+    """Its worker was a stranger when the attempt was inherited: it is not stopped for that, and its row says so."""
+    position: int | None = None
+    """In the worker's queue, from 1, as of `updated_at`."""
+    start_s: float | None = None
+    """Expected wait as of `updated_at`."""
+    updated_at: float = 0.0
+    since: float = 0.0
+    """When it got its ticket, then its lease, then the device; or when this scheduler took it up."""
+    leased_at: float = 0.0
+    """When it got its lease, or when this scheduler took it up."""
+    started_at: float | None = None
+    """When its lease began, or its wait for the device ended; None: this scheduler did not see it."""
+    progress: dict[Phase, int] = field(default_factory=dict)
+    """The phases that were reported, and how far each came."""
+    beside: bool = False
+    """It was asked for beside a run past its deadline."""
+    hedged: int = 0
+    """How often the task had been hedged because of a deadline when it was asked for."""
+    advanced_at: float | None = None
+    """When its run last reported a phase, or a step in one, that it had not reported before."""
+    due: float | None = None
+    """When the result of a `REPORTING` attempt has to be here."""
+    stop_at: float | None = None
+    """When a stop was first sent."""
+    stop_sent_at: float = 0.0
+    """When a stop was last sent."""
+    yields_to: int | None = None
+    """The priority that its worker announced to yield to."""
+    yields_at: float = 0.0
+    warnings: int = 0
+    """Preemption warnings recorded."""
+
+    def move(self, event: AttemptEvent) -> None:
+        """Follow the table. Raises `LocalProtocolError` on an event that the status does not allow."""
+        self.status = step(ATTEMPT, self.status, event, story=f"attempt {self.number} at {self.worker}")
+
+    def advance(self, phase: Phase, done: int, now: float) -> None:
+        """Its run reported that it is at `done` of a phase. Only what it has not reported before is an advance."""
+        if done > self.progress.get(phase, -1):
+            self.progress[phase], self.advanced_at = done, now
+
+    def held(self, epoch: int | None) -> HeldLease | None:
+        """Its lease and fence, if known."""
+        if self.lease is None or self.fence is None:
+            return None
+        return HeldLease(lease=self.lease, fence=self.fence, epoch=epoch)
+
+    def wait_s(self, now: float) -> float | None:
+        """Seconds until it is expected to start; None: unknown."""
+        return None if self.start_s is None else max(0.0, self.start_s - (now - self.updated_at))
+
+
+@dataclass(slots=True)
+class TaskEntry:
+    """One task with its attempts."""
+
+    task: Task
+    state: TaskState = TaskState.PENDING
+    current: Attempt | None = None
+    """The attempt that `state` is about; of an ended task, its last one."""
+    hedge: Attempt | None = None
+    """A second attempt at another worker: while the current one is queued, then whichever is ready first is started; or beside a run
+    that is past its deadline, then whichever result is accepted first counts."""
+    hedged: int = 0
+    """How often it was hedged because of a deadline."""
+    tries: int = 0
+    """Attempts that failed or were lost."""
+    tried: set[str] = field(default_factory=set)
+    """Workers where it failed or was lost."""
+    returned: dict[str, int] = field(default_factory=dict)
+    """How often each worker queued it and soon dropped it."""
+    limits: set[str] = field(default_factory=set)
+    """Workers where it hit the time or the memory limit."""
+    doubted: set[str] = field(default_factory=set)
+    """Workers where it failed in a way that another try there would not change."""
+    yields: bool = False
+    """It failed, or was lost more than once: tasks that nobody has tried go first."""
+    preempted: int = 0
+    last: int = 0
+    """Highest attempt number so far."""
+    not_before: float = 0.0
+    """Before this it only goes to workers that have not tried it."""
+    outcome: PendingOutcome | None = None
+    model_missing: bool = False
+    """Its model is not on this disk, so it is not handed out."""
+    group: str = ""
+    """Id of its requirement group."""
+    replica_set: str = ""
+    """What it shares with its replicas; empty: it has none."""
+    ran_on: str = ""
+    """Id of the device that its result comes from."""
+    epoch: int | None = None
+    """Its campaign's."""
+    check_at: float = math.inf
+    """When `State.due` has it."""
+
+    def __post_init__(self) -> None:
+        self.group = self.group or group_of(self.task)
+        self.replica_set = self.replica_set or replica_set_of(self.task)
+        numbers = [each.number for each in (self.current, self.hedge) if each is not None]
+        self.last = max(self.last, *numbers, 0)
+
+    @property
+    def id(self) -> str:
+        return self.task.task
+
+    @property
+    def model_key(self) -> ModelKey:
+        return self.task.model.sha256, self.task.unit
+
+    @property
+    def live(self) -> bool:
+        """A worker has it, or has been asked."""
+        return self.state in LIVE
+
+    @property
+    def over(self) -> bool:
+        return final(TASK, self.state)
+
+    @property
+    def attempt(self) -> int:
+        """Number of the current attempt; 0: none."""
+        return 0 if self.current is None else self.current.number
+
+    @property
+    def worker(self) -> str | None:
+        return None if self.current is None else self.current.worker
+
+    @property
+    def lease(self) -> str | None:
+        return None if self.current is None else self.current.lease
+
+    @property
+    def fence(self) -> Fence | None:
+        return None if self.current is None else self.current.fence
+
+    @property
+    def stopping(self) -> bool:
+        """Its run is not wanted any more."""
+        stopped = self.current is not None and self.current.status is AttemptStatus.STOPPING
+        return self.outcome is not None or stopped
+
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The current attempt and the hedge, as far as they are live."""
+        if not self.live:
+            return ()
+        return tuple(each for each in (self.current, self.hedge) if each is not None)
+
+    def at(self, peer: str) -> Attempt | None:
+        """The attempt at this worker."""
+        if self.live:
+            for attempt in (self.current, self.hedge):
+                if attempt is not None and attempt.worker == peer:
+                    return attempt
+        return None
+
+    def runs(self, attempt: Attempt) -> bool:
+        """Whether this attempt has a lease and may run."""
+        return (
+            self.state in LEASED and attempt.lease is not None and attempt.status is not AttemptStatus.QUEUED
+        )
+
+    def counts(self, attempt: Attempt) -> bool:
+        """Whether a result of this attempt is taken: of a queued task only the current one's."""
+        return attempt is self.current or self.runs(attempt)
+
+    def max_run_s(self, attempt: Attempt | None) -> float:
+        """Longest time from lease to result, or, if it waited for the device then, from the end of that wait."""
+        limits, measure = self.task.timeouts, self.task.measure
+        loads = measure.loads if measure.precision is None else MAX_LAUNCHES
+        waits = attempt is not None and attempt.status is AttemptStatus.WAITING
+        queue_s = limits.queue_s if waits else 0.0
+        return queue_s + limits.fetch_s + (loads + 1) * limits.load_s + limits.run_s + SLACK_S
+
+    def begins_by(self, attempt: Attempt) -> float:
+        """When its run has to be heard of; infinite once it was."""
+        unheard = attempt.status in _UNHEARD and (attempt is self.hedge or self.state is TaskState.LEASED)
+        return attempt.since + BEGIN_S if unheard else math.inf
+
+    def limit_of(self, attempt: Attempt) -> float:
+        """When this attempt exceeds a limit in time, as things stand; infinite if it has none."""
+        if attempt is self.current and self.stopping:
+            sent_at = attempt.stop_at  # None: its lease is not known yet
+            return math.inf if sent_at is None else min(sent_at + STOP_S, attempt.stop_sent_at + STOP_AGAIN_S)
+        ends_at = attempt.since + self.max_run_s(attempt)
+        if attempt.status is AttemptStatus.REPORTING:
+            return min(ends_at, attempt.due or 0.0)
+        return min(ends_at, self.begins_by(attempt)) if self.runs(attempt) else math.inf
+
+    def next_limit(self) -> float:
+        """When one of its attempts exceeds a limit in time."""
+        return min((self.limit_of(attempt) for attempt in self.attempts()), default=math.inf)
+
+
+@dataclass(slots=True)
+class ModelEvidence:
+    """What devices have shown of one model on one unit."""
+
+    good: bool = False
+    """It ran on one of them."""
+    broken: set[str] = field(default_factory=set)
+    """Devices that say it can run nowhere."""
+
+
+@dataclass(slots=True)
+class RequirementGroup:
+    """The tasks of one campaign with the same requirement and alike in trust (`group_of`), and the workers that fit."""
+
+    id: str
+    campaign: str
+    requirement: Requirement
+    fits: set[str] = field(default_factory=set)
+    declined: dict[str, Denied] = field(default_factory=dict)
+    """Workers that refused these very tasks."""
+    without_model: dict[str, None] = field(default_factory=dict)
+    """Tasks that would be pending if their model were here."""
+    pending: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Tasks that were asked for in vain come first, those that failed come last."""
+    queued: dict[str, None] = field(default_factory=dict)
+    leased: int = 0
+    tasks: list[str] = field(default_factory=list)
+    searched_at: float | None = None
+    searches: int = 0
+    searching: bool = False
+    hope_at: float = 0.0
+    """When some worker could last be expected to take a task."""
+    moved_at: float = 0.0
+    """When a task last got a lease or ended."""
+    explaining: bool = False
+    wait_reason: str = ""
+    untrusted: int = 0
+    """Devices that fit and that the campaign does not admit, when that was last looked at."""
+    surveyed_at: float = -math.inf
+    device: str | None = None
+    """The only device that it can be, if the requirement names one."""
+    names_device: bool = False
+    """The requirement names devices, whichever way."""
+    trust: TrustScope = MINE
+    """The campaign's, with the peers that the requirement names."""
+
+    def __post_init__(self) -> None:
+        self.trust = self.trust.naming(named_peers(self.requirement))
+        for clause in self.requirement.clauses:
+            self.names_device = self.names_device or clause.attribute == "device"
+            if clause.attribute == "device" and clause.op is Op.EQ:
+                self.device = str(clause.value)
+
+    def met_by(self, advert: Advert) -> bool:
+        """Quick if another device is named: a campaign may have a group for each of a thousand devices."""
+        return self.device in (None, advert.device) and match(self.requirement, advert).fits
+
+
+@dataclass(slots=True)
+class CampaignRun:
+    """One campaign under way."""
+
+    limits: TaskLimits
+    tasks: list[str] = field(default_factory=list)
+    open: int = 0
+    done: bool = False
+    done_at: float | None = None
+    """When `forget` noticed that."""
+    timed_out: bool = False
+    cancelled: bool = False
+    detail: str = ""
+    """Why it ends as a whole."""
+    evidence: dict[tuple[str, str, int | None], ModelEvidence] = field(default_factory=dict)
+    """By model, unit and batch."""
+
+
+def group_of(task: Task) -> str:
+    """Id of a task's requirement group. Models that can execute code have groups of their own: devices that run those only for people
+    they know refuse them, and take the others.
+    """
+    program = has_program_suffix(task.model.name)
+    return task.campaign + "\n" + pack(task.requirement.to_wire()).hex() + ("\nprogram" if program else "")
+
+
+def replica_set_of(task: Task) -> str:
+    """Names the tasks of one campaign that are alike in all but their number; empty: the task has no replicas."""
+    if task.replica is None:
+        return ""
+    alike = task.model_copy(update={"task": task.campaign, "replica": None})
+    return task.campaign + "\n" + pack(alike.to_wire()).hex()
