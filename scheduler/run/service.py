@@ -209,7 +209,7 @@ class SchedulerService:
             await fix_plan(self.index, self.store, row, self._left_s(row), lambda: self._book)
         finally:
             self._planning.discard(row.id)
-            self._load()
+        self._load()  # not when the service ends: that would begin the plan again, and never end
 
     def unfinished(self) -> tuple[str, ...]:
         """See `CampaignSource`."""

@@ -641,3 +641,22 @@ async def test_a_campaign_that_is_cancelled_before_it_is_planned_ends(
             assert other.campaigns.request_cancel("c-all") == 1
         await world.until(lambda: not world.store.campaigns.unfinished())
     assert world.store.campaigns.summaries()[0].campaign.outcome is CampaignStatus.CANCELLED
+
+
+async def test_a_scheduler_that_is_stopped_while_a_campaign_waits_for_its_devices_ends(
+    world: World, autojump_clock: MockClock
+) -> None:
+    over_devices(world)
+    read, looks = world.store.campaigns.models, 0
+
+    def models(campaign: str) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 100:  # it would go on for ever
+            world.store.campaigns.end("c-all")
+        return read(campaign)
+
+    async with world.scheduler():
+        await trio.sleep(3)
+        world.store.campaigns.models = models
+    assert not looks
