@@ -12,11 +12,11 @@ import io
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 PACKAGES = ("protocol", "results", "swarm", "drivers", "node", "scheduler", "gate", "web")
 DISTRIBUTION = "sark-node"
@@ -51,25 +51,10 @@ try:
         raise SystemExit(6)
 
     import typer
+    from typer.core import TyperGroup
 
-    import gate.cli.main
-    import node.cli.device
-    import node.cli.main
-    import node.cli.models
-    import node.cli.owner
-    import scheduler.cli.adopt
-    import scheduler.cli.analysis
-    import scheduler.cli.bench
-    import scheduler.cli.campaigns
-    import scheduler.cli.completion
-    import scheduler.cli.db
-    import scheduler.cli.experiments
-    import scheduler.cli.fleet
-    import scheduler.cli.submit
-    import scheduler.cli.trust
-    import web.cli
-    from drivers.contract.base import Driver, Unfit, UnitInfo, WorkOrder
     from protocol.errors import SarkError
+    from scheduler.cli import completion
     from swarm.base.home import Home
 except KeyboardInterrupt:  # Ctrl-C during the imports
     raise SystemExit(130) from None
@@ -77,6 +62,7 @@ except KeyboardInterrupt:  # Ctrl-C during the imports
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from drivers.contract.base import Driver, Unfit, UnitInfo, WorkOrder
     from node.run.answer import LocalAnswers
     from node.run.local import LocalDevice
     from protocol.messages.work import Action
@@ -138,16 +124,19 @@ def _send_action(home: Home, gates: Callable[[], tuple[str, ...]]) -> SendAction
 
 def _install_server(ctx: typer.Context, remove: bool) -> NoReturn:
     """The service of `serve --install`."""
+    from node.cli.main import install_service, uninstall_service
     from node.install.service_files import ServiceRole
 
     if remove:
-        node.cli.main.uninstall_service(ctx, ServiceRole.SERVER)
-    node.cli.main.install_service(ctx, ServiceRole.SERVER)
+        uninstall_service(ctx, ServiceRole.SERVER)
+    install_service(ctx, ServiceRole.SERVER)
 
 
 def _serving(ctx: typer.Context, where: str, gate: list[str] | None) -> AbstractAsyncContextManager[None]:
     """The server of `join --serve`."""
-    return web.cli.serving(ctx, _routers, _send_action, web.cli.parse_serve(where), gate)
+    from web.cli import parse_serve, serving
+
+    return serving(ctx, _routers, _send_action, parse_serve(where), gate)
 
 
 @asynccontextmanager
@@ -194,43 +183,91 @@ def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:
     return Bench(_this_device(at, simulate), fetch=fetch, folder=at.cache)
 
 
+_EXPORTED = {
+    **dict.fromkeys(("Bench", "Comparison", "Measurement"), "scheduler.local.bench"),
+    **dict.fromkeys(("Driver", "Unfit", "UnitInfo", "WorkOrder"), "drivers.contract.base"),
+}
+
+
 def __getattr__(name: str) -> object:
-    """Import `Bench`, `Comparison` and `Measurement` on first use: the program starts without them."""
-    if name in ("Bench", "Comparison", "Measurement"):
-        return getattr(importlib.import_module("scheduler.local.bench"), name)
+    """Import what others import from here on first use: the program starts without it."""
+    if name in _EXPORTED:
+        return getattr(importlib.import_module(_EXPORTED[name]), name)
     raise AttributeError(f"module 'sark' has no attribute {name!r}")
+
+
+def _bench() -> typer.Typer:
+    from scheduler.cli.bench import add_bench
+
+    app = typer.Typer()
+    add_bench(app, _this_device)
+    return app
+
+
+def _serve() -> typer.Typer:
+    from web.cli import add_serve
+
+    app = typer.Typer()
+    add_serve(app, _routers, _send_action, _install_server)
+    return app
+
+
+def _experiment() -> typer.Typer:
+    from scheduler.cli.experiments import add_experiment
+
+    app = typer.Typer()
+    add_experiment(app)
+    return app
+
+
+COMMANDS: Mapping[str, str | Callable[[], typer.Typer]] = {
+    "bench": _bench,
+    "serve": _serve,
+    "init validate plan submit retry schedule": "scheduler.cli.submit",
+    "watch attach campaigns explain events results cancel": "scheduler.cli.campaigns",
+    "delegate adopt": "scheduler.cli.adopt",
+    "verify compare matrix report chart": "scheduler.cli.analysis",
+    "peers top demo": "scheduler.cli.fleet",
+    "trust": "scheduler.cli.trust",
+    "info join start": "node.cli.main",
+    "calibrate enroll doctor": "node.cli.device",
+    "models": "node.cli.models",
+    "status pause resume drain reset": "node.cli.owner",
+    "invite pool gate": "gate.cli.main",
+    "db": "scheduler.cli.db",
+    "experiment": _experiment,
+}
+"""Where each command is, in the order of `--help`: the name of a module with an `app`, or what makes one."""
+
+
+class Program(TyperGroup):
+    """Imports only the module of the command that is called; a list of commands, or a hint at what was meant, needs all."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            self._load([names for names in COMMANDS if cmd_name in names.split()] or COMMANDS)
+        return super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._load(COMMANDS)
+        return super().list_commands(ctx)
+
+    def _load(self, places: Iterable[str]) -> None:
+        for place in map(COMMANDS.__getitem__, places):
+            app = importlib.import_module(place).app if isinstance(place, str) else place()
+            self.commands.update(typer.main.get_group(app).commands)
 
 
 app = typer.Typer(
     name="sark-node",
+    cls=Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "obj": scheduler.cli.completion.OFFERS,
-    },
+    context_settings={"help_option_names": ["-h", "--help"], "obj": completion.OFFERS},
     epilog="Start with [bold]sark-node demo[/bold].  Exit codes: 0 success, 1 tasks failed, 2 invalid input, 3 no device fits, "
     "4 unreachable, 5 not permitted, 6 local resource, 130 interrupted.",
 )
-for commands in (
-    scheduler.cli.submit,
-    scheduler.cli.campaigns,
-    scheduler.cli.adopt,
-    scheduler.cli.analysis,
-    scheduler.cli.fleet,
-    scheduler.cli.trust,
-    node.cli.main,
-    node.cli.device,
-    node.cli.models,
-    node.cli.owner,
-    gate.cli.main,
-    scheduler.cli.db,
-):
-    app.add_typer(commands.app)
-scheduler.cli.experiments.add_experiment(app)
-scheduler.cli.bench.add_bench(app, _this_device)
-web.cli.add_serve(app, _routers, _send_action, _install_server)
 
 
 def _version(show: bool) -> None:

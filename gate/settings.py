@@ -11,10 +11,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from protocol.values.requirement import parse_size
 from protocol.wire.base import AddressText
 from swarm.net.identity import peer_id_bytes
+from swarm.net.limits import ConnectionLimits
 from swarm.net.memory import MemoryLimits
 from swarm.net.reservations import RelayLimits
 from swarm.net.settings import RoleSettings, can_be_dialled
-from swarm.p2p.connection_gater import ConnectionLimits
 
 DEFAULT_PORT: Final = 4101
 LIMITS: Final = RelayLimits()

@@ -136,7 +136,9 @@ def plain(text: str | None) -> str:
 
 def pages() -> Iterator[Page]:
     """The program, then each of its commands in alphabetical order, its own below it. Hidden ones are left out."""
-    yield from _pages(typer.main.get_command(sark.app), (), "")
+    program: Any = typer.main.get_command(sark.app)
+    program.list_commands(typer.Context(program))  # imports all
+    yield from _pages(program, (), "")
 
 
 def _pages(command: Any, path: tuple[str, ...], panel: str) -> Iterator[Page]:

@@ -119,7 +119,7 @@ def explain(
     campaign, _, number = target.partition("/")
     with opened(ctx) as store:
         campaign_id = store.campaigns.resolve(campaign)
-        report = explain_campaign(ctx.obj, store, campaign_id, number, gates_of(ctx, gate))
+        report = explain_campaign(ctx.obj, store, campaign_id, number, lambda: gates_of(ctx, gate))
     if as_json:
         print_json(report)
         return

@@ -48,7 +48,7 @@ def peers(
 
     from protocol.values.requirement import Requirement, parse_clause
     from scheduler.output.fleet import device_info, observe_fleet
-    from scheduler.output.tables import peer_remarks, peers_table
+    from scheduler.output.peers import peer_remarks, peers_table
 
     requirement = Requirement(clauses=tuple(map(parse_clause, where or ())))
     gates = gates_of(ctx, gate, check=True)

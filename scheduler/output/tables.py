@@ -1,8 +1,7 @@
-"""Tables and closing lines of the commands: results, campaigns, devices."""
+"""Tables and closing lines of the commands: results, campaigns."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,20 +12,18 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from protocol.values.attempt import TaskState
-from protocol.values.requirement import show_size
 from protocol.values.trust import TrustKind
-from protocol.words import Reason, WorkerState, asks_for_it
+from protocol.words import Reason, asks_for_it
 from results.export.csv import csv_lines
 from results.export.raw import json_lines, write_lines
 from results.row.names import with_distinct_names
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
-from results.row.simulated import marked, shown_name
+from results.row.simulated import marked
 from results.row.strangers import strangers_line
 from results.row.verdict import RowVerdict
 from scheduler.core.failures import COPIED
-from scheduler.output.fleet import ObservedDevice
-from scheduler.output.terminal import name, number, print_lines, short, shrinking, table, wrapped
+from scheduler.output.terminal import name, number, print_lines, short, shrinking, table
 from scheduler.store.progress import ADOPTED
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary
@@ -34,7 +31,6 @@ from scheduler.store.store import Store
 from swarm.base.screen import print_json
 from swarm.base.text import count, safe_text
 from swarm.base.units import local_time, show_elapsed
-from swarm.net.network import path_words
 
 # -- campaigns -----------------------------------------------------------------------------------------------------------------
 
@@ -127,91 +123,6 @@ def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
         if rows and all(row.reason == reason for row in rows):
             return code
     return 1
-
-
-ROOMY: Final = 110
-"""Columns from which there is space for processor and peer id."""
-
-
-# -- devices -------------------------------------------------------------------------------------------------------------------
-
-
-def peers_table(devices: Sequence[ObservedDevice], width: int = 80) -> Table:
-    """A line for each device. In a narrow table the end of the worker's id stands for it, and states and units are wrapped."""
-    roomy = width >= ROOMY
-    # `direct, 53 ms` is not torn in two; a gate's address may be
-    direct = [path_words(item.path) for item in devices if item.path is not None and item.path.direct]
-    return table(
-        devices,
-        (wrapped("device"), lambda item: Text(shown_name(item.advert), "" if item.fit.fits else "dim")),
-        (name("peer", 9), lambda item: f"…{item.advert.peer[-8:]}"),
-        (name("id", 18), lambda item: safe_text(item.advert.device, 40)) if roomy else None,  # to be copied
-        (wrapped("trust"), device_trust) if any(item.trust is not None for item in devices) else None,
-        (wrapped("state"), device_state),
-        (wrapped("soc"), lambda item: safe_text(item.advert.soc, 28)) if roomy else None,
-        (name("cores", 5), lambda item: str(item.advert.cores or "")),
-        (name("ram", 8), lambda item: "" if item.advert.ram is None else show_size(item.advert.ram)),
-        (
-            wrapped("units"),
-            lambda item: ", ".join(safe_text(unit.unit) for unit in item.advert.units) or "none",
-        ),
-        (wrapped("path", max(map(len, direct), default=4)), device_path),
-        gap=2 if roomy else 1,
-    )
-
-
-def device_trust(device: ObservedDevice) -> Text:
-    """Why it is trusted, or what is missing."""
-    if device.trust is None:
-        return Text("")
-    if not device.trust.stranger:
-        return Text(safe_text(device.trust.text, 40))
-    return Text("serves you", "yellow") if device.serves else Text("stranger", "dim")
-
-
-def device_path(device: ObservedDevice) -> Text:
-    """By which path it answered; through a gate in yellow."""
-    direct = device.path is None or device.path.direct
-    return Text(path_words(device.path, device.advert.addresses), "" if direct else "yellow")
-
-
-def device_state(device: ObservedDevice) -> Text:
-    """Its state in words."""
-    if device.pong is None:
-        return Text("unreachable", "red")
-    state, why = device.pong.state, safe_text(device.pong.why, 60)
-    words = f"{state or 'up'} ({why})" if why else str(state or "up")
-    return Text(why if why and state is WorkerState.DRAINING else words, _STATE_STYLES.get(state, ""))
-
-
-_STATE_STYLES: Final[dict[WorkerState | None, str]] = {
-    WorkerState.FAULTY: "red",
-    WorkerState.DRAINING: "yellow",
-    WorkerState.BUSY: "cyan",
-}
-
-
-def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
-    """What stands below the table: every clause that a device does not meet, and which workers are one and the same device."""
-    lines = [
-        f"{shown_name(item.advert)} does not fit: {'; '.join(safe_text(str(clause)) for clause in item.fit.missing)}"
-        for item in devices
-        if not item.fit.fits
-    ]
-    lines += [
-        f"{shown_name(item.advert)} serves you, not trusted yet: sark-node trust {item.advert.peer}"
-        for item in devices
-        if item.serves
-    ]
-    if simulated := sum(bool(item.advert.simulated) for item in devices):
-        lines.append(f"{simulated} of {len(devices)} are simulations: these devices are not there")
-    lines += [item.clash for item in devices if item.clash]
-    shared = Counter(item.advert.device for item in devices if not item.clash)
-    return lines + [
-        f"{workers} workers share the device {safe_text(device, 40)}: spread: device measures it once"
-        for device, workers in shared.items()
-        if workers > 1
-    ]
 
 
 # -- results -----------------------------------------------------------------------------------------------------------------------------

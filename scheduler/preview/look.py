@@ -109,8 +109,11 @@ def run_history(home: Home, models: set[str]) -> list[tuple[Task, float]]:
     return history
 
 
-def explain_campaign(home: Home, store: Store, campaign: str, number: str, gates: Sequence[str]) -> WhyReport:
-    """Why the tasks of a campaign, or its task `number`, are in their states. Raises `CampaignError` for no such task. Blocking."""
+def explain_campaign(
+    home: Home, store: Store, campaign: str, number: str, gates: Callable[[], Sequence[str]]
+) -> WhyReport:
+    """Why the tasks of a campaign, or its task `number`, are in their states. `gates`: asked where devices are looked for. Raises
+    `CampaignError` for no such task. Blocking."""
     row = store.campaigns.get(campaign)
     if row is None:
         raise CampaignError(f"no campaign {campaign!r} on this home", hint="list them: sark-node campaigns")
@@ -133,7 +136,7 @@ def explain_campaign(home: Home, store: Store, campaign: str, number: str, gates
             visit, priority=row.priority, now=now, trust=trust_of_spec(row.spec), book=read_book(home, now)
         )
         try:
-            found = trio.run(look, gates, home, needs, lambda devices: ())
+            found = trio.run(look, gates(), home, needs, lambda devices: ())
         except* SarkError as group:
             unreachable = first_error(group).what
     attempts = [attempt for attempt in store.attempts.all(campaign) if attempt.task in ids]

@@ -27,7 +27,6 @@ from scheduler.store.settings import SchedulerSettings, StoreSettings
 from scheduler.store.tasks import TaskRepository, WorkerRepository
 from swarm.base.home import Home
 from swarm.base.settings import load_settings
-from swarm.net.identity import load_or_create
 
 
 class Store:
@@ -94,6 +93,8 @@ def store_location(home: Home, environment: Mapping[str, str] = os.environ) -> L
     url = store_settings(home, environment).store
     if url is None:
         return home.store
+    from swarm.net.identity import load_or_create
+
     return ServerLocation(server_url(url), f"sark_{load_or_create(home.key('scheduler')).peer_id}")
 
 

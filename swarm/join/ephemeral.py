@@ -22,7 +22,6 @@ from protocol.messages.gate import GATE
 from protocol.messages.work import ShowCredentials
 from protocol.words import ProtocolId, Right
 from swarm.index.index import Index
-from swarm.join.host import open_host
 from swarm.net.addresses import Address, Circuit, PeerId, parse_circuit
 from swarm.net.identity import Identity
 from swarm.net.links import Links
@@ -50,6 +49,8 @@ async def open_ephemeral_node(
             "no gate is known here",
             hint="start one with: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
         )
+    from swarm.join.host import open_host  # loads libp2p: most of the time that a command takes to start
+
     rng = random.Random()
     async with (
         open_host(identity or Identity.fresh(), bootstrap=gates, rng=rng) as network,

@@ -1,10 +1,11 @@
-"""Limits for each peer: streams it has open to us, and calls in a time."""
+"""Limits for each peer: streams it has open to us, and calls in a time; and the figures of those of connections."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from swarm.net.addresses import PeerId
@@ -26,6 +27,24 @@ that it proved, never for the gate.
 """
 
 _Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Of inbound connections; a network is an IPv4 /24 or an IPv6 /48."""
+
+    pending: int = 512
+    """Unauthenticated inbound connections."""
+    pending_per_ip: int = 128
+    per_network: int = 512
+    """Inbound connections of one network."""
+    burst: int = 256
+    """New ones of a network in a burst; `per_s` more each second."""
+    per_s: float = 20.0
+    strangers: int = 960
+    """Connections in all above which a stranger leaves for each newcomer; libp2p accepts at most 1,024."""
+    all: int = 2_048
+    """Inbound connections in all: as many as there are open files for."""
 
 
 class InboundLimits:

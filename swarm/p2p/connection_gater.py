@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from swarm.net.addresses import PeerId, network_of
-from swarm.net.limits import RateLimit, decrement
+from swarm.net.limits import ConnectionLimits, RateLimit, decrement
 from swarm.p2p.connection_value import ConnectionUse, ConnectionValue, least_useful
 from swarm.p2p.handshakes import WORKED_WEIGHT, EvictedKeys
 
@@ -30,24 +30,6 @@ LEAVING: Final = 16
 """Connections that one look at all of them marks as the next to leave."""
 LEAVING_S: Final = 1.0
 """How long that holds, for those not used since."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """A network is an IPv4 /24 or an IPv6 /48."""
-
-    pending: int = 512
-    """Unauthenticated inbound connections."""
-    pending_per_ip: int = 128
-    per_network: int = 512
-    """Inbound connections of one network."""
-    burst: int = 256
-    """New ones of a network in a burst; `per_s` more each second."""
-    per_s: float = 20.0
-    strangers: int = 960
-    """Connections in all above which a stranger leaves for each newcomer; libp2p accepts at most 1,024."""
-    all: int = 2_048
-    """Inbound connections in all: as many as there are open files for."""
 
 
 @dataclass(slots=True, eq=False)

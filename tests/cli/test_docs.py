@@ -69,7 +69,9 @@ def words_of(line: str) -> list[str] | None:
 
 @functools.cache
 def program() -> Any:
-    return typer.main.get_command(sark.app)
+    command: Any = typer.main.get_command(sark.app)
+    command.list_commands(typer.Context(command))  # imports all
+    return command
 
 
 def takes(words: list[str]) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+import typer
 
 import sark
 
@@ -23,6 +27,39 @@ def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
 
 def test_all_packages_are_ours() -> None:
     assert sark.foreign_packages() == {}
+
+
+def test_each_command_is_where_the_program_looks_for_it() -> None:
+    places = {
+        names: importlib.import_module(place).app if isinstance(place, str) else place()
+        for names, place in sark.COMMANDS.items()
+    }
+    assert {names: " ".join(typer.main.get_group(app).commands) for names, app in places.items()} == {
+        names: names for names in places
+    }
+
+
+HEAVY = ("libp2p", "httpx", "requests", "zeroconf", "numpy", "onnxruntime", "onnx", "fastapi", "hypercorn")
+OFFLINE = (*HEAVY, "multiaddr", "trio", "cryptography", "psutil")
+
+
+@pytest.mark.parametrize(
+    ("words", "unwanted"),
+    [
+        (["--version"], (*OFFLINE, "pydantic", "sqlalchemy", "structlog", "asyncio", "yaml")),
+        (["campaigns"], OFFLINE),
+        (["results"], OFFLINE),
+        (["explain"], HEAVY),
+    ],
+)
+def test_a_command_imports_what_it_needs(words: list[str], unwanted: tuple[str, ...], tmp_path: Path) -> None:
+    program = f"""import contextlib, sark
+with contextlib.suppress(SystemExit): sark.main({["--home", str(tmp_path), *words]!r})
+import sys; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert sorted(set(done.stdout.splitlines()[-1].split()) & set(unwanted)) == []
 
 
 def test_a_name_that_the_terminal_cannot_show_is_shown_in_part_and_ends_nothing() -> None:

@@ -418,4 +418,4 @@ def _explain(context: ApiContext, store: Store, campaign: str, n: int | None) ->
     require_campaign(store, campaign)
     if n is not None:
         require_task(store, campaign, n)
-    return explain_campaign(context.home, store, campaign, "" if n is None else str(n), context.gates())
+    return explain_campaign(context.home, store, campaign, "" if n is None else str(n), context.gates)

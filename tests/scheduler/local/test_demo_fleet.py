@@ -21,7 +21,7 @@ from results.row.row import Row, RowStatus
 from scheduler.campaign.load import load_campaign
 from scheduler.local.demo import KINDS, MODELS, members, script, write_campaign
 from scheduler.output.fleet import ObservedDevice, device_info
-from scheduler.output.tables import peer_remarks, peers_table
+from scheduler.output.peers import peer_remarks, peers_table
 from scheduler.planning.tasks import device_class
 from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity

@@ -12,7 +12,7 @@ from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from scheduler.output.fleet import FleetTrust, ObservedDevice, device_info
-from scheduler.output.tables import peer_remarks, peers_table
+from scheduler.output.peers import peer_remarks, peers_table
 from scheduler.preview.survey import visitor_token
 from scheduler.trust.book import TrustBook
 from swarm.memory.network import MemorySwarm

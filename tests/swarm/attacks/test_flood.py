@@ -24,10 +24,11 @@ from protocol.words import ProtocolId
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import network_of
 from swarm.net.identity import Identity, peer_id_bytes
+from swarm.net.limits import ConnectionLimits
 from swarm.net.links import Links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayLimits, RelayReservations
-from swarm.p2p.connection_gater import ConnectionGater, ConnectionLimits
+from swarm.p2p.connection_gater import ConnectionGater
 from swarm.p2p.yamux import BoundedYamux
 from swarm.reach.autonat import AutoNatServer
 from swarm.relay.wire import OWN_HOP, read_message, write_message

@@ -18,8 +18,9 @@ from swarm.base.process import for_others
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import parse_tcp
 from swarm.net.identity import Identity
+from swarm.net.limits import ConnectionLimits
 from swarm.net.network import Stream
-from swarm.p2p.connection_gater import MAX_RATED, ConnectionGater, ConnectionLimits, InboundConnection
+from swarm.p2p.connection_gater import MAX_RATED, ConnectionGater, InboundConnection
 
 HOME, OTHER = "192.0.2.7", "198.51.100.7"
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from swarm.p2p.connection_gater import ConnectionGater, ConnectionLimits, InboundConnection
+from swarm.net.limits import ConnectionLimits
+from swarm.p2p.connection_gater import ConnectionGater, InboundConnection
 from swarm.p2p.connection_value import NEW_S, ConnectionUse, ConnectionValue, least_useful
 
 NOW = 10_000.0

@@ -7,7 +7,8 @@ import trio
 import trio.testing
 
 from swarm.net.cost import Share
-from swarm.p2p.connection_gater import ConnectionGater, ConnectionLimits
+from swarm.net.limits import ConnectionLimits
+from swarm.p2p.connection_gater import ConnectionGater
 from swarm.p2p.connection_value import NEW_S
 from swarm.p2p.handshakes import (
     AWAY_S,
