@@ -408,8 +408,10 @@ class SchedulerConversation:
             if not self.is_current(entry, peer, result):
                 return self.answer_old(peer, result)
             if self._is_strange(entry, result.attempt, peer):
+                attempt, delegated = entry.at(peer), entry.task.scheduler != self.peer
+                anothers = delegated and attempt is not None and attempt.found
                 about = (entry.id, result.attempt, entry.replica_set, entry.task.unit)
-                account = self.witness.account(*about)
+                account = self.witness.account(*about, anothers=anothers)
             checked = await CheckRecord(peer, result, body, entry.task, self.bodies[entry.id], account)
             if account is not None:
                 checked, account = await self._repeat(entry, checked, account)

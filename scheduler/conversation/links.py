@@ -9,7 +9,7 @@ does not count: what the worker finished meanwhile waits there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -244,6 +244,8 @@ class WorkerLinks:
                 await Drop(peer)
                 sent = sent_at is not None
                 if not sent or now() >= deadline or isinstance(exc, RemoteProtocolError):
+                    if sent:
+                        self._set_adrift(link, (entry.task.campaign,), now())
                     commands = core.workers.mark_unreachable(peer, exc.what, now())
                     args = (command.task, command.attempt, exc.what, now())
                     self._carry_out(commands + core.reconciler.fail_commit(*args, sent=sent))
@@ -279,15 +281,25 @@ class WorkerLinks:
         return answer
 
     async def stop(self, command: CancelOn | ReleaseOn) -> None:
-        """Have runs stopped, or return tickets. If the link breaks, the core says it again once there is a new one."""
-        peer = command.peer
+        """Have runs stopped, or return tickets. Without an answer it is said again once there is a new link: by the core of what a task
+        still has there, else as a run in vain.
+        """
+        core, peer, now = self._core, command.peer, self._shell.now
         try:
-            leases = await requests.stop(await self.connect(peer), command)
+            answer = await requests.stop(await self.connect(peer), command)
         except (Unreachable, RemoteProtocolError) as exc:
             self._log.info("stop.unanswered", peer=peer, why=exc.what)
+            if isinstance(command, CancelOn):
+                live = {item.lease for item in core.held_on(peer)}
+                core.state.stops.add_in_vain(peer, (h for h in command.held if h.lease not in live), now())
             await Drop(peer)
             return
-        self._carry_out(self._core.failures.confirm_stop(peer, leases, self._shell.now()))
+        if isinstance(answer, Denied):  # asked for each campaign, it says who leads it now
+            self._log.info("stop.denied", peer=peer, why=str(answer.reason))
+            self._of(peer).unadopted = True
+            core.state.stops.disown(peer, (item.lease for item in command.held))
+            return
+        self._carry_out(core.failures.confirm_stop(peer, answer, now()))
 
     # -- keeping a link -----------------------------------------------------------------------------------------------------------------
 
@@ -372,10 +384,15 @@ class WorkerLinks:
         why = f"{core.state.device(peer)}: {what}: {link.trouble}"
         self._log.warning("worker.lost", peer=peer, why=why)
         link.heard_at, link.adopted = now, None
-        link.adrift, link.adrift_until = core.campaigns_on(peer), now + ADRIFT_S
+        self._set_adrift(link, core.campaigns_on(peer), now)
         # it needs a new quote: else it would get its tasks back unasked
         lost = core.failures.lose_all(peer, why, now, silent=silent, gone=gone)
         self._carry_out(core.workers.close_link(peer) + lost)
+
+    @staticmethod
+    def _set_adrift(link: WorkerLink, campaigns: Iterable[str], now: float) -> None:
+        """Of these its worker may run something in vain, of which it is to be told."""
+        link.adrift, link.adrift_until = tuple(dict.fromkeys((*link.adrift, *campaigns))), now + ADRIFT_S
 
     async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:
         """Reconcile with what the worker holds, campaign by campaign. False: the link broke on the way."""

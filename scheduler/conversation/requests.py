@@ -117,13 +117,15 @@ async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], fl
     raise RemoteProtocolError(f"{link.peer} does not come to an end of what it holds")
 
 
-async def stop(link: LinkHandle, command: CancelOn | ReleaseOn) -> tuple[str, ...]:
-    """Have runs stopped, or return tickets. Gives the leases under which nothing runs any more."""
+async def stop(link: LinkHandle, command: CancelOn | ReleaseOn) -> tuple[str, ...] | Denied:
+    """Have runs stopped, or return tickets. Gives the leases under which nothing runs any more; `Denied`: some are not ours to end."""
     stopped: list[str] = []
     for held in batched(command.held):
         reason = command.reason if isinstance(command, CancelOn) else None
         message = Release(held=held) if reason is None else Cancel(held=held, reason=reason)
-        answer: Stopped = await ask(link, message, Stopped, max_wait_s=STOP_S)
+        answer: Stopped | Denied = await ask(link, message, Stopped, Denied, max_wait_s=STOP_S)
+        if isinstance(answer, Denied):
+            return answer
         stopped += answer.leases
     return tuple(stopped)
 

@@ -81,12 +81,14 @@ class WitnessBook:
         run = self._run(task, attempt)
         run.result_at = now if run.result_at is None else run.result_at
 
-    def account(self, task: str, attempt: int, replica_set: str, unit: str) -> WitnessAccount:
-        """What was witnessed of an attempt whose result has arrived."""
+    def account(
+        self, task: str, attempt: int, replica_set: str, unit: str, *, anothers: bool = False
+    ) -> WitnessAccount:
+        """What was witnessed of an attempt whose result has arrived. `anothers`: another key may have begun and revealed it."""
         if unit.startswith(SERVED):
             return WitnessAccount(unwitnessed=NO_SERVERS)
         run = self._run(task, attempt)
-        if not run.begun_here:
+        if anothers or not run.begun_here:
             return WitnessAccount(unwitnessed=BEFORE)
         secrets = self._reveal(task, attempt, replica_set)
         chain = WitnessAccount(opening=secrets.opening.hex(), reveal=secrets.reveal.hex())

@@ -73,6 +73,8 @@ class Attempt:
     status: AttemptStatus = AttemptStatus.ASKED
     inherited: bool = False
     """Reported by its worker when the campaign was adopted: this scheduler never asked for it, so losing it costs no try."""
+    found: bool = False
+    """Its lease is known from what its worker holds, not from an answer: another scheduler may have asked for it under the same number."""
     stranger: bool = False
     """Its worker was a stranger when the attempt was inherited: it is not stopped for that, and its row says so."""
     position: int | None = None

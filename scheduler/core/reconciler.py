@@ -254,6 +254,7 @@ class Reconciler:
 
     def _carry_on(self, entry: TaskEntry, attempt: Attempt, lease: LiveLease, now: float) -> list[Command]:
         if attempt.lease is None:
+            attempt.found = True
             grant = RecordGrant(entry.id, attempt.number, lease.lease, lease.fence, lease.queued)
             return self.grant(attempt.worker, grant, now, observed=False)
         commands: list[Command] = []

@@ -1,7 +1,7 @@
 """Stops that are owed: a task ended while its run may go on, because the worker has not confirmed that it was stopped.
 
 The worker is asked again as soon as it is back, until it confirms. Without that its lease lapses, since nobody renews it, and the run is
-over `OWED_S` after the first stop at the latest.
+over `OWED_S` after the first stop at the latest. The same holds for runs in vain, for which no task waits; but of these nothing is stored.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ class OwedStops:
 
     def __init__(self) -> None:
         self._stops: dict[tuple[str, int], OwedStop] = {}
+        self._in_vain: dict[tuple[str, str], tuple[HeldLease, float]] = {}
+        """By worker and lease: what to name, and until when."""
 
     def __bool__(self) -> bool:
+        """Whether there are any of tasks that have ended: a scheduler waits for their confirmation before it exits."""
         return bool(self._stops)
 
     def add(self, stop: OwedStop, since: float, now: float) -> Unconfirmed:
@@ -50,28 +53,49 @@ class OwedStops:
         """As an earlier scheduler left them."""
         self._stops |= {(stop.task, stop.attempt): stop for stop in stops}
 
+    def add_in_vain(self, peer: str, held: Iterable[HeldLease], now: float) -> None:
+        """A worker did not confirm the stop of runs for which no task waits: an attempt that was given up, or one of two."""
+        owed = {item.lease for item in self._owed(peer)}
+        for item in held:
+            if item.lease not in owed:
+                self._in_vain.setdefault((peer, item.lease), (item, now + OWED_S))
+
+    def disown(self, peer: str, leases: Iterable[str]) -> None:
+        """The worker says that runs in vain are not ours to stop: another scheduler leads their campaign."""
+        for lease in leases:
+            self._in_vain.pop((peer, lease), None)
+
     def workers(self) -> tuple[str, ...]:
         """Those that owe a confirmation."""
         return tuple(dict.fromkeys(stop.worker for stop in self._stops.values()))
 
     def at(self, peer: str) -> tuple[HeldLease, ...]:
         """What this worker is to be asked again."""
+        return self._owed(peer) + self._of_no_task(peer)
+
+    def _owed(self, peer: str) -> tuple[HeldLease, ...]:
         return tuple(
             stop.held for stop in self._stops.values() if stop.worker == peer and stop.held is not None
         )
 
+    def _of_no_task(self, peer: str) -> tuple[HeldLease, ...]:
+        return tuple(held for (worker, _), (held, _) in self._in_vain.items() if worker == peer)
+
     def tell(self, peer: str) -> list[CancelOn]:
         """Tell it again."""
-        return [CancelOn(peer, held, Reason.CANCELLED)] if (held := self.at(peer)) else []
+        kinds = ((self._owed(peer), Reason.CANCELLED), (self._of_no_task(peer), Reason.FENCED))
+        return [CancelOn(peer, held, reason) for held, reason in kinds if held]
 
     def confirm(self, peer: str, leases: Iterable[str]) -> list[Command]:
         """The worker says that nothing runs under these leases."""
         gone = set(leases)
+        self.disown(peer, gone)
         stops = (stop for stop in self._stops.values() if stop.worker == peer and stop.held is not None)
         return self._end([stop for stop in stops if stop.held and stop.held.lease in gone], confirmed=True)
 
     def lapse(self, now: float) -> list[Command]:
         """End those whose runs are over by now, whatever their workers do."""
+        self._in_vain = {run: known for run, known in self._in_vain.items() if now < known[1]}
         return self._end([stop for stop in self._stops.values() if now >= stop.until], confirmed=False)
 
     def _end(self, stops: Iterable[OwedStop], *, confirmed: bool) -> list[Command]:

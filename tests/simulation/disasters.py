@@ -24,8 +24,6 @@ CLOCKS_OFF_S: Final = (-HOUR_S, HOUR_S, 2 * 24 * HOUR_S, 400 * 24 * HOUR_S, -BEG
 class Disasters(Faults):
     """Part of `model.World`."""
 
-    copied: set[str]
-    """Campaigns that more than one home had from its beginning on."""
     gates_down: int
 
     def plan_disasters(self) -> None:
@@ -110,7 +108,6 @@ class Disasters(Faults):
         copy.store.tell_all()
         old.has_copy = copy.has_copy = True
         self.schedulers.append(copy)
-        self.copied |= set(copy.store.campaigns)
         match rng.choice(("lives", "stands", "dead")):
             case "stands":
                 self._pause(old, rng.choice((5.0, 20.0, 40.0)))
@@ -122,8 +119,6 @@ class Disasters(Faults):
         copy.start()
 
     def leader(self, campaign: str) -> SimScheduler:
-        """Who has the campaign in the end: of the copies of a home the one that leads it."""
-        if campaign not in self.copied:
-            return self.home[campaign]
+        """Who has the campaign in the end: of those that adopted it, and of the copies of a home, the one with the highest epoch."""
         having = [one for one in self.schedulers if campaign in one.store.campaigns]
-        return max(having, key=lambda one: one.store.campaigns[campaign].epoch)
+        return max(having, key=lambda one: (one.store.campaigns[campaign].epoch, one is self.home[campaign]))

@@ -124,7 +124,6 @@ class World(Disasters):
     """Tasks whose model fails wherever it runs."""
     gone: list[SimWorker] = field(default_factory=list)
     """Those that never come back."""
-    copied: set[str] = field(default_factory=set)
     gates_down: int = 0
     coming: int = 0
     """Campaigns, all together."""

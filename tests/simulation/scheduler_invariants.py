@@ -270,6 +270,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
     """
     by_key: dict[tuple[str, str], Event] = {}
     stopped: set[tuple[str, str]] = set()
+    cancelled: set[str] = set()
     trouble: dict[str, float] = {}
     for event in history.of(
         Kind.TROUBLE,
@@ -289,8 +290,12 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
             case Kind.STOP_ORDERED:
                 stopped.add((event.worker, event.lease))
                 by_key = {key: outcome for key, outcome in by_key.items() if outcome.lease != event.lease}
+            case Kind.CANCEL_ASKED:
+                cancelled.add(event.task)
             case Kind.FOUND if event.word == "running" and (event.worker, event.lease) in stopped:
                 pass  # it looked before
+            case Kind.FOUND if event.task in cancelled and (event.worker, event.lease) in stopped:
+                pass  # the former leader may take its result before the adoption, which leaves none
             case Kind.FOUND if event.word != "queued":
                 by_key = {key: outcome for key, outcome in by_key.items() if key[1] != event.task}
                 by_key[name] = event

@@ -147,12 +147,19 @@ def test_what_must_never_happen_is_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lease", "state", "excused"), [("l1", "running", True), ("l2", "running", False), ("l1", "over", False)]
+    ("lease", "state", "asked", "excused"),
+    [
+        ("l1", "running", False, True),
+        ("l2", "running", True, False),
+        ("l1", "over", False, False),
+        ("l1", "over", True, True),
+    ],
 )
-def test_who_adopts_may_begin_anew_what_was_stopped_after_it_looked_and_nothing_else(
-    lease: str, state: str, excused: bool
+def test_who_adopts_may_begin_anew_what_was_stopped_after_it_looked_or_cancelled_and_nothing_else(
+    lease: str, state: str, asked: bool, excused: bool
 ) -> None:
     history = good()
+    history.events += [Event(1.1, K.CANCEL_ASKED, task="c/1")] if asked else []
     history.events += [
         Event(1.2, K.STOP_ORDERED, worker="w", lease=lease, word="cancelled"),
         Event(1.3, K.FOUND, **TASK | {"who": "new", "fence": None}, lease="l1", word=state),

@@ -70,6 +70,15 @@ def test_what_an_earlier_life_began_is_not_witnessed() -> None:
     assert (account.unwitnessed, account.notes, account.result_s) == (BEFORE, (), None)
 
 
+def test_what_another_key_may_have_begun_is_not_witnessed() -> None:
+    witness = book()
+    witness.commit("c-1/1", 1)
+    witness.reveal("c-1/1", 1, "", 100.0)
+    witness.result_arrived("c-1/1", 1, 102.0)
+    assert witness.account("c-1/1", 1, "", UNIT, anothers=True).unwitnessed == BEFORE
+    assert witness.account("c-1/1", 1, "", UNIT).reveal
+
+
 def test_a_server_cannot_be_witnessed() -> None:
     assert book().account("c-1/1", 1, "", "API (OpenAI)").unwitnessed == NO_SERVERS
 

@@ -595,6 +595,17 @@ def test_every_message_about_a_lease_has_the_epoch_of_its_campaign() -> None:
     assert [(each.lease, each.epoch) for stop in stops for each in stop.held] == [("l9", 7), (held.lease, 7)]
 
 
+def test_a_lease_that_is_known_from_its_worker_alone_may_be_another_schedulers() -> None:
+    story = Story(tasks=2)
+    first, second = story.commits
+    story.begin(first)
+    found = LiveLease(task=second.task, attempt=1, lease="l9", fence=Fence(incarnation=1, number=9))
+    args = (second.peer, "c-one", 1, [found], story.now)
+    story.tell(story.core.reconciler.reconcile(*args, expected=frozenset()))
+    at = [story.core.state.tasks[commit.task].at(commit.peer) for commit in (first, second)]
+    assert [attempt.found for attempt in at if attempt is not None] == [False, True]
+
+
 def test_a_stop_of_overtime_is_repeated_when_the_link_is_back() -> None:
     story = Story()
     story.begin(story.commits[0])

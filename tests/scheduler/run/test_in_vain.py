@@ -1,0 +1,102 @@
+"""Runs that no task waits for: their worker is told so until it has heard it; and a cancel of what another scheduler leads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from trio.testing import MockClock
+
+from protocol.messages.work import AdoptRequest, Cancel, Commit, Denied
+from protocol.values.attempt import TaskState
+from protocol.wire.base import Message
+from protocol.words import Reason
+from scheduler.run.epochs import LEAP, make_proof
+from scheduler.store.store import Store
+from swarm.net.link import Link
+from tests.scheduler.conftest import SCHEDULER, FakeWorker
+
+World = Any
+"""`World` of conftest.py."""
+TASK = "c-one/1"
+
+
+class Late(FakeWorker):
+    """Stands still before it takes a task."""
+
+    awake: trio.Event | None = None
+
+    async def answer(self, link: Link, message: Message) -> Message | None:
+        if isinstance(message, Commit) and self.awake is not None:
+            with trio.CancelScope(shield=True):
+                await self.awake.wait()
+        return await super().answer(link, message)
+
+
+class Adopted(FakeWorker):
+    """Says that another scheduler leads the campaign: of a cancel, and with the proof when it is asked what it holds."""
+
+    async def answer(self, link: Link, message: Message) -> Message | None:
+        if isinstance(message, Cancel):
+            return Denied(reason=Reason.STALE_EPOCH, detail="adopted")
+        if isinstance(message, AdoptRequest):
+            proof = make_proof(SCHEDULER.peer_id, "c-one", 2 * LEAP, SCHEDULER.sign)
+            return Denied(reason=Reason.STALE_EPOCH, detail="adopted", proof=proof)
+        return await super().answer(link, message)
+
+
+def add(world: World, worker: FakeWorker) -> None:
+    worker.nursery = world.nursery
+    world.index.workers.append(worker)
+
+
+async def test_a_worker_that_took_a_task_when_it_was_given_up_is_told_to_stop_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    late = Late(world.swarm, "late", seconds=2000.0)
+    late.awake = trio.Event()
+    add(world, late)
+    world.submit(1, attempts=5)
+    async with world.scheduler():
+        await world.until(lambda: world.task().worker == late.peer)
+        good = world.worker("good", seconds=2000.0)
+        await world.until(lambda: world.task().worker == good.peer, seconds=90)
+        late.awake.set()
+        await world.until(lambda: late.cancelled == [TASK], seconds=60)
+        assert world.task().state is TaskState.RUNNING, "it goes on at the other"
+
+
+async def test_a_stop_of_a_run_in_vain_that_is_not_answered_is_told_again(
+    world: World, autojump_clock: MockClock
+) -> None:
+    lost = world.worker("lost", seconds=2000.0)
+    world.submit(1, attempts=5)
+    async with world.scheduler():
+        await world.until(lambda: TaskState.RUNNING in world.states())
+        good = world.worker("good", seconds=2000.0)
+        world.swarm.partition([lost.peer], [SCHEDULER.peer_id])
+        await world.until(lambda: world.task().worker == good.peer, seconds=60)
+        lost.mute = (Cancel,)
+        world.swarm.heal()
+        await trio.sleep(60)
+        assert lost.cancelled == []
+        lost.mute = ()
+        await world.until(lambda: lost.cancelled == [TASK], seconds=60)
+
+
+async def test_a_cancel_that_is_denied_shows_that_another_scheduler_leads_the_campaign(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = Adopted(world.swarm, "a", seconds=2000.0)
+    add(world, worker)
+    world.submit(1)
+    async with world.scheduler():
+        await world.until(lambda: TaskState.RUNNING in world.states())
+        assert worker.link is not None
+        link = worker.link
+        with Store(world.store_path) as other:
+            other.campaigns.request_cancel("c-one")
+        await world.until(lambda: not world.store.campaigns.unfinished(), seconds=10)
+        assert worker.link is link, "the link, which others use too, is not broken for that"
+    assert world.task().reason is Reason.ADOPTED
+    assert not worker.cancelled
