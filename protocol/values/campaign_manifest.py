@@ -9,7 +9,7 @@ Two layers, so that a worker knows whose manifest it keeps without unpacking: th
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -26,6 +26,7 @@ MAX_UNPACKED: Final = 32 * 1024 * 1024
 MAX_MANIFEST_TASKS: Final = 10_000
 _MAX_MODELS: Final = MAX_MANIFEST_TASKS
 _MAX_ELEMENTS: Final = 8 * (MAX_MANIFEST_TASKS + _MAX_MODELS)
+_MAX_SPEC: Final = 2 * 1024 * 1024
 _COVER_BYTES: Final = 1024
 """What is around the body takes less."""
 _CONTEXT: Final = b"sark campaign 1\n"
@@ -53,7 +54,7 @@ class CampaignManifest(Message):
     name: Line
     owner: PeerName
     """Whose campaign it is: the scheduler that its tasks name."""
-    spec: Annotated[str, Field(max_length=2 * 1024 * 1024)]
+    spec: Annotated[str, Field(max_length=_MAX_SPEC)]
     """The campaign as JSON."""
     attempts: Annotated[int, Field(ge=1, le=1000)]
     backoff_s: Seconds
@@ -95,15 +96,20 @@ class OpenedManifest:
 
 def make_manifest(manifest: CampaignManifest, sign: Callable[[bytes], bytes]) -> bytes | None:
     """The bytes to be kept and served, signed by the owner's `sign`; None when the campaign is too large for a manifest."""
-    plain = pack(manifest.to_wire())
-    if len(plain) > MAX_UNPACKED:
-        return None
-    body = zlib.compress(plain, 6)
-    if len(body) > MAX_MANIFEST - _COVER_BYTES:
+    body = _body(manifest)
+    if body is None:
         return None
     signature = sign(_message(manifest.campaign, body))
     cover = ManifestCover(campaign=manifest.campaign, owner=manifest.owner, body=body, signature=signature)
     return pack(cover.to_wire())
+
+
+def fits_manifest(spec: str, tasks: Sequence[bytes]) -> bool:
+    """Whether a campaign with these tasks (canonical bytes) is small enough for a manifest."""
+    tried = CampaignManifest.model_construct(
+        campaign="c", name="", owner="", spec=spec, attempts=1, backoff_s=0.0, wait_s=0.0, tasks=tuple(tasks)
+    )
+    return len(tasks) <= MAX_MANIFEST_TASKS and len(spec) <= _MAX_SPEC and _body(tried) is not None
 
 
 def read_cover(data: bytes) -> ManifestCover:
@@ -127,6 +133,12 @@ def open_manifest(cover: ManifestCover) -> OpenedManifest:
     if len({task.task for task in tasks}) != len(tasks):
         raise RemoteProtocolError("bad manifest: a task is in it twice")
     return OpenedManifest(manifest, tasks)
+
+
+def _body(manifest: CampaignManifest) -> bytes | None:
+    plain = pack(manifest.to_wire())
+    body = zlib.compress(plain, 6) if len(plain) <= MAX_UNPACKED else None
+    return body if body is not None and len(body) <= MAX_MANIFEST - _COVER_BYTES else None
 
 
 def _message(campaign: str, body: bytes) -> bytes:

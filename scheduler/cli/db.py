@@ -14,7 +14,7 @@ from scheduler.output.terminal import print_lines
 from swarm.base.home import Home
 from swarm.base.screen import print_json
 from swarm.base.text import count, safe_text
-from swarm.base.units import YEAR_S
+from swarm.base.units import YEAR_S, parse_age, show_duration
 
 db = typer.Typer(no_args_is_help=True, help="Manage the store of campaigns and results.")
 
@@ -24,10 +24,14 @@ BackupFile = Annotated[Path, typer.Argument(help="The backup or export file.", d
 @db.command()
 def info(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show the store's location, engine, size and contents."""
+    from scheduler.store.retention import clock_ahead_s
     from scheduler.store.store import store_settings
 
+    home: Home = ctx.obj
     with opened(ctx) as store:
-        facts: dict[str, Any] = {**store.describe(), "keep": store_settings(ctx.obj).keep}
+        keep = store_settings(home).keep
+        ahead_s = clock_ahead_s(home.folder("scheduler"), parse_age(keep), time.time()) if keep else 0.0
+        facts: dict[str, Any] = {**store.describe(), "keep": keep, "clock_ahead_s": round(ahead_s)}
     if as_json:
         print_json(facts)
         return
@@ -49,6 +53,11 @@ def info(ctx: typer.Context, as_json: AsJson = False) -> None:
             f"kept       {stored}",
         ]
     )
+    if ahead_s:
+        print(
+            f"warning    the clock is {show_duration(ahead_s)} ahead of the latest time that this home has seen: little is deleted until "
+            "sark-node db prune --clock-is-right"
+        )
     if facts.get("flushes") is False:
         print("warning    fsync is off on the server: a power failure may lose data")
 

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, Final
 
 from protocol.values.advert import Advert
+from protocol.values.campaign_manifest import fits_manifest
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.values.task import Task, task_body
@@ -89,6 +90,8 @@ class LivePlan(JsonModel):
     models: dict[str, str]
     """Hash of each model."""
     tasks: int
+    adoptable: bool = True
+    """Small enough for another machine to adopt it."""
     cells: tuple[PlanCell, ...]
     covered: int
     """Cells."""
@@ -126,9 +129,14 @@ def make_plan(
     planned = tuple(planner.cell(cell, tasks) for cell, tasks in cells)
     content = _digest(campaign.model_dump(mode="json"))
     hashes = {name: model.sha256 for name, (_, model) in models.items()}
-    bodies = [hashlib.sha256(task_body(task)).hexdigest() for _, tasks in cells for task in tasks]
+    bodies = [task_body(task) for _, tasks in cells for task in tasks]
     serving = [sorted(cell.serve) if visit.complete else cell.covered for cell in planned]
-    substance = [content, sorted(hashes.items()), bodies, serving]
+    substance = [
+        content,
+        sorted(hashes.items()),
+        [hashlib.sha256(body).hexdigest() for body in bodies],
+        serving,
+    ]
     fit = {device for cell in planned for device in cell.fit}
     shown = [advert for advert in visit.adverts if advert.device in fit]
     known = {advert.peer: advert.name for advert in shown} | {
@@ -142,6 +150,7 @@ def make_plan(
         content=content,
         models=hashes,
         tasks=len(bodies),
+        adoptable=fits_manifest(campaign.spec(), bodies),
         cells=planned,
         covered=sum(cell.covered for cell in planned),
         devices={a.device: labels[a.peer] for a in shown},

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError
-from protocol.values.campaign_manifest import MAX_MANIFEST_TASKS
+from protocol.values.campaign_manifest import MAX_MANIFEST, MAX_MANIFEST_TASKS
 from protocol.values.requirement import show_size
 from scheduler.output.tables import safe_columns
 from scheduler.output.terminal import name, number, short, shrinking, table
@@ -81,8 +81,9 @@ def plan_lines(plan: LivePlan) -> list[str]:
         lines.append("There are more devices than can be looked up: this holds for those that were.")
     if len(runs) > MAX_RUNS:
         lines.append(f"and {len(runs) - MAX_RUNS} more would give way")
-    if plan.tasks > MAX_MANIFEST_TASKS:
-        lines.append(f"No other machine can adopt it: it has more than {MAX_MANIFEST_TASKS:,} tasks.")
+    if not plan.adoptable:
+        most = f"{MAX_MANIFEST_TASKS:,} tasks, {MAX_MANIFEST >> 20} MiB when packed"
+        lines.append(f"No other machine can adopt it: it is too large for that (at most {most}).")
     elif plan.tasks:
         lines.append(
             "Another machine can adopt it once a device has taken a task; until then only this one has it."

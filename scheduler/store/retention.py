@@ -108,16 +108,20 @@ class Retention:
             return deleted
 
 
+def clock_ahead_s(folder: Path, keep_s: float, wall: float) -> float:
+    """How far ahead of the latest time that this home has seen the clock is, where nothing is deleted for that; 0: it is believed."""
+    known = read_observed(folder / FILE)
+    return 0.0 if known is None else known.jump_s(wall, 0.0, keep_s)
+
+
 def believe_clock(folder: Path, keep_s: float, wall: float, *, confirmed: bool) -> None:
     """Before a user deletes by the clock. Raises `CampaignError` where that is far ahead and not `confirmed`."""
     known = read_observed(folder / FILE)
-    if known is None:
-        return
-    if confirmed:
+    if known is not None and confirmed:
         write_observed(folder / FILE, replace(known, time=wall))
-    elif jump_s := known.jump_s(wall, 0.0, keep_s):
+    elif ahead_s := clock_ahead_s(folder, keep_s, wall):
         raise CampaignError(
-            f"this machine's clock says {local_day(wall)}, {show_duration(jump_s)} after the latest time that this home has seen",
+            f"this machine's clock says {local_day(wall)}, {show_duration(ahead_s)} after the latest time that this home has seen",
             hint="check it with: date\nif it is right: sark-node db prune --clock-is-right",
         )
 

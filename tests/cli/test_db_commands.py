@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.store.retention import FILE, ObservedTime, write_observed
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import open_store
 from swarm.base.home import Home
+from swarm.base.units import DAY_S
 from tests.cli.conftest import Typed
 from tests.scheduler.core_parts import SCHEDULER, a_task
 
@@ -46,6 +48,19 @@ def test_info_and_migrate_say_where_the_store_is_and_what_is_in_it(typed: Typed)
     assert "1, 1 open" in output.out
     as_json = json.loads(typed("db", "info", "--json").out)
     assert (as_json["rows"]["campaigns"], as_json["open_campaigns"], as_json["keep"]) == (1, 1, None)
+
+
+def test_info_says_that_a_clock_far_ahead_is_not_believed(typed: Typed) -> None:
+    on(typed, 'keep = "100 d"')
+    seen = Home.at(typed.home).folder("scheduler") / FILE
+    write_observed(seen, ObservedTime(time.time() - 20 * DAY_S))
+    assert "the clock is" not in typed("db", "info").out
+    write_observed(seen, ObservedTime(time.time() - 30 * DAY_S))
+    output = typed("db", "info").out
+    assert "the clock is 30 d" in output
+    assert "ahead of the latest time that this home has seen" in output
+    assert "sark-node db prune --clock-is-right" in output
+    assert json.loads(typed("db", "info", "--json").out)["clock_ahead_s"] >= 30 * DAY_S
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import zlib
 from typing import Any
 
@@ -14,6 +15,7 @@ from protocol.values.campaign_manifest import (
     CampaignManifest,
     ManifestCover,
     ManifestModel,
+    fits_manifest,
     make_manifest,
     open_manifest,
     read_cover,
@@ -138,3 +140,12 @@ def test_a_campaign_that_is_too_large_has_no_manifest() -> None:
 def test_a_campaign_whose_name_could_be_a_path_is_refused() -> None:
     with pytest.raises(ValueError, match="pattern"):
         manifest(campaign="../evil")
+
+
+def test_what_fits_a_manifest_is_known_before_one_is_made() -> None:
+    task = secrets.token_bytes(900)  # not to be compressed
+    assert fits_manifest("{}", [task] * 10_000), "alike tasks are packed well"
+    assert not fits_manifest("{}", [task] * 10_001)
+    assert fits_manifest("{}", [secrets.token_bytes(900) for _ in range(4_000)])
+    assert not fits_manifest("{}", [secrets.token_bytes(900) for _ in range(5_000)])
+    assert not fits_manifest(" " * (2 * 1024 * 1024 + 1), [task])

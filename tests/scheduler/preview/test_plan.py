@@ -146,6 +146,17 @@ def test_a_time_that_nobody_knows_is_not_made_up() -> None:
     assert (busy.cells[0].start_s, busy.total_s) == (None, None), "nor is a wait that it does not tell"
 
 
+def test_a_campaign_too_large_for_a_manifest_says_that_no_other_machine_can_adopt_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = planned([device("one")])
+    assert "Another machine can adopt it once" in "\n".join(plan_lines(small))
+    monkeypatch.setattr("protocol.values.campaign_manifest.MAX_MANIFEST", 1100)
+    large = planned([device("one")])
+    assert "No other machine can adopt it: it is too large" in "\n".join(plan_lines(large))
+    assert large.plan == small.plan, "a plan that was kept still counts"
+
+
 def test_a_model_that_is_there_is_not_fetched_and_one_fetch_serves_all_tasks_of_a_device() -> None:
     warm = planned([device("one")], shape=ShapeQuote(fits=True, warm=True))
     assert warm.fetch == 0
