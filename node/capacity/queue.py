@@ -117,15 +117,16 @@ def admit_ticket(
     """(why the queue has no space for its ticket, empty: it has; the ticket that has to go for it).
 
     Where all `limit` tickets are taken the lowest goes, of those the youngest, if the new one is higher. The owner's are higher than
-    all others. One principal has at most `each`.
+    all others. One principal has at most `each`. A ticket that was offered a slot counts: it may come back to the queue.
     """
-    tickets = [one for one in allocations if one.state is LeaseState.QUEUED]
+    tickets = [one for one in allocations if one.state in (LeaseState.QUEUED, LeaseState.OFFERED)]
     own = sum(1 for ticket in tickets if ticket.request.principal == request.principal)
     if own >= each:
         return f"you have {own} tickets in the queue, the most that one scheduler may have", None
     if len(tickets) < limit:
         return "", None
-    lowest = min(tickets, key=lambda one: (_height(one.request), -one.fence.number), default=None)
+    queued = (ticket for ticket in tickets if ticket.state is LeaseState.QUEUED)
+    lowest = min(queued, key=lambda one: (_height(one.request), -one.fence.number), default=None)
     if lowest is not None and _height(request) > _height(lowest.request):
         return "", lowest
     return f"the queue is full: {len(tickets)} tickets", None

@@ -274,6 +274,19 @@ def test_the_queue_is_bounded_for_all_and_for_each() -> None:
     assert "3 tickets" in full.detail
 
 
+def test_a_ticket_that_comes_back_from_an_offer_finds_its_place_in_the_queue() -> None:
+    ledger = linked(max_queue=2)
+    first = held(ledger.commit(want(1, CAT), 0.0))
+    offered = held(ledger.commit(want(2, ANN, queue=True), 0.0))
+    ledger.commit(want(3, BOB, queue=True), 0.0)
+    ledger.finish(first.lease, 1.0)
+    assert ledger.queue == 1
+    assert isinstance(ledger.commit(want(4, CAT, queue=True), 1.0), Denied), "the offered one may come back"
+    ledger.link_down(ANN, 2.0)
+    ledger.defer(offered.lease, 2.0)
+    assert ledger.queue <= 2
+
+
 def test_a_worker_whose_runs_crash_on_three_models_is_suspect_and_faulty_while_a_check_fails() -> None:
     ledger = linked()
     condition = ledger.condition
