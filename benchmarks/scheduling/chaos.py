@@ -1,6 +1,10 @@
 """Short tasks on real workers while processes are killed and links are cut: does everything end, once, and how soon does it go on?
 
     python benchmarks/scheduling/chaos.py [--seed 1] [--tasks 300] [--workers 5] [--every 3] [--within 900] [--only "worker killed"]
+    python benchmarks/scheduling/chaos.py --kills 200 [--seed 1] [--series worker scheduler child gate server "two homes" "64 slots"]
+
+The first is one storm of all kinds. The second kills with -9 alone, in series of one kind or a few, each in a swarm of its own, and prints
+a table in Markdown: tasks lost, results recorded twice, runs for nothing, time to come back.
 
 Real processes on loopback: a gate, workers, the scheduler process that `submit` started and that `submit` or `watch` starts again. Every
 few seconds one of them (or a run's own process, or a zygote) is killed with -9 or frozen with SIGSTOP for 1 to 20 s, or the link to a
@@ -8,9 +12,9 @@ worker is reset, silenced or refused by a relay before its port. A supervisor st
 and when, follows from the seed. The tasks are of the simulated unit and sleep for `--task` seconds; where this is root on Linux each
 worker is a device of its own, else they measure one at a time.
 
-  recovery  from the strike until each task that had a place there (not a ticket) has its result, or runs under a new attempt: so with the
-            time until a place is free elsewhere, where all are busy; of a killed scheduler: until its successor has its first grant or
-            result
+  recovery  from the strike until each task that ran there has its result, or runs under a new attempt: so with the time until a place is
+            free elsewhere, where all are busy, and after a model's own process died with the backoff of a failed try; of a killed
+            scheduler: until its successor has its first grant or result; of a gate and a server: from their start until they listen
   again     the same, of tasks that were struck again before: at the scheduler, or at the worker they were at or had gone to. The faults
             come so often that this is common; it says how long several of them take in a row, and nothing of the kind it stands beside
   wasted    runs that workers began, less records that the scheduler kept
@@ -26,11 +30,11 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.real.aftermath import Figures, figures, history, percentiles, wait_until_quiet
+from tests.real.aftermath import Figures, percentiles
 from tests.real.apart import can_be_apart
-from tests.real.chaos import HOME, Kind, Plan, Storm
-from tests.real.lab import Lab, marked, until
-from tests.simulation.invariants import check
+from tests.real.lab import Lab
+from tests.real.series import HEADS, SERIES, kills_of, run_series, storm_over
+from tests.real.strikes import Kind, Plan
 
 
 def show(found: Figures, lost: int) -> None:
@@ -58,53 +62,58 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=5)
     parser.add_argument("--every", type=float, default=3.0, help="seconds between two faults, on average")
     parser.add_argument(
-        "--only", nargs="+", type=Kind, default=tuple(Kind), help="strike in these ways alone"
+        "--only", nargs="+", type=Kind, default=Plan(0).kinds, help="strike in these ways alone"
     )
     parser.add_argument("--within", type=float, default=900.0)
     parser.add_argument("--keep", type=Path, help="leave logs and stores there")
+    parser.add_argument("--kills", type=int, help="the series instead, with so many kills in all")
+    parser.add_argument("--series", nargs="+", choices=[one.name for one in SERIES], help="these alone")
+    parser.add_argument(
+        "--slow", type=float, default=3.0, help="so many times as long as is promised may pass, in a series"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        breaches = storm_over(folder, arguments)
+        run = one_storm if arguments.kills is None else all_series
+        breaches = run(folder, arguments)
     for breach in breaches:
         print(f"BREACH {breach}")
     if breaches:
-        print(f"repeat with: python benchmarks/scheduling/chaos.py --seed {arguments.seed}")
+        print(f"repeat with: python benchmarks/scheduling/chaos.py {' '.join(sys.argv[1:])}")
         sys.exit(1)
     print("every task has its one result; nothing is left over")
 
 
-def storm_over(folder: Path, arguments: argparse.Namespace) -> list[str]:
+def all_series(folder: Path, arguments: argparse.Namespace) -> list[str]:
+    """Run them and print a table; gives what should not have been."""
+    chosen = [one for one in SERIES if arguments.series is None or one.name in arguments.series]
+    rows, breaches = list(HEADS), []
+    for series, kills in kills_of(chosen, arguments.kills).items():
+        toll = run_series(
+            series, kills, arguments.seed, folder, every_s=arguments.every, slow=arguments.slow,
+            say=lambda line: print(line, flush=True),
+        )  # fmt: skip
+        print("\n".join(toll.rows(series.name)), flush=True)
+        rows += toll.rows(series.name)
+        breaches += toll.breaches
+    print("\n".join(("", *rows)))
+    return breaches
+
+
+def one_storm(folder: Path, arguments: argparse.Namespace) -> list[str]:
     """Run it and print its figures; gives what should not have been."""
     plan = Plan(
         arguments.seed, tasks=arguments.tasks, task_s=arguments.task, every_s=arguments.every,
         within_s=arguments.within, kinds=arguments.only,
     )  # fmt: skip
     names = [f"worker-{number}" for number in range(1, arguments.workers + 1)]
-    lab = Lab(folder, (HOME,), workers=names, apart=can_be_apart())
+    lab = Lab(folder, ("ada",), workers=names, apart=can_be_apart())
     print(
         f"seed {plan.seed}; devices of their own: {'yes' if lab.apart else 'no, they measure one at a time'}"
     )
-    storm = Storm(lab, plan)
-    try:
-        with storm.swarm():
-            storm.run(folder)
-            storm.breaches += wait_until_quiet(storm)
-            past = history(storm)
-            result = figures(storm)
-    finally:
-        lab.close()
-    breaches = storm.breaches + [str(breach) for breach in check(past)]
-    ended = Counter((past.final or {}).values())
-    if set(ended) != {"succeeded"}:
-        breaches.append(f"not every task has a result: {dict(ended)}")
-    try:
-        until(lambda: not marked(lab.mark), "nothing is left", within=5)
-    except AssertionError:
-        breaches.append(f"processes are left: {marked(lab.mark)}")
-    lost = sum(breach.startswith("acknowledged_is_durable") for breach in breaches)
-    show(result, lost)
+    result, breaches, _ = storm_over(lab, plan, folder, print)
+    show(result, sum(breach.startswith("acknowledged_is_durable") for breach in breaches))
     return breaches
 
 

@@ -249,16 +249,18 @@ def schedule(
     ] = False,
 ) -> None:
     """Run this home's scheduler process until no campaign is open. `submit` and `watch` start it by themselves."""
+    from swarm.base.process import own_command
+
+    folder, command = ctx.obj.folder("scheduler"), [*own_command(), *sys.argv[1:]]
     if supervised:
         from scheduler.submit.supervisor import main
-        from swarm.base.process import own_command
 
-        command = [*own_command(), *(word for word in sys.argv[1:] if word != "--supervised")]
-        raise SystemExit(main(ctx.obj.folder("scheduler"), command))
+        raise SystemExit(main(folder, [word for word in command if word != "--supervised"]))
     import trio
 
     from scheduler.run.process import run_process
+    from scheduler.submit.supervised import keeping_supervisor
 
     settings = scheduler_settings(ctx, gates=gate, listen=listen)
-    with ctx.meta["answers"]() as answer:
-        trio.run(run_process, ctx.obj, settings, stay, stop_with_stdin, answer)
+    with keeping_supervisor(folder, command) as keep_supervisor, ctx.meta["answers"]() as answer:
+        trio.run(run_process, ctx.obj, settings, stay, stop_with_stdin, answer, keep_supervisor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -28,6 +29,7 @@ from scheduler.trust.home import HomeTrust, learn
 from scheduler.trust.pinned import pin_devices
 from scheduler.trust.search import disputed_by
 from swarm.base.home import Home
+from swarm.base.threads import DISK
 from swarm.join.node import open_node, wait_for_stop
 from swarm.pools.membership import (
     Credential,
@@ -40,6 +42,7 @@ from swarm.pools.service import PoolNode
 
 LOCK_TRIES: Final = 10
 LOCK_TRY_S: Final = 0.1
+SUPERVISOR_CHECK_S: Final = 5.0
 
 log = structlog.get_logger("sark.scheduler")
 
@@ -50,9 +53,10 @@ async def run_process(
     stay: bool,
     stop_with_stdin: bool,
     answer: AnswerModel = no_answers,
+    keep_supervisor: Callable[[], object] = lambda: None,
 ) -> None:
     """Run every unfinished campaign of `home`; `stay`: and wait for more. `answer`: runs a model here, to check what strangers say of it.
-    Raises `ResourceError` when another process does that.
+    `keep_supervisor`: blocking, called now and then. Raises `ResourceError` when another process does that.
 
     The store is looked at once more when the lock of the home has been given back: who submits while we are leaving sees the lock
     still held, starts no other process, and relies on us.
@@ -62,14 +66,19 @@ async def run_process(
             if not is_running(home):
                 break
             await trio.sleep(LOCK_TRY_S)
-        stopped = await _run_once(home, settings, stay, stop_with_stdin, answer)
+        stopped = await _run_once(home, settings, stay, stop_with_stdin, answer, keep_supervisor)
         with open_store(home) as store:
             if stopped or not store.campaigns.unfinished():
                 return
 
 
 async def _run_once(
-    home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool, answer: AnswerModel
+    home: Home,
+    settings: SchedulerSettings,
+    stay: bool,
+    stop_with_stdin: bool,
+    answer: AnswerModel,
+    keep_supervisor: Callable[[], object],
 ) -> bool:
     """Onto the network, until no campaign is left; gives whether a signal stopped it before."""
     stopped, trust = False, HomeTrust(home)
@@ -81,6 +90,11 @@ async def _run_once(
             stopped = True
             log.info("scheduler.stopping", signal=name)
             nursery.cancel_scope.cancel()
+
+        async def look_after_supervisor() -> None:
+            while True:
+                await DISK.run(keep_supervisor)
+                await trio.sleep(SUPERVISOR_CHECK_S)
 
         def can_present() -> tuple[Credential, ...]:
             try:
@@ -100,6 +114,7 @@ async def _run_once(
             gates=lambda: here.gates,
         )
         nursery.start_soon(signals)
+        nursery.start_soon(look_after_supervisor)
         nursery.start_soon(pools.run)
 
         def check(campaign: Campaign) -> None:

@@ -6,9 +6,7 @@ crashed.
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from protocol.errors import ResourceError
 from scheduler.submit.supervisor import supervisor_of
 from swarm.base.home import Home
 from swarm.base.locks import is_held
-from swarm.base.process import own_command
+from swarm.base.process import detached, own_command
 
 
 def is_running(home: Home) -> bool:
@@ -55,7 +53,7 @@ class BackgroundProcess:
         try:
             self._home.logs.mkdir(parents=True, exist_ok=True)
             with self._log.open("ab") as out:
-                self._started = _detached(self._command, out.fileno())
+                self._started = detached(self._command, out=out.fileno())
         except OSError as exc:
             raise ResourceError(
                 f"cannot start the scheduler: {exc}", hint=f"check that {self._home.logs} is writable"
@@ -68,19 +66,3 @@ class BackgroundProcess:
             lines = []
         errors = [line for line in lines[-20:] if line.startswith("sark-node: ")] or lines[-1:]
         return errors[-1].removeprefix("sark-node: ") if errors else "its log is empty"
-
-
-def _detached(command: Sequence[str], out: int) -> subprocess.Popen[bytes]:
-    """A process that survives a closed terminal and Ctrl-C."""
-    windows = sys.platform == "win32"
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=out,
-        cwd=os.sep,
-        start_new_session=not windows,
-        creationflags=0x00000008 | 0x00000200
-        if windows
-        else 0,  # DETACHED_PROCESS | CREATE_NEW_PROCESS_GROUP
-    )

@@ -4,13 +4,14 @@
                                             ended well, was stopped, or its settings are wrong: so does the supervisor
 
 A process of its own, which loads little: `python -m scheduler.submit.supervisor FOLDER COMMAND…`; the stand-alone binary runs it by
-`schedule --supervised`.
+`schedule --supervised`. A scheduler whose supervisor is gone starts another (`scheduler.submit.supervised`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -40,6 +41,16 @@ WRONG: Final = (2, 5)
 CRASH: Final = "crash.json"
 OVERDUE_S: Final = 30.0
 """Past the announced start by so much, nobody starts it any more."""
+
+SUPERVISOR: Final = "SARK_SUPERVISOR"
+"""Environment variable of a scheduler: its supervisor's process."""
+SCHEDULER: Final = "SARK_SCHEDULER"
+"""Environment variable of a supervisor: the process that runs already, and says on standard input how it ends."""
+UNSEEN: Final = 512
+"""Instead of an exit code: it ended without a word, and nobody saw how."""
+LOOKS: Final = 10
+LOOK_S: Final = 0.1
+"""Who only looks whether a home is held holds it for a moment: it is taken if it is so on each of these looks, with a pause between."""
 
 log = structlog.get_logger("sark.supervisor")
 
@@ -72,9 +83,11 @@ def supervise(
         code = run()
         if code in (0, *WRONG):
             return code
+        if taken():
+            return 0
         if now() - began >= STEADY_S:
             wait_s, started = FIRST_S, True
-        failures = failures + 1 if code > 0 and not started else 0
+        failures = failures + 1 if 0 < code < UNSEEN and not started else 0
         if failures >= FAILURES:
             return code
         report(how_it_ended(code), wait_s)
@@ -86,6 +99,8 @@ def supervise(
 
 def how_it_ended(code: int) -> str:
     """`killed by SIGKILL`, `exit code 6`."""
+    if code == UNSEEN:
+        return "how is not known"
     if code >= 0:
         return f"exit code {code}"
     with contextlib.suppress(ValueError):
@@ -101,6 +116,8 @@ class Supervisor:
         self._command = command
         self._taken = taken
         self._child: subprocess.Popen[bytes] | None = None
+        pid = os.environ.pop(SCHEDULER, "")
+        self._running = int(pid) if pid.isdigit() else None
         self._crashes = 0
 
     def run(self) -> int:
@@ -118,13 +135,22 @@ class Supervisor:
                     self._place.unlink(missing_ok=True)
 
     def _once(self) -> int:
-        with subprocess.Popen(self._command, stdin=subprocess.DEVNULL) as self._child:
+        if self._running is not None:
+            words = sys.stdin.buffer.read().strip()  # until that process has ended
+            self._running = None
+            return int(words) if words.isdigit() else UNSEEN
+        environment = {**os.environ, SUPERVISOR: str(os.getpid())}
+        with subprocess.Popen(self._command, stdin=subprocess.DEVNULL, env=environment) as self._child:
             return self._child.wait()
 
     def _stop(self, number: int, frame: Any) -> None:
-        if self._child is None or self._child.poll() is not None:
+        if self._running is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self._running, signal.SIGTERM)
+        elif self._child is None or self._child.poll() is not None:
             raise SystemExit(0)
-        self._child.terminate()
+        else:
+            self._child.terminate()
 
     def _report(self, why: str, wait_s: float) -> None:
         self._crashes += 1
@@ -163,7 +189,16 @@ def supervisor_of(folder: Path, command: Sequence[str]) -> list[str]:
 
 def main(folder: Path, command: Sequence[str]) -> int:
     """Blocking, for as long as campaigns are open."""
-    return Supervisor(folder, command, lambda: is_held(folder)).run()
+    return Supervisor(folder, command, lambda: stays_held(folder)).run()
+
+
+def stays_held(folder: Path, *, pause: Callable[[float], object] = time.sleep) -> bool:
+    """Whether another process has the home, and did not just look."""
+    for _ in range(LOOKS):
+        if not is_held(folder):
+            return False
+        pause(LOOK_S)
+    return True
 
 
 if __name__ == "__main__":

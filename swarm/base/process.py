@@ -1,4 +1,4 @@
-"""This process: how it is started again, and how many files it may have open.
+"""This process: how it is started again, what outlives it, and how many files it may have open.
 
 Each connection takes one file of the few that a process has by default (256 on macOS, 1,024 on Linux). A node without any left could
 not even read a key, so some are reserved for its own files.
@@ -6,7 +6,10 @@ not even read a key, so some are reserved for its own files.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 FROZEN: Final = bool(getattr(sys, "frozen", False))
@@ -41,3 +44,26 @@ def allow_open_files(limit: int = OPEN_FILES) -> int:
 def own_command(*python: str, frozen: bool = FROZEN) -> list[str]:
     """The command before `--home …`, `join` and the like. `python`: options of the interpreter."""
     return [sys.executable] if frozen else [sys.executable, "-P", *python, "-m", "sark"]
+
+
+def detached(
+    command: Sequence[str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    out: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """A process that survives a closed terminal and Ctrl-C. `out`: a file, None: as this process's. Raises `OSError`."""
+    windows = sys.platform == "win32"
+    return subprocess.Popen(
+        command,
+        stdin=stdin,
+        stdout=out,
+        stderr=out,
+        cwd=os.sep,
+        env=environment,
+        start_new_session=not windows,
+        creationflags=0x00000008 | 0x00000200
+        if windows
+        else 0,  # DETACHED_PROCESS | CREATE_NEW_PROCESS_GROUP
+    )

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from protocol.values.record import read_record
 from scheduler.store.events import check_chain
 from scheduler.store.store import Store
-from tests.real.chaos import HOME, ON_WORKER, Fault, Kind, Storm
+from tests.real.chaos import Storm
 from tests.real.lab import launches, marked, until
+from tests.real.strikes import ON_WORKER, Fault, Kind
 from tests.simulation.history import History, Limits
 from tests.simulation.history import Kind as Happened
 
@@ -41,13 +43,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Event:
-    """One of the campaign's events, or of a worker's log. `at`: wall seconds; `device`: the worker's name."""
+    """One of a campaign's events, or of a worker's log. `at`: wall seconds; `device`: the worker's name; `home`: of the campaign."""
 
     at: float
     name: str
     task: str | None
     attempt: int | None
     device: str | None
+    home: str = ""
 
 
 @dataclass
@@ -61,10 +64,13 @@ class Figures:
     begun: int
     """Runs that workers began."""
     recorded: int
-    """Records that the scheduler kept."""
+    """Records that the schedulers kept."""
+    twice: int
+    """Tasks that ended more than once, or have more than one record of one attempt."""
     faults: Counter[Kind] = field(default_factory=Counter)
     recovery: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """From the strike to each struck task running again or having its result; of the scheduler: to the first word of its successor."""
+    """From the strike to each struck task running again or having its result; of the scheduler: to the first word of its successor;
+    of the gate and the server: from their start until they listen."""
     again: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
     """The same, of tasks that another strike kept from it on the way: how long that took says nothing of the first one."""
 
@@ -98,24 +104,30 @@ def wait_until_quiet(storm: Storm) -> list[str]:
         until(lambda: not runs(), "no run is left", within=QUIET_S * storm.plan.slow)
     except AssertionError:
         texts.append(f"processes of runs are left although the campaign has ended: {runs()}")
-    try:
-        until(
-            lambda: not marked(lab.mark_of(HOME)),
-            "the scheduler process has ended",
-            within=LEAVES_S * storm.plan.slow,
-        )
-    except AssertionError:
-        texts.append(f"the scheduler process is left: {marked(lab.mark_of(HOME))}")
+    for home in lab.schedulers:
+        gone = partial(_gone, lab.mark_of(home))
+        try:
+            until(gone, "the scheduler process has ended", within=LEAVES_S * storm.plan.slow)
+        except AssertionError:
+            texts.append(f"the scheduler process of {home} is left: {marked(lab.mark_of(home))}")
     return texts
+
+
+def _gone(mark: str) -> bool:
+    return not marked(mark)
 
 
 def history(storm: Storm) -> History:
     """The storm in the form that the invariants read; its clock begins with the campaign."""
-    result = History(limits=Limits(slack_s=1.0 * storm.plan.slow), slots=dict.fromkeys(storm.lab.workers, 1))
+    result = History(
+        limits=Limits(slack_s=1.0 * storm.plan.slow), slots=dict.fromkeys(storm.lab.workers, storm.plan.slots)
+    )
+    result.final = {}
     names: dict[str, str] = {}
     for name in storm.lab.workers:
         _worker(storm, name, result, names)
-    _scheduler(storm, result, names)
+    for home in storm.lab.schedulers:
+        _scheduler(storm, home, result, names)
     result.add(storm.ended - storm.began, Happened.QUIET)
     result.texts = {name: storm.lab.log(name) for name in ("gate", *storm.lab.workers)}
     return result.sorted()
@@ -128,6 +140,8 @@ def _worker(storm: Storm, name: str, found: History, names: dict[str, str]) -> N
     for fault in storm.faults:
         if (fault.kind, fault.victim) == (Kind.WORKER, name):
             found.add(fault.over - storm.began, Happened.DIED, worker=name)
+    alone = storm.plan.slots == 1
+    in_turn = alone and len(storm.lab.schedulers) == 1  # then runs begin in the order of their grants
     for line in lines(storm, name):
         at, result = line.at - storm.began, line.fields
         run = {"worker": name, "lease": result.get("lease", "")}
@@ -144,10 +158,15 @@ def _worker(storm: Storm, name: str, found: History, names: dict[str, str]) -> N
                     task=result["task"],
                     attempt=result["attempt"],
                     fence=fence,
-                    slot=0,
+                    slot=0 if alone else None,
                 )
                 found.add(
-                    at, Happened.TAKEN, **run, task=result["task"], attempt=result["attempt"], fence=fence
+                    at,
+                    Happened.TAKEN,
+                    **run,
+                    task=result["task"],
+                    attempt=result["attempt"],
+                    fence=fence if in_turn else None,
                 )
             case "run.ended":
                 found.add(at, Happened.LEFT, **run)
@@ -161,63 +180,73 @@ def _worker(storm: Storm, name: str, found: History, names: dict[str, str]) -> N
                 pass
 
 
-def _scheduler(storm: Storm, found: History, names: dict[str, str]) -> None:
-    campaign = storm.campaign
+def _scheduler(storm: Storm, home: str, found: History, names: dict[str, str]) -> None:
     stored = {
-        (task, attempt): (names.get(worker, worker), read_record(body).fence.key())
+        (task, attempt): (names.get(worker, str(worker)), read_record(body).fence.key())
         for task, attempt, worker, body in storm.lab.ask(
-            HOME, "SELECT task, attempt, worker, body FROM records"
+            home, "SELECT task, attempt, worker, body FROM records"
         )
     }
-    found.stored = frozenset(f"{task}/{attempt}/{worker}" for (task, attempt), (worker, _) in stored.items())
-    with Store(storm.lab.home(HOME).store) as store:
-        row = store.campaigns.get(campaign)
-        assert row is not None, "the campaign is gone from the store"
-        found.attempts[campaign] = row.attempts
-        found.final = {task.id: str(task.state) for task in store.tasks.all(campaign)}
-        found.tasks = dict.fromkeys(found.final, campaign)
-        broken = check_chain(store.events.all(campaign), store.events.count(campaign))
-        found.broken_chains = () if broken is None else (f"{campaign}: {broken.why}",)
-        for event in store.events.all(campaign):
-            at, task, result = event.at - storm.began, event.task or "", event.fields
-            about = {"who": HOME, "task": task, "attempt": result.get("attempt", 0)}
-            if event.name == "campaign.created":
-                found.add(at, Happened.ACCEPTED, who=HOME, campaign=campaign)
-            if event.name == "task.committing":
-                found.add(
-                    at, Happened.COMMITTED, **about, worker=names.get(result["worker"], result["worker"])
-                )
-            record = stored.get((task, result.get("attempt", 0)))
-            if event.name in ("task.succeeded", "task.failed", "task.retried") and record is not None:
-                worker, fence = record
-                word = _FINAL.get(event.name, "pending")
-                tried = int(event.name == "task.retried")
-                found.add(at, Happened.RECORDED, **about, worker=worker, fence=fence, word=word, number=tried)
-            elif event.name in _GIVEN_UP and result.get("attempt"):
-                found.add(at, Happened.ATTEMPT_ENDED, **about, word=_GIVEN_UP[event.name])
-            if event.name in _FINAL:
-                found.add(at, Happened.ENDED, who=HOME, task=task, word=_FINAL[event.name])
+    found.stored = (found.stored or frozenset()) | {
+        f"{task}/{attempt}/{worker}" for (task, attempt), (worker, _) in stored.items()
+    }
+    with Store(storm.lab.home(home).store) as store:
+        for campaign in [campaign for whose, campaign in storm.campaigns if whose == home]:
+            _campaign(storm, home, campaign, store, stored, found, names)
+
+
+def _campaign(
+    storm: Storm,
+    home: str,
+    campaign: str,
+    store: Store,
+    stored: Mapping[tuple[str, int], tuple[str, tuple[int, int]]],
+    found: History,
+    names: Mapping[str, str],
+) -> None:
+    row = store.campaigns.get(campaign)
+    assert row is not None, f"{campaign} is gone from the store"
+    found.attempts[campaign] = row.attempts
+    final = {task.id: str(task.state) for task in store.tasks.all(campaign)}
+    found.final = (found.final or {}) | final
+    found.tasks |= dict.fromkeys(final, campaign)
+    broken = check_chain(store.events.all(campaign), store.events.count(campaign))
+    found.broken_chains += () if broken is None else (f"{campaign}: {broken.why}",)
+    for event in store.events.all(campaign):
+        at, task, result = event.at - storm.began, event.task or "", event.fields
+        about = {"who": home, "task": task, "attempt": result.get("attempt", 0)}
+        if event.name == "campaign.created":
+            found.add(at, Happened.ACCEPTED, who=home, campaign=campaign)
+        if event.name == "task.committing":
+            found.add(at, Happened.COMMITTED, **about, worker=names.get(result["worker"], result["worker"]))
+        record = stored.get((task, result.get("attempt", 0)))
+        if event.name in ("task.succeeded", "task.failed", "task.retried") and record is not None:
+            worker, fence = record
+            word = _FINAL.get(event.name, "pending")
+            tried = int(event.name == "task.retried")
+            found.add(at, Happened.RECORDED, **about, worker=worker, fence=fence, word=word, number=tried)
+        elif event.name in _GIVEN_UP and result.get("attempt"):
+            found.add(at, Happened.ATTEMPT_ENDED, **about, word=_GIVEN_UP[event.name])
+        if event.name in _FINAL:
+            found.add(at, Happened.ENDED, who=home, task=task, word=_FINAL[event.name])
 
 
 def figures(storm: Storm) -> Figures:
     """Counts and times. A strike that found nothing running counts among the faults only."""
-    lab, campaign = storm.lab, storm.campaign
-    attempts = lab.ask(HOME, "SELECT attempt FROM tasks WHERE campaign = ?", campaign)
-    ((recorded,),) = lab.ask(HOME, "SELECT count(*) FROM records")
+    lab = storm.lab
     begun = sum(line.event == "run.began" for name in lab.workers for line in lines(storm, name))
+    events = tuple(event for home in lab.schedulers for event in _events(storm, home))
+    attempts = [row[0] for home in lab.schedulers for row in lab.ask(home, "SELECT attempt FROM tasks")]
+    records = [row for home in lab.schedulers for row in lab.ask(home, "SELECT task, attempt FROM records")]
+    ends = Counter(event.task for event in events if event.name in _FINAL)
+    twice = {task for (task, _), count in Counter(records).items() if count > 1}
+    twice |= {task for task, count in ends.items() if task is not None and count > 1}
     result = Figures(
-        storm.ended - storm.began, len(attempts), [row[0] for row in attempts], begun, recorded,
+        storm.ended - storm.began, len(attempts), attempts, begun, len(records), len(twice),
         Counter(fault.kind for fault in storm.faults),
     )  # fmt: skip
-    events = tuple(
-        Event(*row)
-        for row in lab.ask(
-            HOME,
-            "SELECT at, name, task, json_extract(fields, '$.attempt'), json_extract(fields, '$.device') FROM events"
-            " WHERE campaign = ? ORDER BY seq",
-            campaign,
-        )
-    )
+    for kind, seconds in storm.back.items():
+        result.recovery[kind] += seconds
     begins = tuple(
         Event(line.at, line.event, line.fields["task"], line.fields["attempt"], name)
         for name in lab.workers
@@ -226,13 +255,20 @@ def figures(storm: Storm) -> Figures:
     )
     for fault in storm.faults:
         if fault.kind in ON_WORKER:
-            for task in fault.held:
+            for task in fault.timed:
                 back = runs_again(fault, task, events, begins)
                 lists = result.again if hindered(fault, task, back, storm.faults, events) else result.recovery
                 lists[fault.kind].append(back - fault.at)
         elif fault.kind is Kind.SCHEDULER:
-            result.recovery[fault.kind] += succeeded_after(fault, events)
+            own = [event for event in events if event.home == fault.victim]
+            result.recovery[fault.kind] += succeeded_after(fault, own)
     return result
+
+
+def _events(storm: Storm, home: str) -> Iterator[Event]:
+    words = "SELECT at, name, task, json_extract(fields, '$.attempt'), json_extract(fields, '$.device') FROM events"
+    for row in storm.lab.ask(home, f"{words} ORDER BY at, seq"):
+        yield Event(*row, home=home)
 
 
 def runs_again(fault: Fault, task: str, events: Sequence[Event], begins: Sequence[Event]) -> float:

@@ -1,7 +1,7 @@
-"""A campaign of real processes on loopback while somebody pulls plugs: what is killed, frozen and cut, when, and who puts it right again.
+"""Campaigns of real processes on loopback while somebody pulls plugs: what is killed, frozen and cut, when, and who puts it right again.
 
-    storm = Storm(lab, names, plan)     gate, workers (each behind a relay that can be cut), a terminal with `watch`
-    storm.run()                         strikes until the campaign has ended; a supervisor starts again what died
+    storm = Storm(lab, plan)            gate, workers (each behind a relay), in each home a terminal with `watch`, or `serve`
+    storm.run()                         strikes until the campaigns have ended; starts again what died
     storm.faults, storm.breaches        for `tests.real.aftermath`, which judges
 
 What is struck, and when, follows from the seed; how far the processes are by then does not.
@@ -14,93 +14,30 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from tests.real.lab import Lab, launches, script, until
+from tests.real.lab import TIMEOUT_S, Lab, free_port, launches, script, until
 from tests.real.relay import Relay, relayed
+from tests.real.strikes import LASTS, ON_WORKER, WEIGHTS, Fault, Kind, Plan
 
-HOME: Final = "ada"
+WAITING: Final = "who waits in "
+"""Before the name of a home: its terminal or server."""
 STEP_S: Final = 0.05
 DEAD_S: Final = 3.0
 """After its worker was killed no process of a run may live longer."""
 _PAUSE = threading.Event()
-
-
-class Kind(StrEnum):
-    """What can go wrong."""
-
-    WORKER = "worker killed"
-    RUN = "run's process killed"
-    ZYGOTE = "zygote killed"
-    SCHEDULER = "scheduler killed"
-    GATE = "gate killed"
-    TERMINAL = "terminal killed"
-    FROZEN_WORKER = "worker frozen"
-    FROZEN_SCHEDULER = "scheduler frozen"
-    RESET = "link reset"
-    SILENT = "link silent"
-    REFUSED = "link refused"
-
-
-WEIGHTS: Final = {
-    Kind.WORKER: 5, Kind.RUN: 3, Kind.ZYGOTE: 1, Kind.SCHEDULER: 3, Kind.GATE: 1, Kind.TERMINAL: 1,
-    Kind.FROZEN_WORKER: 2, Kind.FROZEN_SCHEDULER: 1, Kind.RESET: 3, Kind.SILENT: 2, Kind.REFUSED: 2,
-}  # fmt: skip
-LASTS: Final = {
-    Kind.WORKER: (0.3, 4.0),
-    Kind.GATE: (0.3, 6.0),
-    Kind.TERMINAL: (0.1, 2.0),
-    Kind.FROZEN_WORKER: (1.0, 20.0),
-    Kind.FROZEN_SCHEDULER: (1.0, 20.0),
-    Kind.SILENT: (1.0, 20.0),
-    Kind.REFUSED: (0.5, 6.0),
-}
-"""Seconds until it is put right; the others are over at once."""
-ON_WORKER: Final = frozenset(
-    {Kind.WORKER, Kind.RUN, Kind.ZYGOTE, Kind.FROZEN_WORKER, Kind.RESET, Kind.SILENT, Kind.REFUSED}
-)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long and how hard. Times in seconds."""
-
-    seed: int
-    tasks: int = 300
-    task_s: float = 1.5
-    every_s: float = 3.0
-    """Between two strikes: half of it to one and a half."""
-    faults: int | None = None
-    """Stop after so many; None: when the campaign ends."""
-    lasts_most_s: float = 20.0
-    within_s: float = 900.0
-    slow: float = 1.0
-    """So many times as long as is promised may pass: above 1 on a machine that has other work."""
-    kinds: Sequence[Kind] = tuple(Kind)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One strike."""
-
-    kind: Kind
-    victim: str
-    at: float
-    """Wall clock."""
-    lasts: float
-    held: dict[str, int]
-    """Tasks that had a place at the victim (of a scheduler: anywhere), with their attempt."""
-    over: float
-    """When the blow was done, by the wall clock: until then a victim that dies lived on."""
 
 
 @dataclass
@@ -112,14 +49,20 @@ class Storm:
     say: Callable[[str], object] = print
     faults: list[Fault] = field(default_factory=list)
     breaches: list[str] = field(default_factory=list)
-    campaign: str = ""
+    campaigns: list[tuple[str, str]] = field(default_factory=list)
+    """Each with its home."""
+    back: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Of the gate and the server: seconds from their start until they listen again."""
     began: float = 0.0
     ended: float = 0.0
     _relays: dict[str, Relay] = field(default_factory=dict)
     _due: list[tuple[float, str, Callable[[], None]]] = field(default_factory=list)
     """When (monotonic), whose, and what puts it right."""
     _dying: list[tuple[float, psutil.Process]] = field(default_factory=list)
-    _terminal: subprocess.Popen[bytes] | None = None
+    _watching: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """Of each home the terminal, or the server."""
+    _port: int = field(default_factory=free_port)
+    """Of the server."""
 
     @property
     def _dead_s(self) -> float:
@@ -154,17 +97,20 @@ class Storm:
     # -- the storm ---------------------------------------------------------------------------------------------------------
 
     def run(self, folder: Path) -> None:
-        """Submit, strike until the campaign has ended or its time is over, then put everything right."""
+        """Submit, strike until the campaigns have ended or their time is over, then put everything right."""
         rng = random.Random(self.plan.seed)
         self.began = time.time()
-        self.campaign = self.lab.detach(HOME, self.file(folder), "--wait", "10m")
-        self._open()
-        until(lambda: self._held(None), "the first task has its place")
+        file = self.file(folder)
+        for home in self.lab.schedulers:
+            self.campaigns.append((home, self.lab.detach(home, file, "--wait", "10m")))
+            self._open(home)
+        until(lambda: self._held(), "the first task has its place")
         try:
             self._strikes(rng)
         finally:
             self.ended = time.time()
-            self._put_right(float("inf"))
+            self._mend_all()
+            self._close()
         until(lambda: not self._see_dead(time.monotonic()), "the dying are dead", within=self._dead_s + 5)
 
     def _strikes(self, rng: random.Random) -> None:
@@ -186,30 +132,32 @@ class Storm:
     def _draw(self, rng: random.Random) -> tuple[Kind, str, float]:
         kinds = list(self.plan.kinds)
         kind = rng.choices(kinds, [WEIGHTS[one] for one in kinds])[0]
-        victim = rng.choice(list(self.lab.workers))
+        worker, home = rng.choice(list(self.lab.workers)), rng.choice(list(self.lab.schedulers))
         least, most = LASTS.get(kind, (0.0, 0.0))
         lasts = rng.uniform(least, min(most, self.plan.lasts_most_s))
-        return kind, victim if kind in ON_WORKER else kind.split()[0], lasts
+        if kind in ON_WORKER:
+            return kind, worker, lasts
+        waiting = WAITING if kind in (Kind.SERVER, Kind.TERMINAL) else ""
+        return kind, "gate" if kind is Kind.GATE else waiting + home, lasts
 
     def _strike(self, kind: Kind, victim: str, lasts: float, rng: random.Random) -> None:
         """Do it, unless the victim is down already or there is nobody to be struck."""
         if any(whose == victim for _, whose, _ in self._due):
             return
-        held, at = self._held(victim if kind in ON_WORKER else None), time.time()
+        held = self._held(device=victim if kind in ON_WORKER else None)
+        timed, at = frozenset(task for task, (_, runs) in held.items() if runs), time.time()
         mend = self._hit(kind, victim, rng)
         if mend is None:
             return
-        self.faults.append(Fault(kind, victim, at, lasts, held, time.time()))
-        self.say(
-            f"{self.faults[-1].at - self.began:7.2f} s  {kind}: {victim}"
-            + (f" for {lasts:.1f} s" if lasts else "")
-        )
+        attempts = {task: attempt for task, (attempt, _) in held.items()}
+        self.faults.append(Fault(kind, victim, at, lasts, attempts, time.time(), timed))
+        self.say(f"{at - self.began:7.2f} s  {kind}: {victim}" + (f" for {lasts:.1f} s" if lasts else ""))
         if lasts:
             self._due.append((time.monotonic() + lasts, victim, mend))
 
     def _hit(self, kind: Kind, victim: str, rng: random.Random) -> Callable[[], None] | None:
         """The blow itself. Gives what puts it right, None when nobody was there to be hit."""
-        lab = self.lab
+        lab, home = self.lab, victim.removeprefix(WAITING)
         match kind:
             case Kind.WORKER:
                 below = psutil.Process(lab.running[victim].pid).children(recursive=True)
@@ -224,19 +172,24 @@ class Storm:
                 there = psutil.Process(lab.running[victim].pid).children()
                 return _kill(rng.choice(there).pid) if there else None
             case Kind.SCHEDULER:
-                return _kill(self._scheduler())
+                return _kill(self._scheduler(victim))
+            case Kind.SUPERVISOR:
+                return _kill(self.lab.supervisor_pid(victim))
+            case Kind.SERVER:
+                if not self._submit_over_http(home):
+                    return None
+                self._end(home)
+                return lambda: self._start(kind, victim, lambda: self._open(home), self._port)
             case Kind.GATE:
                 lab.kill("gate")
-                return lab.start_gate
+                return lambda: self._start(kind, victim, lab.start_gate, lab.port)
             case Kind.TERMINAL:
-                assert self._terminal is not None
-                self._terminal.kill()
-                self._terminal.wait()
-                return self._open
+                self._end(home)
+                return lambda: self._open(home)
             case Kind.FROZEN_WORKER:
                 return _freeze(lab.running[victim].pid)
             case Kind.FROZEN_SCHEDULER:
-                return _freeze(self._scheduler())
+                return _freeze(self._scheduler(victim))
             case Kind.RESET:
                 self._relays[victim].reset()
             case Kind.SILENT:
@@ -257,11 +210,28 @@ class Storm:
             again = time.monotonic() + 2 * STEP_S
             self._due.append((again, worker, lambda: self._open_again(worker)))
 
+    def _start(self, kind: Kind, victim: str, start: Callable[[], object], port: int) -> None:
+        """Start it again, and note how long it took until it listens; it is not struck before."""
+        start()
+        self._see_up(kind, victim, port, time.monotonic())
+
+    def _see_up(self, kind: Kind, victim: str, port: int, since: float) -> None:
+        now = time.monotonic()
+        with socket.socket() as caller:
+            if caller.connect_ex(("127.0.0.1", port)) == 0:
+                self.back[kind].append(now - since)
+                return
+        self._due.append((now + STEP_S, victim, lambda: self._see_up(kind, victim, port, since)))
+
     def _put_right(self, now: float) -> None:
         due = [item for item in self._due if item[0] <= now]
         self._due = [item for item in self._due if item[0] > now]
         for _, _, mend in due:
             mend()
+
+    def _mend_all(self) -> None:
+        """Whatever the time."""
+        until(lambda: self._put_right(float("inf")) or not self._due, "all that was struck is up again")
 
     def _see_dead(self, now: float) -> bool:
         """Whether processes of killed workers still live; those that live for too long are noted."""
@@ -276,37 +246,80 @@ class Storm:
 
     # -- what is seen ------------------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        """A terminal in which somebody waits for the campaign, and so keeps a scheduler process alive."""
-        cwd = self.lab.folder / HOME
+    def _open(self, home: str) -> None:
+        """Somebody waits there for the campaign, and so keeps a scheduler process alive: a terminal, or the server."""
+        if Kind.SERVER in self.plan.kinds:
+            words: list[str | Path] = ["serve", "--port", str(self._port), "--allow-paths"]
+        else:
+            words = ["watch", self.campaigns[list(self.lab.schedulers).index(home)][1], "--json"]
+        cwd = self.lab.folder / home
         with (cwd / "terminal.log").open("ab") as out:
-            self._terminal = subprocess.Popen(
-                self.lab.command(HOME, "watch", self.campaign, "--gate", self.lab.gate, "--json"),
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=self.lab.environment(HOME),
+            self._watching[home] = subprocess.Popen(
+                self.lab.command(home, *words, "--gate", self.lab.gate),
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=self.lab.environment(home),
             )  # fmt: skip
 
-    def _held(self, device: str | None) -> dict[str, int]:
-        rows = self.lab.ask(
-            HOME, "SELECT id, attempt, device FROM tasks WHERE campaign = ? AND state IN ('leased', 'running')",
-            self.campaign,
+    def _end(self, home: str) -> None:
+        """kill -9 of who waits."""
+        process = self._watching[home]
+        process.kill()
+        process.wait()
+
+    def _close(self) -> None:
+        """The storm is over: a server would stay."""
+        for process in self._watching.values():
+            process.terminate()
+            process.wait(TIMEOUT_S)
+
+    def _submit_over_http(self, home: str) -> bool:
+        """A campaign of one task; whether the server, which is killed next, has confirmed it. It may not be up yet."""
+        model = script(self.lab.folder, "of-the-server.json", load_ms=1.0)
+        content = {
+            "campaign": f"kept-{len(self.campaigns)}", "models": [str(model)], "units": ["Fake (Simulation)"],
+            "measure": {"runs": 2, "loads": 1}, "retry": {"attempts": 10, "backoff": "200ms"},
+        }  # fmt: skip
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._port}/api/v1/campaigns?wait=10m",
+            json.dumps(content).encode(), {"Content-Type": "application/json"},
         )  # fmt: skip
-        return {task: attempt for task, attempt, where in rows if device in (None, where)}
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+                self.campaigns.append((home, json.load(answer)["campaign_id"]))
+                return True
+        except urllib.error.HTTPError as error:
+            self.breaches.append(f"the server answered {error.code}: {error.read()[:300]!r}")
+        except OSError:
+            pass
+        return False
+
+    def _held(self, device: str | None = None) -> dict[str, tuple[int, bool]]:
+        """Tasks that have a place there (or anywhere): their attempt, and whether their run is under way."""
+        states = "SELECT id, attempt, state, device FROM tasks WHERE state IN ('leased', 'running')"
+        rows = [row for home in self.lab.schedulers for row in self.lab.ask(home, states)]
+        return {
+            task: (attempt, state == "running")
+            for task, attempt, state, where in rows
+            if device in (None, where)
+        }
 
     def _over(self) -> bool:
-        """The campaign has ended, and the terminal has said so."""
-        assert self._terminal is not None
-        (row,) = self.lab.ask(HOME, "SELECT ended FROM campaigns WHERE id = ?", self.campaign)
-        mended = any(whose == "terminal" for _, whose, _ in self._due)
-        code = self._terminal.poll()
-        if code is not None and row[0] is None and not mended:
-            self.breaches.append(f"the terminal ended with {code} before the campaign did")
-            self._open()
-        return row[0] is not None and (mended or code is not None)
+        """The campaigns have ended, and the terminals have said so."""
+        over = [self._is_over(home) for home in self.lab.schedulers]
+        return all(over)
 
-    def _scheduler(self) -> int | None:
+    def _is_over(self, home: str) -> bool:
+        ((opened,),) = self.lab.ask(home, "SELECT count(*) FROM campaigns WHERE ended IS NULL")
+        mended = any(whose == WAITING + home for _, whose, _ in self._due)
+        code = self._watching[home].poll()
+        if code is not None and opened and not mended:
+            self.breaches.append(f"in {home} what waits for the campaign ended with {code} before it did")
+            self._open(home)
+        return not opened and (mended or code is not None or Kind.SERVER in self.plan.kinds)
+
+    def _scheduler(self, home: str) -> int | None:
         """The scheduler process; who only looks whether there is one holds its lock for a moment too."""
         try:
-            pid = self.lab.scheduler_pid(HOME)
+            pid = self.lab.scheduler_pid(home)
             return pid if "schedule" in psutil.Process(pid).cmdline() else None
         except (OSError, ValueError, psutil.NoSuchProcess):  # not there yet
             return None

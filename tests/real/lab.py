@@ -32,6 +32,7 @@ from tests.real.apart import a_lock_of_its_own
 
 SARK = (sys.executable, "-P", "-m", "sark")
 MARK = "SARK_TEST_MARK"
+SUPERVISOR: Final = "scheduler.submit.supervisor"
 TIMEOUT_S: Final = 180.0
 """For whatever comes in a second or two on a machine that has nothing else to do, and later on one that has."""
 _OF_A_USER = frozenset({"NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "PYTHONDONTWRITEBYTECODE"})
@@ -116,6 +117,8 @@ class Lab:
     """Whether they look for neighbours."""
     program: Sequence[str] = SARK
     """What is tried."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """More variables for all of them, such as SARK_SLOTS."""
 
     def home(self, name: str) -> Home:
         """Where that process keeps its things."""
@@ -151,6 +154,7 @@ class Lab:
             "SARK_MAX_WAIT_S": "0",  # the tests' host is busy with the tests
             "ORT_DISABLE_TELEMETRY": "1",
             "SARK_LAN": str(self.lan).lower(),  # neighbours of the tests' host are none of theirs
+            **self.settings,
         }
 
     def mark_of(self, name: str) -> str:
@@ -324,11 +328,19 @@ class Lab:
 
     def kill_scheduler(self, name: str) -> None:
         """For good: its supervisor first."""
-        pid = self.scheduler_pid(name)
-        supervisor = psutil.Process(pid).parent()
-        if supervisor is not None and "scheduler.submit.supervisor" in supervisor.cmdline():
-            supervisor.kill()
+        pid, supervisor = self.scheduler_pid(name), self.supervisor_pid(name)
+        if supervisor is not None:
+            os.kill(supervisor, signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
+
+    def supervisor_pid(self, name: str) -> int | None:
+        """Of this home's supervisor: it started the scheduler process, or was started by one whose first supervisor was gone."""
+        with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
+            scheduler = psutil.Process(self.scheduler_pid(name))
+            for one in (scheduler.parent(), *scheduler.children()):
+                if one is not None and one.status() != psutil.STATUS_ZOMBIE and SUPERVISOR in one.cmdline():
+                    return one.pid
+        return None
 
     def scheduler_pid(self, name: str) -> int:
         """Of the scheduler process that holds this home."""

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tests.real.aftermath import figures, history, wait_until_quiet
 from tests.real.apart import can_be_apart
-from tests.real.chaos import HOME, Kind, Plan, Storm
+from tests.real.chaos import Storm
 from tests.real.lab import Lab, marked, until
+from tests.real.strikes import Kind, Plan
 from tests.simulation.invariants import check
 
 SHORT = (Kind.WORKER, Kind.RUN, Kind.SCHEDULER, Kind.RESET)
@@ -17,7 +18,7 @@ SHORT = (Kind.WORKER, Kind.RUN, Kind.SCHEDULER, Kind.RESET)
 def test_a_campaign_whose_worker_run_scheduler_and_link_are_struck_ends_with_one_result_for_each_task(
     tmp_path: Path,
 ) -> None:
-    lab = Lab(tmp_path, (HOME,), workers=("left", "right"), apart=can_be_apart())
+    lab = Lab(tmp_path, ("ada",), workers=("left", "right"), apart=can_be_apart())
     plan = Plan(
         seed=4,
         tasks=20,

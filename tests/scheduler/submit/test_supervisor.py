@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ from scheduler.submit.supervisor import (
     how_it_ended,
     last_crash,
     main,
+    stays_held,
     supervise,
 )
 from swarm.base.home import Home
+from swarm.base.locks import lock_folder
 
 SIGKILL = -9
 
@@ -66,7 +69,19 @@ def test_what_cannot_be_started_twice_in_a_row_is_given_up_and_what_had_run_well
 
 
 def test_it_leaves_the_home_to_another_process() -> None:
-    assert supervised([(6, 1.0)], taken=iter([True])) == (0, [1.0])
+    assert supervised([(6, 1.0)], taken=iter([False, True])) == (0, [1.0])
+
+
+def test_who_lost_the_race_for_a_home_has_not_crashed() -> None:
+    assert supervised([(6, 1.0)], taken=iter([True])) == (0, []), "nothing is reported, nothing waited for"
+
+
+def test_who_only_looks_at_a_home_does_not_take_it(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as looking:
+        looking.enter_context(lock_folder(tmp_path))
+        assert not stays_held(tmp_path, pause=lambda seconds: looking.close())
+    with lock_folder(tmp_path):
+        assert stays_held(tmp_path, pause=lambda seconds: None)
 
 
 def test_a_real_process_that_is_killed_comes_back_and_leaves_word_while_it_runs(tmp_path: Path) -> None:
