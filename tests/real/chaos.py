@@ -144,8 +144,8 @@ class Storm:
         """Do it, unless the victim is down already or there is nobody to be struck."""
         if any(whose == victim for _, whose, _ in self._due):
             return
-        held = self._held(device=victim if kind in ON_WORKER else None)
-        timed, at = frozenset(task for task, (_, runs) in held.items() if runs), time.time()
+        at, held = time.time(), self._held(device=victim if kind in ON_WORKER else None)
+        timed = frozenset(task for task, (_, runs) in held.items() if runs)
         mend = self._hit(kind, victim, rng)
         if mend is None:
             return
