@@ -391,7 +391,7 @@ class WorkerLinks:
 
     @staticmethod
     def _set_adrift(link: WorkerLink, campaigns: Iterable[str], now: float) -> None:
-        """Of these its worker may run something in vain, of which it is to be told."""
+        """Of these its worker may run something in vain, and is to hear so."""
         link.adrift, link.adrift_until = tuple(dict.fromkeys((*link.adrift, *campaigns))), now + ADRIFT_S
 
     async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:

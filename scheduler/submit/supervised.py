@@ -25,7 +25,7 @@ log = structlog.get_logger("sark.scheduler")
 def keeping_supervisor(
     folder: Path, command: Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Callable[[], None]]:
-    """A function (blocking) to call now and then while `command` runs as this process. A supervisor is told how the context ends."""
+    """A function (blocking) to call now and then while `command` runs as this process. A supervisor hears how the context ends."""
     kept = _Kept(folder, command, environment)
     try:
         yield kept.check
