@@ -46,10 +46,12 @@ def main() -> None:
                 result.append(bench.compare(base, other, threads=1)[0])
                 took.append(time.monotonic() - began)
                 last = result[-1]
-                print(f"{kind:>14}: {last.word:<9} {last.why}", flush=True)
+                print(f"{kind:>14}: {last.verdict:<9} {last.why}", flush=True)
     for kind, result in by_key.items():
         ratios = sorted(each.ratio for each in result if each.ratio is not None)
-        words = ", ".join(f"{word} {count}" for word, count in Counter(each.word for each in result).items())
+        words = ", ".join(
+            f"{word} {count}" for word, count in Counter(each.verdict for each in result).items()
+        )
         print(
             f"{kind}: {words}; ratio {statistics.median(ratios):.4f} (from {ratios[0]:.4f} to {ratios[-1]:.4f})"
         )

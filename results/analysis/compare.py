@@ -40,6 +40,18 @@ class ComparisonVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RatioInterval:
+    """B's time by A's, and the ends of its interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """B compared with A."""
 
@@ -56,6 +68,10 @@ class Comparison:
     """That each side has."""
     medians_ms: tuple[float, float] | None = None
     """Of either side's launches, in ms, where no rows have them."""
+    cpu: RatioInterval | None = None
+    """By the CPU time of all threads, where both were measured in turns (`results.analysis.rounds`); `ratio` is then by wall time."""
+    contention: bool = False
+    """Wall and CPU time give ratios that differ surely: one side waits more than the other, beside what it computes."""
 
 
 def ambiguous(why: str, ratio: float | None = None, launches: tuple[int, int] = (0, 0)) -> Comparison:

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeVar
 
+from results.row.order import interval_rank
+
 MIN_SAMPLES: Final = {90: 44, 95: 90, 99: 459}
 """Samples from which the percentile has an upper bound with 99 % confidence: the least n with (p/100)^n <= 0.01."""
 MIN_LAUNCHES: Final = 6
 """Below it even the whole range is no 95 % interval of the median: 1 - 2 × 0.5^n."""
 MAX_LAUNCHES: Final = 20
 """Most that a precision may take: after so many its interval is what it is."""
-EXACT: Final = 200
-"""Values up to which the ranks of the median's interval are counted exactly."""
 MILD: Final = 1.5
 SEVERE: Final = 3.0
 """Tukey's fences: so many times the middle half's width beyond its ends."""
@@ -144,18 +144,6 @@ def median_interval(values: Sequence[float]) -> tuple[float | None, float | None
     ordered = sorted(values)
     rank = interval_rank(n)
     return ordered[rank - 1] / 1e6, ordered[n - rank] / 1e6
-
-
-def interval_rank(n: int) -> int:
-    """The largest k with 2 P(Binomial(n, 1/2) < k) <= 0.05, at least 1: the interval's ends are the k-th value from either side."""
-    if n > EXACT:  # by the normal approximation, rounded to the outside
-        return max(1, math.floor((n - 1.96 * math.sqrt(n)) / 2))
-    below, rank, limit = 0, 0, 2**n
-    while True:
-        below += math.comb(n, rank)
-        if 40 * below > limit:  # 2 × below / 2^n > 0.05
-            return max(1, rank)
-        rank += 1
 
 
 def follows(values: Sequence[float]) -> bool:
