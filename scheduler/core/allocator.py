@@ -16,6 +16,7 @@ from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, Re
 from scheduler.core.entries import LEASED, Attempt, RequirementGroup, TaskEntry
 from scheduler.core.explain import listed, why_untrusted, why_waiting
 from scheduler.core.ranking import WorkerView, choose, most_proven
+from scheduler.core.retry import doubled_s
 from scheduler.core.run_times import FETCH_RATE
 from scheduler.core.state import State
 
@@ -151,7 +152,7 @@ class Allocator:
         some = any(self._state.workers[peer].hopeful() for peer in group.fits)
         # devices may still be coming up while a campaign begins: search after 1, 2, 4 … s
         return commands + self.search(
-            group, now, min(LOOK_S, 2.0 ** (group.searches - 1)) if some else SEEK_S
+            group, now, doubled_s(1.0, group.searches - 1, LOOK_S) if some else SEEK_S
         )
 
     def search_for(self, peer: str, now: float) -> list[Command]:

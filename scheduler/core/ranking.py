@@ -19,6 +19,7 @@ from typing import Final
 from protocol.values.advert import Advert
 from protocol.values.trust import Trust
 from protocol.words import Reason, WorkerState
+from scheduler.core.retry import doubled_s
 from scheduler.core.run_times import FETCH_RATE
 
 AHEAD_S: Final = 1.0
@@ -151,7 +152,7 @@ class WorkerView:
         self.unreachable += 1
         self.quoted = False
         self.why = why
-        self.retry_at = now + min(30.0, 2.0 ** (self.unreachable - 1))
+        self.retry_at = now + doubled_s(1.0, self.unreachable - 1, BACKOFF_MOST_S)
 
     def back_off(self, now: float, seconds: float) -> None:
         """It refused. It is asked again after `seconds`, or later: each time in a row the wait doubles, up to 30 s."""

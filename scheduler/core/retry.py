@@ -13,5 +13,10 @@ def retry_delay_s(backoff_s: float, tries: int, left_s: float = math.inf) -> flo
     """Seconds before the next attempt: `backoff_s` after the first failed one, then twice as long each time, up to 5 minutes (or
     `backoff_s`, if that is more). `left_s`: of the campaign's time, of which half stays for the attempt.
     """
-    grown = backoff_s * 2.0 ** (max(1, min(tries, 64)) - 1)
-    return min(grown, max(backoff_s, BACKOFF_CAP_S), max(0.0, left_s) / 2)
+    grown = doubled_s(backoff_s, tries - 1, max(backoff_s, BACKOFF_CAP_S))
+    return min(grown, max(0.0, left_s) / 2)
+
+
+def doubled_s(first_s: float, times: int, most_s: float) -> float:
+    """`first_s` doubled so many times, at most `most_s`: for whatever number of times something was tried in vain."""
+    return min(most_s, first_s * 2.0 ** max(0, min(times, 64)))

@@ -4,6 +4,7 @@ python -m tests.simulation --runs 1000 [--jobs 2] [--from 0]      figures; each 
 python -m tests.simulation --seed 123 [--trace]                   that very run, event by event
 python -m tests.simulation --real-store --runs 100                the product's store beside its double; else in every 20th seed
 python -m tests.simulation --swarm --runs 20                      the real services on the in-memory swarm instead
+python -m tests.simulation --day --runs 2                         whole days of quiet hours, pauses and reboots, a minute each
 """
 
 from __future__ import annotations
@@ -67,12 +68,16 @@ def hush() -> None:
 
 
 def one(seed: int, mode: str = "") -> Outcome:
-    """One run. `mode`: empty, or the flag "swarm" or "real-store"."""
+    """One run. `mode`: empty, or the flag "swarm", "day" or "real-store"."""
     if mode == "swarm":
         from tests.simulation.swarm_run import run_swarm
 
         hush()
         return run_swarm(seed)
+    if mode == "day":
+        from tests.simulation.day import run_day
+
+        return run_day(seed)
     return run(seed, WITH_STORE if mode == "real-store" or seed % STORE_EVERY == 0 else FAITHFUL)
 
 
@@ -160,8 +165,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--swarm", action="store_true", help="the real services on the in-memory swarm")
     parser.add_argument("--real-store", action="store_true", help="SQLite beside the double of the store")
+    parser.add_argument("--day", action="store_true", help="whole days of devices that are away now and then")
     args = parser.parse_args()
-    mode = "swarm" if args.swarm else "real-store" if args.real_store else ""
+    mode = next((name for name in ("swarm", "day", "real_store") if getattr(args, name)), "").replace(
+        "_", "-"
+    )
     if args.seed is not None:
         return int(bool(replay(args.seed, mode, trace=args.trace).breaches))
     began = time.perf_counter()

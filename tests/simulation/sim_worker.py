@@ -256,6 +256,11 @@ class SimWorker:
         self.ledger.evict(peer, Reason.NOT_ALLOWED, self._now())
         self._carry_out()
 
+    def hold(self, why: str) -> None:
+        """Its owner's rules: take no new work while `why` says so; empty: take it again."""
+        self.ledger.condition.hold(why)
+        self._carry_out()
+
     def presented(self) -> None:
         """Somebody may do something now that it perhaps could not before."""
         if self.process.alive:

@@ -145,3 +145,23 @@ def test_why_a_task_waits_is_withdrawn_once_a_device_serves_again() -> None:
     assert [note.words for note in of(orders, RecordWaitReason)] == ["w0: paused by its owner"]
     orders = story.tell(story.core.workers.add_quote(PEERS[0], quote(), story.now)) + story.after(1.0)
     assert [note.words for note in of(orders, RecordWaitReason)] == [""]
+
+
+@pytest.mark.parametrize("how", ["paused", "gone"])
+def test_a_device_that_was_away_for_days_is_given_work_as_soon_as_it_is_back(how: str) -> None:
+    """After so many searches and calls in vain no power of two is a float any more."""
+    story = Story(5, workers=0)
+    workers = story.core.workers
+    paused = quote(state=WorkerState.DRAINING).model_copy(update={"why": "paused by its owner"})
+    for _ in range(1100):
+        if how == "gone" and PEERS[0] in story.core.state.workers:
+            story.tell(workers.mark_unreachable(PEERS[0], "no way", story.now))
+        elif PEERS[0] in story.core.state.workers:
+            story.tell(workers.add_quote(PEERS[0], paused, story.now))
+        if story.core.state.groups[story.group].searching:
+            story.tell(workers.add_adverts(story.group, [advert(0)], story.now))
+        story.after(30.0)
+    assert not story.commits
+    story.tell(workers.add_quote(PEERS[0], quote(), story.now))
+    story.after(30.0)
+    assert story.commits
