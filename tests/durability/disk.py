@@ -40,19 +40,27 @@ class FileNode:
     content: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    _whole: bytes | None = b""
+    """`content`, where it was copied since the last change: each state of a file is one object, whose hash is computed once."""
 
     def apply(self, at: int, data: bytes | None) -> None:
         _apply(self.content, at, data)
         self.pending.append((at, data))
+        self._whole = None
 
     def sync(self) -> None:
         if self.pending:
-            self.synced = bytes(self.content)
+            self.synced = self.whole()
             self.pending.clear()
+
+    def whole(self) -> bytes:
+        if self._whole is None:
+            self._whole = bytes(self.content)
+        return self._whole
 
     def after(self, loss: Loss, rng: random.Random) -> bytes:
         if loss in (Loss.KEPT, Loss.BYTES) or not self.pending:
-            return bytes(self.content)
+            return self.whole()
         if loss in (Loss.LOST, Loss.NAMES):
             return self.synced
         left = bytearray(self.synced)

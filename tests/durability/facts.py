@@ -8,9 +8,11 @@ A home falls into groups of files that are read together; the facts of one that 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +23,7 @@ from node.store import model_files
 from node.store.cache import ModelCache
 from node.store.manifests import ManifestStore
 from node.store.outbox_files import open_outbox
+from protocol.messages.pool import PoolManifest
 from protocol.words import Role
 from scheduler.store.events import check_chain
 from scheduler.store.rows import AttemptState
@@ -29,9 +32,11 @@ from scheduler.trust.listed import read_listed
 from scheduler.trust.pinned import read_pinned
 from scheduler.trust.reputation import read_reputation
 from swarm.base.home import Home
+from swarm.base.home import Role as RoleName
+from swarm.join.known_gates import recent_gates
 from swarm.net.identity import load_or_create, next_incarnation
-from swarm.pools.manifests import revoked_peers
-from swarm.pools.membership import credentials, joined_pools
+from swarm.pools.manifests import revoked_peers, verified
+from swarm.pools.membership import credentials, joined_pools, stored_manifest
 from swarm.pools.owner import own_pools
 from tests.durability.disk import Tree, write_tree
 from web.http.middleware import own_token
@@ -45,7 +50,7 @@ class Damaged(AssertionError):
     """What was read contradicts itself."""
 
 
-def _store(home: Home) -> Facts:
+def store_facts(home: Home) -> Facts:
     if not home.store.exists():
         return {}
     with Store(home.store) as store:
@@ -54,11 +59,14 @@ def _store(home: Home) -> Facts:
         def rows(query: str) -> Sequence[sa.Row[Any]]:
             return store.database.call(lambda c: c.exec_driver_sql(query).all())
 
-        campaigns = rows("SELECT id, epoch, cancel OR ended IS NOT NULL AS gone FROM campaigns")
+        campaigns = rows("SELECT id, epoch, cancel OR ended IS NOT NULL AS gone FROM campaigns ORDER BY id")
         models = rows("SELECT campaign, sha256 FROM models ORDER BY sha256")
         gone = rows("SELECT id FROM tasks WHERE cancel OR ended IS NOT NULL")
         attempts = rows("SELECT task, attempt, key, lease, state FROM attempts")
         records = rows("SELECT task, attempt, sha256, body FROM records")
+        experiments = store.experiments.all()
+        versions = [each for row in experiments for each in store.experiments.versions(row.name)]
+        runs = [each for row in experiments for each in store.experiments.runs(row.name)]
     for record in records:
         if hashlib.sha256(record.body).hexdigest() != record.sha256:
             raise Damaged(f"the record of {record.task}#{record.attempt} is not what its hash says")
@@ -72,6 +80,14 @@ def _store(home: Home) -> Facts:
         "intent": {f"{row.task}#{row.attempt}": row.key for row in attempts},
         "started": {row.lease: None for row in attempts if row.lease and row.state != AttemptState.INTENDED},
         "result": {f"{row.task}#{row.attempt}": row.sha256 for row in records},
+        "contents": {"": [row.id for row in campaigns]},
+        "experiment": Switch(row.name for row in experiments),
+        "version": {row.title: row.digest for row in versions},
+        "schedule": {row.name: row.every_s for row in experiments},
+        "due": {row.name: row.due for row in experiments if row.due is not None},
+        "run": {row.campaign: f"{row.experiment}@{row.version}" for row in runs},
+        "finding": {row.campaign: row.finding for row in runs if row.judged is not None},
+        "accepted": Switch(row.campaign for row in runs if row.accepted),
     }
 
 
@@ -101,26 +117,28 @@ def _whole(folder: Path) -> dict[str, None]:
 
 
 def _spool(home: Home) -> Facts:
-    return {"spooled": _whole(home.spool)}
+    folder = home.spool / "manifests"
+    led = [path for path in folder.iterdir() if len(path.name) == 32] if folder.is_dir() else []
+    return {"spooled": _whole(home.spool), "led": {path.name: _sha256(path) for path in led}}
 
 
 def _uploads(home: Home) -> Facts:
     from scheduler.models.uploads import Uploads
 
     uploads = {upload.sha256 for upload in Uploads(home).all()}
-    return {"upload": {sha: None for sha in _whole(home.folder("scheduler") / "uploads") if sha in uploads}}
+    return {"upload": Switch(_whole(home.folder("scheduler") / "uploads").keys() & uploads)}
 
 
 def _trust(home: Home) -> Facts:
     listed = read_listed(home).peers
     return {
-        "listed": _Switch(listed),
+        "listed": Switch(listed),
         "pinned": {device: keys[0] for device, keys in read_pinned(home).items()},
         "refuted": dict.fromkeys(read_reputation(home).refuted),
     }
 
 
-class _Switch(dict[str, bool]):
+class Switch(dict[str, bool]):
     """Whatever is not in it is off."""
 
     def __init__(self, on: Any) -> None:
@@ -135,14 +153,25 @@ def _pools(home: Home) -> Facts:
     return {
         "pool": {pool.name: None for pool in pools},
         "tickets": {pool.name: len(pool.tickets()) for pool in pools},
+        "closed": Closed({f"{pool.name} {ticket.id}": False for pool in pools for ticket in pool.tickets()}),
         "admitted": {
             f"{pool.name} {peer}": None for pool in pools for ticket in pool.tickets() for peer in ticket.used
         },
         "revoked": {f"{pool.name} {peer}": None for pool in pools for peer in revoked_peers(pool.manifest())},
-        "joined": _Switch(
+        "joined": Switch(
             joined.pool for role in (Role.WORKER, Role.SUBMIT) for joined in joined_pools(home, role)
         ),
+        "listed as member": {
+            f"{manifest.pool} {member.peer}": None for manifest in _manifests_of(home) for member in manifest.members
+        },
+        "list": {manifest.pool: manifest.number for manifest in _manifests_of(home)},
     }
+
+
+def _manifests_of(home: Home) -> list[PoolManifest]:
+    """Of the pools made here, and of those joined."""
+    joined = [stored_manifest(home, each.pool) for each in joined_pools(home, Role.SUBMIT)]
+    return [pool.manifest() for pool in own_pools(home)] + [verified(each) for each in joined if each is not None]
 
 
 def _tokens(home: Home) -> Facts:
@@ -150,13 +179,43 @@ def _tokens(home: Home) -> Facts:
 
 
 def _server(home: Home) -> Facts:
-    path = home.data / "server" / "token"
+    path = home.folder("scheduler") / "api-token"
     return {"token": {"": own_token(path)}} if path.exists() else {}
 
 
+def _answers(home: Home) -> Facts:
+    folder = home.folder("scheduler") / "idempotency"
+    claims = {path.stem: json.loads(path.read_bytes()) for path in folder.glob("*.json")}
+    return {
+        "claim": Claims({key: claim["campaign"] for key, claim in claims.items()}),
+        "answer": {key: claim["answer"] for key, claim in claims.items()},
+    }
+
+
+class Closed(dict[str, bool]):
+    """Whatever is not in it admits nobody."""
+
+    def __missing__(self, key: str) -> bool:
+        return True
+
+
+class Claims(dict[str, str]):
+    """Whatever is not in it has no claim."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+def _gates(home: Home) -> Facts:
+    return {"gates": {"": list(recent_gates(home))}}
+
+
+ROLES: Final[tuple[RoleName, ...]] = ("scheduler", "worker", "gate")
+
+
 def _keys(home: Home) -> Facts:
-    roles = [role for role in ("scheduler", "worker") if home.key(role).exists()]  # type: ignore[arg-type]
-    return {"identity": {role: load_or_create(home.key(role)).peer_id for role in roles}}  # type: ignore[arg-type]
+    roles = [role for role in ROLES if home.key(role).exists()]
+    return {"identity": {role: load_or_create(home.key(role)).peer_id for role in roles}}
 
 
 def _models(home: Home) -> Facts:
@@ -168,7 +227,7 @@ def _models(home: Home) -> Facts:
     }
     for sha in hashes.keys() - whole.keys():  # the list of what was verified may say that it is whole
         raise Damaged(f"{sha} has a model's name, and its bytes are others (verified: {cache.has(sha)})")
-    return {"model": whole, "pin": _Switch(sha for sha in hashes if model_files.pinned(folder, sha))}
+    return {"model": whole, "pin": Switch(sha for sha in hashes if model_files.pinned(folder, sha))}
 
 
 def _outbox(home: Home) -> Facts:
@@ -185,13 +244,13 @@ def _manifests(home: Home) -> Facts:
     shas = [path.stem for path in folder.glob("*.manifest")]
     return {
         "manifest": {
-            sha: None for sha in shas if store.find(sha) is not None and _is(folder / f"{sha}.manifest", sha)
+            sha: None for sha in shas if store.find(sha) is not None and _sha256(folder / f"{sha}.manifest") == sha
         }
     }
 
 
-def _is(path: Path, sha256: str) -> bool:
-    return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 async def _never(*_: object) -> None:
@@ -199,34 +258,41 @@ async def _never(*_: object) -> None:
 
 
 def _incarnation(home: Home) -> Facts:
-    return {"incarnation": {"": next_incarnation(home.folder("worker") / "incarnation") - 1}}
+    files = {role: home.folder(role) / "incarnation" for role in ROLES}
+    return {
+        "incarnation": {role: next_incarnation(file) - 1 for role, file in files.items() if file.exists()}
+    }
 
 
 def _paused(home: Home) -> Facts:
-    return {"paused": _Switch([""] if Pause(home.folder("worker") / "paused").on else [])}
+    return {"paused": Switch([""] if Pause(home.folder("worker") / "paused").on else [])}
 
 
 GROUPS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Home], Facts]]]] = {
-    "store": (("data/scheduler/store.db",), _store),
+    "store": (("data/scheduler/store.db",), store_facts),
     "spool": (("data/scheduler/models/",), _spool),
     "uploads": (("data/scheduler/uploads/",), _uploads),
     "trust": (("data/scheduler/trust/",), _trust),
     "tokens": (("data/scheduler/tokens/",), _tokens),
     "pools": (("data/pools/",), _pools),
-    "server": (("data/server/",), _server),
+    "server": (("data/scheduler/api-token",), _server),
+    "answers": (("data/scheduler/idempotency/",), _answers),
+    "gates": (("data/scheduler/gates", "data/worker/gates"), _gates),
     "backup": (("backup.db",), _backup),
     "keys": (("data/keys/",), _keys),
     "models": (("cache/models/",), _models),
     "outbox": (("data/worker/outbox/",), _outbox),
     "manifests": (("data/worker/manifests/",), _manifests),
-    "incarnation": (("data/worker/incarnation",), _incarnation),
+    "incarnation": (tuple(f"data/{role}/incarnation" for role in ROLES), _incarnation),
     "paused": (("data/worker/paused",), _paused),
 }
 """Name → what its files begin with, and what reads them."""
 SET_ASIDE: Final = "set aside"
 """Files that were found broken."""
-AT_LEAST: Final = frozenset({"epoch", "incarnation", "tickets"})
+AT_LEAST: Final = frozenset({"epoch", "incarnation", "tickets", "list", "due"})
 """Kinds whose values only rise."""
+ONE_OF: Final = frozenset({"contents"})
+"""Kinds of which one of several values holds, and nothing in between."""
 
 
 @dataclass
@@ -236,11 +302,11 @@ class Reader:
     folder: Path
     read: int = 0
     """States of a group that were opened."""
-    _stored: dict[tuple[str, bytes], tuple[Facts, str]] = field(default_factory=dict)
+    _stored: dict[tuple[str, int], tuple[Facts, str]] = field(default_factory=dict)
 
-    def facts(self, group: str, files: Tree) -> tuple[bytes, Facts, str]:
-        """A digest of these files of one home, by paths below it, what they say, and why they cannot be read (empty: they can)."""
-        digest = _digest(files)
+    def facts(self, group: str, files: Tree) -> tuple[int, Facts, str]:
+        """A hash of these files of one home, by paths below it, what they say, and why they cannot be read (empty: they can)."""
+        digest = hash(tuple(files.items()))
         stored = self._stored.get((group, digest))
         if stored is None:
             stored = self._stored[group, digest] = self._read(group, files)
@@ -259,14 +325,7 @@ class Reader:
             shutil.rmtree(folder)
 
 
-def _digest(files: Tree) -> bytes:
-    whole = hashlib.blake2b(digest_size=16)
-    for path in sorted(files):
-        whole.update(path.encode() + b"\0" + len(files[path]).to_bytes(8, "big"))
-        whole.update(files[path])
-    return whole.digest()
-
-
+@cache
 def group_of(path: str) -> str | None:
     """The group that a file of a home belongs to."""
     return next((name for name, (starts, _) in GROUPS.items() if path.startswith(starts)), None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -36,12 +35,14 @@ from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId
 
 FILE: Final = "promises"
+EVERY: Final = "*"
 PREFIX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """`home`: whose; `kind`: see `facts.py`; `key`: of what; `value`: what is said of it. `ends`: it is about to be replaced."""
+    """`home`: whose; `kind`: see `facts.py`; `key`: of what; `value`: what is said of it. `ends`: it is about to be replaced, or all of
+    the kind if `key` is `EVERY`."""
 
     home: str
     kind: str
@@ -72,7 +73,7 @@ class Wire:
     """Reads the work protocol's messages as they go out of the homes of `names` (peer id → home)."""
 
     promises: Promises
-    names: Mapping[str, str]
+    names: dict[str, str]
     _calls: dict[tuple[str, str, int], Message] = field(default_factory=dict)
     """By caller, callee and number."""
     _models: dict[str, str] = field(default_factory=dict)
@@ -109,7 +110,7 @@ def _said(call: Message | None, message: Message) -> list[tuple[str, str, Any]]:
         case Result(), Accepted():
             return [("result", f"{call.task}#{call.attempt}", call.sha256)]
         case Commit(), Granted() | Queued():
-            return [("incarnation", "", message.fence.incarnation)]
+            return [("incarnation", "worker", message.fence.incarnation)]
         case None, Result():
             return [("record", message.sha256, None)]
         case Probe(), Quote():

@@ -12,8 +12,6 @@ from typing import Final
 from tests.durability.journal import build, environment
 
 WITHIN_S: Final = 600.0
-STANDS_STILL: Final = "Timeout ("
-"""What faulthandler begins with."""
 
 
 @dataclass(frozen=True)
@@ -24,39 +22,23 @@ class Recording:
     root: Path
 
 
-def record(folder: Path, *, tasks: int, seed: int) -> Recording:
-    """Run `tests.durability.recorded` in a process of its own. One that stands still says where its threads are, and is made once more.
+def record(folder: Path, scenario: str, *, tasks: int, seed: int) -> Recording:
+    """Run `tests.durability.recorded` in a process of its own; one that stands still says where its threads are.
+
     Raises `AssertionError` when it fails, `RuntimeError` without gcc.
     """
     folder = folder.resolve()
-    library = build(folder)
+    library, root, log = build(folder), folder / "root", folder / "log"
+    root.mkdir()
     stored = {key: value for key, value in os.environ.items() if not key.startswith("SARK_")}
-    for name in ("first", "second"):
-        place = folder / name
-        root, log = place / "root", place / "log"
-        root.mkdir(parents=True)
-        words = [
-            sys.executable,
-            "-m",
-            "tests.durability.recorded",
-            str(root),
-            "--tasks",
-            str(tasks),
-            "--seed",
-            str(seed),
-        ]
-        done = subprocess.run(
-            words,
-            env=stored | environment(library, root, log) | {"SARK_LAN": "false"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=WITHIN_S,
-        )
-        if done.returncode == 0:
-            return Recording(log, root)
-        assert STANDS_STILL in done.stderr, (
-            f"the recorded run ended with {done.returncode}:\n{done.stderr[-4000:]}"
-        )
-        sys.stderr.write(done.stderr[-4000:])
-    raise AssertionError("the recorded run stood still twice: see above")
+    words = [sys.executable, "-m", "tests.durability.recorded", scenario, str(root)]
+    done = subprocess.run(
+        [*words, "--tasks", str(tasks), "--seed", str(seed)],
+        env=stored | environment(library, root, log) | {"SARK_LAN": "false"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WITHIN_S,
+    )
+    assert done.returncode == 0, f"the recorded run ended with {done.returncode}:\n{done.stderr[-4000:]}"
+    return Recording(log, root)

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.durability.disk import Disk, Loss, Tree, read_tree
-from tests.durability.facts import AT_LEAST, GROUPS, SET_ASIDE, Facts, Reader, group_of
+from tests.durability.facts import AT_LEAST, GROUPS, ONE_OF, SET_ASIDE, Facts, Reader, group_of
 from tests.durability.journal import Operation, Step
-from tests.durability.promises import FILE, Promise
+from tests.durability.promises import EVERY, FILE, Promise
 
 KINDS: Final = {
     "campaign": "store", "epoch": "store", "cancel": "store", "intent": "store", "started": "store", "result": "store",
     "spooled": "spool", "upload": "uploads", "listed": "trust", "pinned": "trust", "refuted": "trust",
     "credential": "tokens", "pool": "pools", "tickets": "pools", "admitted": "pools", "revoked": "pools",
     "joined": "pools", "token": "server", "backup": "backup", "identity": "keys", "model": "models",
-    "pin": "models", "record": "outbox", "manifest": "manifests", "incarnation": "incarnation", "paused": "paused",
+    "contents": "store", "experiment": "store", "version": "store", "schedule": "store", "due": "store", "run": "store",
+    "finding": "store", "accepted": "store", "led": "spool", "claim": "answers", "answer": "answers", "gates": "gates",
+    "listed as member": "pools", "list": "pools", "closed": "pools", "pin": "models", "record": "outbox", "manifest": "manifests", "incarnation": "incarnation", "paused": "paused",
 }  # fmt: skip
 """Kind of promise → the group of files that it lies in."""
 
@@ -46,7 +48,9 @@ class Figures:
 
     operations: int = 0
     cuts: int = 0
-    """Places at which the power was cut."""
+    """Operations on the homes' files after which the power was cut."""
+    between: int = 0
+    """Further cuts, each after a promise that went out without such an operation since the last cut."""
     states: int = 0
     """Disks that were left: several for each cut."""
     checks: int = 0
@@ -57,7 +61,7 @@ class Figures:
     seen: set[str] = field(default_factory=set)
 
     def add(self, other: Figures) -> None:
-        for name in ("operations", "cuts", "states", "checks"):
+        for name in ("operations", "cuts", "between", "states", "checks"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.promises += other.promises
         self.breaches += other.breaches
@@ -73,7 +77,9 @@ class Promised:
     def take(self, line: bytes) -> Promise:
         made = Promise(*json.loads(line))
         kind = self.live.setdefault((made.home, KINDS[made.kind]), {}).setdefault(made.kind, {})
-        if made.ends:
+        if made.ends and made.key == EVERY:
+            kind.clear()
+        elif made.ends:
             kind.pop(made.key, None)
         elif made.kind not in AT_LEAST or made.value > kind.get(made.key, -1):
             kind[made.key] = made.value
@@ -100,14 +106,18 @@ def replay(
         if step.operation is Operation.CREATE and str(step.path) == FILE:
             promises_inode = step.inode
         disk.do(step)
-        if step.operation is Operation.WRITE and step.inode == promises_inode:
+        is_promise = step.inode == promises_inode and step.operation in (Operation.CREATE, Operation.WRITE)
+        if is_promise and step.operation is Operation.WRITE:
             *lines, rest = (rest + step.data).split(b"\n")
             for line in lines:
                 made = promised.take(line)
                 figures.promises[made.kind] += not made.ends
         figures.operations += 1
         losses = cut_here(figures.operations)
-        figures.cuts += bool(losses)
+        if losses and is_promise:
+            figures.between += 1
+        elif losses:
+            figures.cuts += 1
         for loss in losses:
             figures.states += 1
             _check(disk.after(loss, rng), loss, promised, reader, checked, figures)
@@ -125,9 +135,9 @@ class _Checked:
     """Which promises were held against which files already: the same ones say the same again."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, bytes], int] = {}
+        self._known: dict[tuple[str, str, int], int] = {}
 
-    def needed(self, home: str, group: str, digest: bytes, number: int) -> bool:
+    def needed(self, home: str, group: str, digest: int, number: int) -> bool:
         key = (home, group, digest)
         needed = self._known.get(key) != number
         self._known[key] = number
@@ -163,6 +173,8 @@ def _broken(live: dict[str, dict[str, Any]], facts: Facts) -> Iterable[str]:
         known = facts.get(kind, {})
         if kind in AT_LEAST:
             wrong = [key for key, value in promises.items() if not known.get(key, -1) >= value]
+        elif kind in ONE_OF:
+            wrong = [key for key, values in promises.items() if known.get(key, []) not in values]
         elif promises.items() <= _plain(known).items() if _hashable(promises) else False:
             continue
         else:
@@ -190,7 +202,7 @@ def _plain(known: Any) -> dict[str, Any]:
 
 
 def _hashable(promises: dict[str, Any]) -> bool:
-    return not any(isinstance(value, list) for value in promises.values())
+    return not any(isinstance(value, list | dict) for value in promises.values())
 
 
 assert set(KINDS.values()) == set(GROUPS)

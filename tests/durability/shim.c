@@ -120,8 +120,12 @@ static void put(char operation, uint64_t inode, uint64_t number, const char *one
 static int opened(int folder, const char *path, int flags, mode_t mode)
 {
     char whole[MAX_PATH];
-    if (!resolve(folder, path, whole))
-        return (int)syscall(SYS_openat, folder, path, flags, mode);
+    if (!resolve(folder, path, whole)) {
+        int other = (int)syscall(SYS_openat, folder, path, flags, mode);
+        if (other >= 0 && other < MAX_FD)
+            tracked[other] = 0; /* the C library closes some without our close() */
+        return other;
+    }
     struct stat before;
     pthread_mutex_lock(&lock);
     int existed = !stat(whole, &before);

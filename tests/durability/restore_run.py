@@ -1,0 +1,66 @@
+"""A backup is made while a campaign runs, and restored after its scheduler has died; then the campaign goes on, and others are imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+from trio.testing import MockClock
+
+from scheduler.store.store import Store, open_store
+from tests.durability.campaign_run import SPEED, Swarm
+from tests.durability.commands import Typed
+from tests.durability.facts import SCHEDULER, store_facts
+from tests.durability.promises import EVERY, Promises
+
+STORED = ("campaign", "epoch", "cancel", "intent", "started", "result")
+
+
+class Restores(Swarm):
+    """Of Ann's home, by what she types."""
+
+    async def serve(self, tasks: int) -> None:
+        typed = Typed(self.ann.home.data.parent, self.promises)
+        backup, copy = self.ann.home.data.parent / "backup.db", self.elsewhere / "copy.db"
+        async with self.up():
+            self.ann.submit(1, tasks // 2)
+            self.nursery.start_soon(self.ann.schedule)
+            await self.until(self.ann, lambda: self.ann.recorded() >= 1)
+            typed("db", "backup", backup, kind="backup", key=backup.name, value=1)
+            self.ann.submit(2, tasks // 2)
+            await self.until(self.ann, lambda: self.ann.recorded() >= tasks // 2)
+            typed("db", "export", copy)
+            self.ann.kill()
+            await trio.sleep(0.5)
+            self.restore(typed, backup)
+            self.nursery.start_soon(self.ann.schedule)
+            await self.until(self.ann, self.ann.done)
+            self.ann.kill()
+            await trio.sleep(0.5)
+            typed("db", "import", copy, "--open")
+            self.hold()
+            self.nursery.start_soon(self.ann.schedule)
+            await self.until(self.ann, self.ann.done)
+
+    def restore(self, typed: Typed, backup: Path) -> None:
+        """Whoever types it gives up what came after the backup; until it is done, the store is the old one or the new one."""
+        with open_store(self.ann.home) as store, Store(backup) as source:
+            states = [sorted(row.campaign.id for row in each.campaigns.summaries()) for each in (store, source)]
+        for kind in STORED:
+            self.promises.end(SCHEDULER, kind, EVERY)
+        self.promises.make(SCHEDULER, "contents", "", states)
+        typed("db", "restore", backup, "--replace")
+        self.promises.make(SCHEDULER, "contents", "", states[1:])
+        self.hold()
+        self.promises.end(SCHEDULER, "contents", "")
+
+    def hold(self) -> None:
+        """All that is in the store now was promised by the command that has put it there."""
+        for kind, values in store_facts(self.ann.home).items():
+            for key, value in values.items() if kind in STORED else ():
+                self.promises.make(SCHEDULER, kind, key, value)
+
+
+def make(root: Path, elsewhere: Path, promises: Promises, tasks: int, seed: int) -> None:
+    run = Restores(root, elsewhere, promises, seed)
+    trio.run(run.serve, tasks, clock=MockClock(rate=SPEED))
