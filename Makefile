@@ -48,7 +48,7 @@ pytest: $(STAMP)
 rig: $(STAMP)  ## every attack that we know against real processes, each beside an honest campaign: a quarter of an hour
 	$(BIN)/python -m tests.rig
 
-durability: $(STAMP)  ## the power cut at more than 10,000 writes of the real services: minutes
+durability: $(STAMP)  ## the power cut at more than 10,000 operations of the real services on their files: minutes
 	$(BIN)/python -m tests.durability
 
 SEEDS ?= 1000

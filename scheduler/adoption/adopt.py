@@ -31,6 +31,7 @@ from scheduler.run.epochs import LEAP
 from scheduler.run.manifests import CampaignManifests
 from scheduler.store.rows import NewCampaign, NewModel, WorkerTask
 from scheduler.store.store import Store
+from swarm.base.durable import make_folder
 from swarm.base.text import count
 from swarm.base.threads import DISK
 from swarm.download.download import EDGE, Edge
@@ -192,7 +193,7 @@ async def _bring_models(
     those that open tasks need and that cannot be had.
     """
     try:
-        await DISK.run(lambda: spool.mkdir(parents=True, exist_ok=True))
+        await DISK.run(make_folder, spool)
     except OSError as exc:
         raise ResourceError(f"cannot use {spool}: {exc.strerror}") from None
     missing: list[str] = []

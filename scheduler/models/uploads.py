@@ -137,6 +137,7 @@ class Uploads:
         with _storing(self.folder):
             (self.folder / f"{sha256}.json").unlink(missing_ok=True)
             (self.folder / sha256).unlink(missing_ok=True)
+            sync_folder(self.folder)
         return True
 
     def _tidy(self) -> None:

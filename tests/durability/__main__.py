@@ -84,7 +84,6 @@ def line(figures: Figures, seconds: float) -> str:
     )
 
 
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.durability", description="Power cuts.")
     parser.add_argument("--runs", type=int, default=3, help="of each scenario")

@@ -59,16 +59,17 @@ class Adoptions(Swarm):
         await trio.sleep(0.5)
 
     async def by_token(self, bob: Leader, campaign: str) -> None:
-        tokens = self.handed(self.ann.identity, (), bob.identity.peer_id, campaign)
+        key = self.ann.identity
+        tokens = self.handed(key, (), bob.identity.peer_id, campaign)
         held = [self.credential(each, campaign) for each in tokens]
 
         def keep() -> None:
             store_tokens(bob.home, held)
-            self.promises.make(BOB, "credential", self.ann.identity.peer_id)
 
         rest = self.elsewhere / "rest"  # the first model comes from a worker
         shutil.copytree(self.elsewhere / "campaign-1", rest, ignore=shutil.ignore_patterns("m1.json"))
-        await self.adopt(bob.home, bob.identity, held, campaign, keep, rest)
+        speaks = ("credential", key.peer_id, None)
+        await self.adopt(bob.home, bob.identity, held, campaign, keep, rest, speaks)
         bob.campaigns.append(campaign)
         bob.promise(campaign)
 
@@ -77,9 +78,9 @@ class Adoptions(Swarm):
 
         def keep() -> None:
             write_durably(home.key("scheduler"), self.ann.home.key("scheduler").read_bytes())
-            self.promises.make(BEN, "identity", "scheduler", key.peer_id)
 
-        await self.adopt(home, key, (), campaign, keep, self.elsewhere / "campaign-1")
+        speaks = ("identity", "scheduler", key.peer_id)
+        await self.adopt(home, key, (), campaign, keep, self.elsewhere / "campaign-1", speaks)
         ben = Leader(self, BEN)
         ben.campaigns.append(campaign)
         ben.promise(campaign)
@@ -96,9 +97,11 @@ class Adoptions(Swarm):
         campaign: str,
         keep: Callable[[], None],
         models: Path,
+        speaks: tuple[str, str, str | None],
     ) -> None:
+        """`speaks`: kind, key and value of the promise that this home can speak for the campaign."""
         with open_store(home) as store:
-            _watch(store, home, self.promises, campaign)
+            _watch(store, home, self.promises, campaign, speaks)
             async with self.visitor(key, held, campaign) as scan:
                 await adopt_campaign(
                     scan,
@@ -140,11 +143,14 @@ class Adoptions(Swarm):
         return Credential(issuer=handed.issuer, token=handed.token, expires=expires, campaign=campaign)
 
 
-def _watch(store: Store, home: Home, promises: Promises, campaign: str) -> None:
-    """From when it is in the store, this home leads it: its models and its manifest are there by then."""
+def _watch(
+    store: Store, home: Home, promises: Promises, campaign: str, speaks: tuple[str, str, str | None]
+) -> None:
+    """From when it is in the store, this home leads it: its models, its manifest and what lets it speak are there by then."""
     take_over: Any = store.campaigns.take_over
 
     def seen(new: Any, models: Sequence[Any], *rest: Any, **more: Any) -> None:
+        promises.make(home.data.parent.name, *speaks)
         for model in models:
             if (home.spool / model.sha256).exists():  # else its tasks wait for it
                 promises.make(home.data.parent.name, "spooled", model.sha256)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,7 @@ class Watched(IdempotencyStore):
     """Writes down which campaign a key stands for when that may be stored, and what is answered before it goes out."""
 
     promises: Promises | None = None
+    claimed: set[str] = field(default_factory=set)
 
     async def run(
         self, key: str | None, request: bytes, make: Callable[[str], Awaitable[dict[str, Any]]]
@@ -53,9 +54,13 @@ class Watched(IdempotencyStore):
                 promises.end(SCHEDULER, "claim", name)
                 raise
 
+        if name not in self.claimed:
+            promises.end(SCHEDULER, "claim", name)
+            self.claimed.add(name)
         try:
             answer, campaign, replayed = await IdempotencyStore.run(self, key, request, seen)
         except (SarkError, HttpProblem):
+            self.claimed.discard(name)
             promises.make(SCHEDULER, "claim", name, None)
             raise
         promises.make(SCHEDULER, "answer", name, json.loads(json.dumps(answer)))
@@ -95,10 +100,12 @@ class Client:
         headers = {"Idempotency-Key": f"key-{n}"}
         refused = await asking.post(f"{API}/campaigns", json=wrong, headers=headers)
         assert refused.status_code == HTTPStatus.UNPROCESSABLE_ENTITY, refused.text
-        for _ in range(2):
-            answer = await asking.post(f"{API}/campaigns", json=content, headers=headers)
-            assert answer.status_code == HTTPStatus.CREATED, answer.text
-        campaign = answer.json()["campaign_id"]
+        first, again = [
+            await asking.post(f"{API}/campaigns", json=content, headers=headers) for _ in range(2)
+        ]
+        assert first.status_code == HTTPStatus.CREATED, first.text
+        assert first.json() == again.json()
+        campaign = first.json()["campaign_id"]
         self.promises.make(SCHEDULER, "campaign", campaign, [sha])
         self.promises.make(SCHEDULER, "spooled", sha)
         if self.rng.random() < 0.5:

@@ -60,7 +60,7 @@ from tests.scheduler.trusting import OwnWorkers
 SPEED: Final = 12.0
 UNIT: Final = "Fake (Simulation)"
 STRIKES: Final = 6
-MAX_S: Final = 400.0
+MAX_S: Final = 1_500.0
 
 
 @dataclass
@@ -155,7 +155,9 @@ class Device:
 class Leader:
     """A scheduler's home, and one life of its scheduler after the other."""
 
-    def __init__(self, run: Swarm, name: str, credentials: Callable[[], Sequence[Credential]] = tuple) -> None:
+    def __init__(
+        self, run: Swarm, name: str, credentials: Callable[[], Sequence[Credential]] = tuple
+    ) -> None:
         self.run, self.name, self.credentials = run, name, credentials
         self.home = Home.at(run.root / name)
         self.identity = load_or_create(self.home.key("scheduler"))

@@ -15,7 +15,7 @@ from swarm.base.units import DAY_S
 from tests.durability.campaign_run import campaign_file
 from tests.durability.commands import Typed, promised
 from tests.durability.facts import SCHEDULER
-from tests.durability.promises import Promises
+from tests.durability.promises import EVERY, Promises
 
 
 class Experimenter:
@@ -28,20 +28,18 @@ class Experimenter:
 
     def experiment(self, file: Path, name: str) -> None:
         self.save(file, name)
-        self.typed(
-            "experiment", "schedule", name, "--every", "1d", kind="schedule", key=name, value=DAY_S
-        )  # fmt: skip
+        self.typed("experiment", "schedule", name, "--every", "1d", kind="schedule", key=name, value=DAY_S)
         with open_store(self.home) as store:
             self.due(store, name)
             for day in range(3):
                 self.day(store, file, name, day)
-        self.typed("experiment", "schedule", name, "--off", kind="schedule", key=name, value=None)
         self.promises.end(SCHEDULER, "due", name)
+        self.typed("experiment", "schedule", name, "--off", kind="schedule", key=name, value=None)
         if self.rng.random() < 0.5:
             for key in [f"{name}@{number}" for number in (1, 2, 3)]:
                 self.promises.end(SCHEDULER, "version", key)
-            for kind in ("run", "finding", "accepted", "schedule"):
-                self.promises.end(SCHEDULER, kind, "*")
+            for kind in ("run", "finding", "accepted", "schedule"):  # of those before, too
+                self.promises.end(SCHEDULER, kind, EVERY)
             self.typed("experiment", "remove", name, kind="experiment", key=name, value=False)
 
     def save(self, file: Path, name: str) -> None:

@@ -161,8 +161,10 @@ def _pools(home: Home) -> Facts:
         "joined": Switch(
             joined.pool for role in (Role.WORKER, Role.SUBMIT) for joined in joined_pools(home, role)
         ),
-        "listed as member": {
-            f"{manifest.pool} {member.peer}": None for manifest in _manifests_of(home) for member in manifest.members
+        "member": {
+            f"{manifest.pool} {member.peer}": None
+            for manifest in _manifests_of(home)
+            for member in manifest.members
         },
         "list": {manifest.pool: manifest.number for manifest in _manifests_of(home)},
     }
@@ -171,7 +173,9 @@ def _pools(home: Home) -> Facts:
 def _manifests_of(home: Home) -> list[PoolManifest]:
     """Of the pools made here, and of those joined."""
     joined = [stored_manifest(home, each.pool) for each in joined_pools(home, Role.SUBMIT)]
-    return [pool.manifest() for pool in own_pools(home)] + [verified(each) for each in joined if each is not None]
+    return [pool.manifest() for pool in own_pools(home)] + [
+        verified(each) for each in joined if each is not None
+    ]
 
 
 def _tokens(home: Home) -> Facts:
@@ -214,8 +218,8 @@ ROLES: Final[tuple[RoleName, ...]] = ("scheduler", "worker", "gate")
 
 
 def _keys(home: Home) -> Facts:
-    roles = [role for role in ROLES if home.key(role).exists()]
-    return {"identity": {role: load_or_create(home.key(role)).peer_id for role in roles}}
+    keys = {role: home.key(role) for role in ROLES}
+    return {"identity": {role: load_or_create(key).peer_id for role, key in keys.items() if key.exists()}}
 
 
 def _models(home: Home) -> Facts:
@@ -244,7 +248,9 @@ def _manifests(home: Home) -> Facts:
     shas = [path.stem for path in folder.glob("*.manifest")]
     return {
         "manifest": {
-            sha: None for sha in shas if store.find(sha) is not None and _sha256(folder / f"{sha}.manifest") == sha
+            sha: None
+            for sha in shas
+            if store.find(sha) is not None and _sha256(folder / f"{sha}.manifest") == sha
         }
     }
 

@@ -64,7 +64,7 @@ class Gate:
         self.promises.make(name, "gates", "", list(gates))
         with self.admits(pool, me):
             await enrol_scheduler(home, joined, gates, name)
-        self.promises.make(name, "listed as member", f"{pool.id} {me}")
+        self.promises.make(name, "member", f"{pool.id} {me}")
         self.promises.make(name, "list", pool.id, pool.manifest().number)
         if n % 2:
             await self.revoked(pool, gates, name, me)
@@ -77,7 +77,7 @@ class Gate:
 
     async def revoked(self, pool: OwnPool, gates: tuple[str, ...], name: str, peer: str) -> None:
         """And the ticket by which it came."""
-        for kind in ("admitted", "listed as member"):
+        for kind in ("admitted", "member"):
             self.promises.end(GATE, kind, f"{_of(pool, kind)} {peer}")
         self.promises.end(GATE, "tickets", pool.name)
         revoke(pool, peer, time.time())
@@ -105,7 +105,7 @@ class Admitting:
 
     def __enter__(self) -> None:
         def enrolled(policy: AdmissionPolicy, peer: str) -> None:
-            for kind in ("admitted", "listed as member"):
+            for kind in ("admitted", "member"):
                 self.promises.make(GATE, kind, f"{_of(self.pool, kind)} {peer}")
             self._before(policy, peer)
 

@@ -12,6 +12,8 @@ from typing import Final
 from tests.durability.journal import build, environment
 
 WITHIN_S: Final = 600.0
+SHOWN: Final = 4_000
+"""Characters of what it said, from either end."""
 
 
 @dataclass(frozen=True)
@@ -40,5 +42,6 @@ def record(folder: Path, scenario: str, *, tasks: int, seed: int) -> Recording:
         check=False,
         timeout=WITHIN_S,
     )
-    assert done.returncode == 0, f"the recorded run ended with {done.returncode}:\n{done.stderr[-4000:]}"
+    said = done.stderr if len(done.stderr) < 2 * SHOWN else f"{done.stderr[:SHOWN]} … {done.stderr[-SHOWN:]}"
+    assert done.returncode == 0, f"the recorded run ended with {done.returncode}:\n{said}"
     return Recording(log, root)

@@ -17,7 +17,7 @@ import structlog
 from tests.durability import adoption_run, api_run, campaign_run, experiment_run, gate_run, restore_run
 from tests.durability.promises import Promises
 
-HANGS_S: Final = 150.0
+HANGS_S: Final = 300.0
 """Of the wall clock: then it says where each thread is, and ends."""
 Scenario = Callable[[Path, Path, Promises, int, int], None]
 """Of the folder of the homes, a folder that is not recorded, the promises, the number of tasks, and a seed."""

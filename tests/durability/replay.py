@@ -15,15 +15,25 @@ from tests.durability.facts import AT_LEAST, GROUPS, ONE_OF, SET_ASIDE, Facts, R
 from tests.durability.journal import Operation, Step
 from tests.durability.promises import EVERY, FILE, Promise
 
-KINDS: Final = {
-    "campaign": "store", "epoch": "store", "cancel": "store", "intent": "store", "started": "store", "result": "store",
-    "spooled": "spool", "upload": "uploads", "listed": "trust", "pinned": "trust", "refuted": "trust",
-    "credential": "tokens", "pool": "pools", "tickets": "pools", "admitted": "pools", "revoked": "pools",
-    "joined": "pools", "token": "server", "backup": "backup", "identity": "keys", "model": "models",
-    "contents": "store", "experiment": "store", "version": "store", "schedule": "store", "due": "store", "run": "store",
-    "finding": "store", "accepted": "store", "led": "spool", "claim": "answers", "answer": "answers", "gates": "gates",
-    "listed as member": "pools", "list": "pools", "closed": "pools", "pin": "models", "record": "outbox", "manifest": "manifests", "incarnation": "incarnation", "paused": "paused",
-}  # fmt: skip
+IN_GROUPS: Final = {
+    "store": "campaign epoch cancel intent started result contents experiment version schedule due run finding accepted",
+    "spool": "spooled led",
+    "uploads": "upload",
+    "trust": "listed pinned refuted",
+    "tokens": "credential",
+    "pools": "pool tickets closed admitted revoked joined member list",
+    "server": "token",
+    "answers": "claim answer",
+    "gates": "gates",
+    "backup": "backup",
+    "keys": "identity",
+    "models": "model pin",
+    "outbox": "record",
+    "manifests": "manifest",
+    "incarnation": "incarnation",
+    "paused": "paused",
+}
+KINDS: Final = {kind: group for group, kinds in IN_GROUPS.items() for kind in kinds.split()}
 """Kind of promise → the group of files that it lies in."""
 
 

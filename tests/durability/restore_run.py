@@ -45,7 +45,9 @@ class Restores(Swarm):
     def restore(self, typed: Typed, backup: Path) -> None:
         """Whoever types it gives up what came after the backup; until it is done, the store is the old one or the new one."""
         with open_store(self.ann.home) as store, Store(backup) as source:
-            states = [sorted(row.campaign.id for row in each.campaigns.summaries()) for each in (store, source)]
+            states = [
+                sorted(row.campaign.id for row in each.campaigns.summaries()) for each in (store, source)
+            ]
         for kind in STORED:
             self.promises.end(SCHEDULER, kind, EVERY)
         self.promises.make(SCHEDULER, "contents", "", states)

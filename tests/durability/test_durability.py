@@ -65,7 +65,7 @@ def test_a_torn_write_leaves_some_sectors_of_it() -> None:
 
 
 def test_nothing_promised_is_lost_when_power_goes(tmp_path: Path) -> None:
-    figures = run(tmp_path, tasks=TASKS, seed=1, every=EVERY, enough=5)
+    figures = run(tmp_path, "campaign", tasks=TASKS, seed=1, every=EVERY, enough=5)
     assert not figures.breaches, "\n".join(map(str, figures.breaches))
     assert figures.cuts > 200
     wanted = {
@@ -79,6 +79,23 @@ def test_nothing_promised_is_lost_when_power_goes(tmp_path: Path) -> None:
         "pin",
         "revoked",
     }
+    assert wanted <= set(figures.promises)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scenario", "wanted"),
+    [
+        ("adoption", {"credential", "led", "spooled", "campaign", "result", "manifest"}),
+        ("restore", {"contents", "backup", "campaign", "result"}),
+        ("api", {"claim", "answer", "token", "upload", "campaign", "run", "cancel"}),
+        ("gate", {"identity", "incarnation", "admitted", "member", "revoked", "closed", "joined", "gates"}),
+        ("experiment", {"version", "schedule", "due", "run", "finding", "accepted", "experiment"}),
+    ],
+)
+def test_nothing_promised_is_lost_elsewhere_either(tmp_path: Path, scenario: str, wanted: set[str]) -> None:
+    figures = run(tmp_path, scenario, tasks=8, seed=1, every=EVERY, enough=5)
+    assert not figures.breaches, "\n".join(map(str, figures.breaches))
     assert wanted <= set(figures.promises)
 
 

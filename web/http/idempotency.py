@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from protocol.errors import ResourceError, SarkError
 from results.row.form import JsonModel
 from scheduler.submit.submit import new_campaign_id
-from swarm.base.durable import make_folder, unusable, write_durably
+from swarm.base.durable import make_folder, remove_durably, unusable, write_durably
 from swarm.base.locks import try_lock
 from swarm.base.threads import DISK
 from web.http.problems import HttpProblem
@@ -73,7 +73,7 @@ class IdempotencyStore:
             except ResourceError:  # the campaign may be stored all the same: the claim has its id
                 raise
             except (SarkError, HttpProblem):  # nothing was stored: release the key for a corrected request
-                await DISK.run(lambda: path.unlink(missing_ok=True))
+                await DISK.run(remove_durably, path)
                 raise
             await DISK.run(_write, path, claim.model_copy(update={"answer": answer}))
             return answer, claim.campaign, False
