@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import trio
-from trio.testing import MockClock
 
 from protocol.messages.work import WORK
 from protocol.values.trust import OWN
@@ -30,6 +29,7 @@ from swarm.net.identity import Identity, load_or_create
 from swarm.net.links import Links
 from swarm.pools.membership import Credential, credentials, store_tokens
 from tests.durability.campaign_run import SPEED, Leader, Swarm
+from tests.durability.patient_clock import PatientClock
 from tests.durability.promises import Promises
 
 BOB: Final = "bob"
@@ -164,5 +164,5 @@ def _watch(
 
 def make(root: Path, elsewhere: Path, promises: Promises, tasks: int, seed: int) -> None:
     run = Adoptions(root, elsewhere, promises, seed)
-    trio.run(run.serve, tasks, clock=MockClock(rate=SPEED))
+    trio.run(run.serve, tasks, clock=PatientClock(SPEED))
     assert load_or_create(Home.at(root / BEN).key("scheduler")).peer_id == run.ann.identity.peer_id

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import trio
-from trio.testing import MockClock
 
 from drivers.contract.base import (
     Cancelled,
@@ -54,6 +53,7 @@ from swarm.net.identity import load_or_create, next_incarnation
 from swarm.pools.membership import Credential
 from tests.durability.commands import after, before
 from tests.durability.facts import SCHEDULER, WORKERS
+from tests.durability.patient_clock import PatientClock
 from tests.durability.promises import Promises, WatchedNetwork, Wire
 from tests.scheduler.trusting import OwnWorkers
 
@@ -350,5 +350,5 @@ def campaign_file(folder: Path, name: str, models: int, **more: Any) -> Path:
 def make(root: Path, elsewhere: Path, promises: Promises, tasks: int, seed: int) -> None:
     run = Run(root, elsewhere, promises, seed)
     before(run.ann.home, elsewhere, promises)
-    trio.run(run.serve, tasks, clock=MockClock(rate=SPEED))
+    trio.run(run.serve, tasks, clock=PatientClock(SPEED))
     after(run.ann.home, elsewhere, promises)

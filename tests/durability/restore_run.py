@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import trio
-from trio.testing import MockClock
 
 from scheduler.store.store import Store, open_store
 from tests.durability.campaign_run import SPEED, Swarm
 from tests.durability.commands import Typed
 from tests.durability.facts import SCHEDULER, store_facts
+from tests.durability.patient_clock import PatientClock
 from tests.durability.promises import EVERY, Promises
 
 STORED = ("campaign", "epoch", "cancel", "intent", "started", "result")
@@ -65,4 +65,4 @@ class Restores(Swarm):
 
 def make(root: Path, elsewhere: Path, promises: Promises, tasks: int, seed: int) -> None:
     run = Restores(root, elsewhere, promises, seed)
-    trio.run(run.serve, tasks, clock=MockClock(rate=SPEED))
+    trio.run(run.serve, tasks, clock=PatientClock(SPEED))
