@@ -7,7 +7,8 @@ the loop's thread, and wall seconds beside them; a busy machine makes both large
 
   cancel    a campaign of --tasks tasks without a device is taken up and cancelled, as the command does it; a submit beside it
   restart   --campaigns campaigns of 3 tasks are taken up by a new process
-  run       --run tasks of a campaign of --tasks, and as many of --campaigns campaigns of 3, at 4 scripted workers; both sides' time
+  run       --run tasks of a campaign of --tasks, and as many of --campaigns campaigns of 3, at 4 scripted workers, and the same campaign at
+            one device of 64 slots, from the moment at which they come; both sides' time
   commands  `campaigns`, `results`, `explain` over a store with --tasks ended tasks, as processes, and a `watch` of as many
 """
 
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from rich.console import Console
 
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.words import Reason
+from sark import GC_THRESHOLDS
 from scheduler.core.commands import EndPending
 from scheduler.output.watch import watch
 from scheduler.store import schema
@@ -51,19 +53,27 @@ _DONE = _T.c.state == TaskState.SUCCEEDED
 
 
 class Turns(trio.abc.Instrument):
-    """Processor seconds of each turn of the loop."""
+    """Processor seconds of each turn of the loop, and what took most of the longest one."""
 
     def __init__(self) -> None:
-        self.longest = self.total = self._since = 0.0
+        self.longest = self._since = self._step_at = 0.0
+        self._step = (0.0, "")
+        self.most = (0.0, "")
 
     def after_io_wait(self, timeout: float) -> None:
-        self._since = time.thread_time()
+        self._since, self._step = time.thread_time(), (0.0, "")
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._step_at = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._step = max(self._step, (time.thread_time() - self._step_at, task.name))
 
     def before_io_wait(self, timeout: float) -> None:
         if self._since:
             spent = time.thread_time() - self._since
-            self.total += spent
-            self.longest = max(self.longest, spent)
+            if spent > self.longest:
+                self.longest, self.most = spent, self._step
 
 
 @asynccontextmanager
@@ -92,7 +102,8 @@ def measured(what: str) -> Iterator[Turns]:
         trio.lowlevel.remove_instrument(turns)
         spent, waited = time.thread_time() - cpu, time.monotonic() - wall
         print(
-            f"{what:<44} {spent:8.2f} s CPU {waited:8.2f} s {turns.longest * 1e3:9.0f} ms longest turn",
+            f"{what:<44} {spent:8.2f} s CPU {waited:8.2f} s {turns.longest * 1e3:9.0f} ms longest turn"
+            f" ({turns.most[0] * 1e3:.0f} ms of it {turns.most[1].rpartition('.')[2]})",
             flush=True,
         )
 
@@ -106,14 +117,15 @@ async def until(condition: Callable[[], bool], within: float = 300.0) -> None:
 async def cancel(folder: Path, tasks: int) -> None:
     async with a_world(folder) as world:
         world.submit(tasks, wait_s=3600)
-        with measured(f"take up {tasks} tasks"):
-            async with world.scheduler():
+        async with AsyncExitStack() as stack:
+            with measured(f"take up {tasks} tasks"):
+                await stack.enter_async_context(world.scheduler())
                 await until(lambda: bool(world.store.database.all(_EPOCH)))
                 await trio.sleep(3)
-                with measured(f"cancel {tasks} tasks, as the command"):
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(beside, world.store_path)
-                        await _script(CANCEL, str(world.store_path))
+            with measured(f"cancel {tasks} tasks, as the command"):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(beside, world.store_path)
+                    await _script(CANCEL, str(world.store_path))
 
 
 async def beside(place: Any) -> None:
@@ -163,34 +175,40 @@ async def restart(folder: Path, campaigns: int) -> None:
     async with a_world(folder) as world:
         for n in range(campaigns):
             world.submit(3, campaign=f"c-{n:04}", wait_s=3600)
-        for least, name in enumerate(("first start", "restart"), start=1):
+        for name in ("first start", "restart"):
+            before = epochs(world)
             with measured(f"{name} with {campaigns} campaigns, and 3 s more"):
                 async with world.scheduler():
-                    await until(lambda least=least: world.store.database.count(_C, _C.c.epoch < least) == 0)  # type: ignore[misc]
+                    await until(lambda before=before: before.isdisjoint(epochs(world)))  # type: ignore[misc]
                     await trio.sleep(3)
             world.new_process()
 
 
+def epochs(world: World) -> set[tuple[str, int]]:
+    """A campaign that was taken up has a new one."""
+    return {(row.id, row.epoch) for row in world.store.database.all(sa.select(_C.c.id, _C.c.epoch))}
+
+
 async def run(folder: Path, run: int, tasks: int, campaigns: int) -> None:
-    for what, make in (("one campaign", True), ("campaigns of 3", False)):
+    for what, each, number, slots in (
+        (f"{tasks} in one campaign", tasks, 1, [1] * WORKERS),
+        (f"{campaigns} campaigns of 3", 3, campaigns, [1] * WORKERS),
+        (f"{tasks} in one campaign, 64 slots", tasks, 1, [64]),
+    ):
         inner = folder / what.replace(" ", "-")
         inner.mkdir()
         async with a_world(inner) as world:
-            if make:
-                world.submit(tasks, wait_s=3600)
-            else:
-                for n in range(campaigns):
-                    world.submit(3, campaign=f"c-{n:04}", wait_s=3600)
+            for n in range(number):
+                world.submit(each, campaign=f"c-{n:04}", wait_s=3600)
             async with world.scheduler():
                 await until(lambda: world.store.database.count(_C, _C.c.epoch < 1) == 0)
                 await trio.sleep(1)
-                for n in range(WORKERS):
-                    world.worker(f"w{n}", seconds=0.01)
-                await until(lambda: world.store.database.count(_T, _DONE) > 20)
-                first, began = world.store.database.count(_T, _DONE), time.thread_time()
-                with measured(f"{run} tasks of {what}, {tasks if make else campaigns} there"):
-                    await until(lambda first=first: world.store.database.count(_T, _DONE) >= first + run)  # type: ignore[misc]
-                spent, ran = time.thread_time() - began, world.store.database.count(_T, _DONE) - first
+                began = time.thread_time()
+                with measured(f"{run} of {what}"):
+                    for n, free in enumerate(slots):
+                        world.worker(f"w{n}", seconds=0.01 * free).slots = free
+                    await until(lambda: world.store.database.count(_T, _DONE) >= run)
+                spent, ran = time.thread_time() - began, world.store.database.count(_T, _DONE)
                 print(f"{'  a task':<44} {spent / ran * 1e3:8.1f} ms CPU, workers included")
                 for worker in world.index.workers:
                     worker.die()  # else they miss the scheduler
@@ -273,6 +291,7 @@ def main() -> None:
     parser.add_argument("--run", type=int, default=300)
     parser.add_argument("--only", nargs="+", default=["cancel", "restart", "run", "commands"])
     given = parser.parse_args()
+    gc.set_threshold(*GC_THRESHOLDS)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     print(f"load {os.getloadavg()[0]:.1f}")
     for part in given.only:

@@ -103,7 +103,7 @@ class Place:
 
 
 class FakeWorker:
-    """One place, a queue, and a script: what to do with each task it starts."""
+    """Slots, a queue, and a script: what to do with each task it starts."""
 
     def __init__(self, swarm: MemorySwarm, name: str, *, seconds: float = 0.05) -> None:
         self.name = name
@@ -111,6 +111,7 @@ class FakeWorker:
         self.peer = self.identity.peer_id
         self.swarm = swarm
         self.seconds = seconds
+        self.slots = 1
         self.incarnation = 1
         self.ran: list[tuple[str, int]] = []
         self.answers: list[str] = []
@@ -168,7 +169,7 @@ class FakeWorker:
             incarnation=self.incarnation,
             ledger=1,
             state=WorkerState.BUSY if running else WorkerState.ACTIVE,
-            free=0 if running else 1,
+            free=max(0, self.slots - running),
             queue=len(self.places) - running,
             shapes=tuple(ShapeQuote(fits=True) for _ in range(shapes)),
         )
@@ -185,8 +186,8 @@ class FakeWorker:
         while True:
             self.work = trio.Event()
             queued = [(lease, place) for lease, place in self.places.items() if place.state == "queued"]
-            busy = any(place.state == "running" for place in self.places.values())
-            if not queued or busy:
+            running = sum(place.state == "running" for place in self.places.values())
+            if not queued or running >= self.slots:
                 await self.work.wait()
                 continue
             lease, place = queued[0]
@@ -382,7 +383,7 @@ class FakeWorker:
         lease = f"{self.name}.{self.incarnation}.{self.number}"
         self.places[lease] = Place(task, commit.task, commit.attempt, fence, "queued")
         self.work.set()
-        if len(self.places) == 1:
+        if len(self.places) <= self.slots:
             self.begin(lease, self.places[lease])
             return Granted(lease=lease, fence=fence, ttl_s=15, renew_s=5)
         position = sum(1 for place in self.places.values() if place.state == "queued")
