@@ -227,8 +227,9 @@ class SchedulerConversation:
 
     @property
     def _rests(self) -> bool:
-        """Whether tasks are still to end, or notes to be stored."""
-        return bool(self.core.state.withdrawn or self._writer.notes)
+        """Whether tasks are still to end or to be handed out, or notes to be stored."""
+        state = self.core.state
+        return bool(state.withdrawn or state.unfinished or self._writer.notes)
 
     async def _go_on(self) -> None:
         """What is too much for one step, in portions: between two of them everything else has its turn."""

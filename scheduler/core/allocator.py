@@ -35,6 +35,8 @@ WORTH_WAITING: Final = 3 * int(FETCH_RATE)
 """Model size in bytes from which a fetch is estimated to take longer than a probe."""
 MAX_SKIPPED: Final = 64
 """Tasks looked at in one decision although no worker may have them yet."""
+MAX_HANDED_OUT: Final = 16
+"""Tasks that one decision gives to workers: each is stored in the same step. The next decision goes on."""
 FEW: Final = 8
 """If there are this many times more workers than fit, those that fit are visited on their own, in order."""
 WANT: Final = (8, 64)
@@ -75,14 +77,18 @@ class Allocator:
         able = {peer: view for peer, view in serving.items() if view.space() > 0}
         changed = {peer: view for peer, view in able.items() if peer in state.changed}
         stale = self._stale_quotes(serving, now) if whole else []
+        left, later = MAX_HANDED_OUT, list[str]()
         for group in [group for group in state.ranked if group.pending]:
             if whole or group.searched_at is None:
                 commands += self._look(group, stale, now)
             views = able if whole or group.id in state.reopened else changed
             if views and not group.explaining:
-                handed_out = self._hand_out(group, now, self._pools(group, views))
+                handed_out = self._hand_out(group, now, self._pools(group, views), left) if left else []
                 commands += handed_out
-                if handed_out:
+                left -= len(handed_out)
+                if not left:
+                    later.append(group.id)
+                elif handed_out:
                     able = {peer: view for peer, view in able.items() if view.space() > 0}
                     changed = {peer: view for peer, view in changed.items() if view.space() > 0}
             if whole:
@@ -94,6 +100,8 @@ class Allocator:
         state.reopened.clear()
         state.reopened.update(state.warming)  # when the quote comes, all are looked at again
         state.warming.clear()
+        state.reopened.update(dict.fromkeys(later))
+        state.unfinished = bool(later)
         return commands
 
     # -- probes and searches ------------------------------------------------------------------------------------------------------------
@@ -187,12 +195,12 @@ class Allocator:
                 (pools.idle if view.peer in self._state.idle else pools.busy).append(view)
         return pools
 
-    def _hand_out(self, group: RequirementGroup, now: float, pools: _Pools) -> list[Command]:
+    def _hand_out(self, group: RequirementGroup, now: float, pools: _Pools, most: int) -> list[Command]:
         commands: list[Command] = []
         space = sum(view.space() for view in (*pools.idle, *pools.busy))
         skipped: list[str] = []
         for task in tuple(islice(group.pending, space + MAX_SKIPPED)):
-            if not pools.idle and not pools.busy:
+            if len(commands) == most or not (pools.idle or pools.busy):
                 break
             entry = self._state.tasks[task]
             trust_of = self._state.trust_of

@@ -14,7 +14,7 @@ from protocol.values.advert import Advert
 from protocol.values.attempt import ATTEMPT, TASK, AttemptEvent, AttemptStatus, TaskEvent, TaskState
 from protocol.values.index_keys import named_peers
 from protocol.values.lease import Fence
-from protocol.values.match import match
+from protocol.values.match import Predicate, compile_requirement
 from protocol.values.requirement import Op, Requirement
 from protocol.values.task import Task
 from protocol.values.trust import MINE, TrustScope
@@ -315,8 +315,10 @@ class RequirementGroup:
     """The requirement names devices, whichever way."""
     trust: TrustScope = MINE
     """The campaign's, with the peers that the requirement names."""
+    _meets: Predicate = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._meets = compile_requirement(self.requirement)
         self.trust = self.trust.naming(named_peers(self.requirement))
         for clause in self.requirement.clauses:
             self.names_device = self.names_device or clause.attribute == "device"
@@ -325,7 +327,7 @@ class RequirementGroup:
 
     def met_by(self, advert: Advert) -> bool:
         """Quick if another device is named: a campaign may have a group for each of a thousand devices."""
-        return self.device in (None, advert.device) and match(self.requirement, advert).fits
+        return self.device in (None, advert.device) and self._meets(advert)
 
 
 @dataclass(slots=True)

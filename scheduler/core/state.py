@@ -74,6 +74,8 @@ class State:
         """Groups with a task that waits for the quote of a device that has its model."""
         self.unsettled = False
         """The next decision looks at everything, not only at what changed."""
+        self.unfinished = False
+        """The last decision left tasks that the next one can hand out at once."""
         self.due: list[tuple[float, str]] = []
         """A heap of tasks by when they may exceed a limit in time; see `watch`."""
         self.withdrawn: dict[str, None] = {}

@@ -92,8 +92,11 @@ def of(orders: Iterable[Command], kind: type[O]) -> list[O]:
 
 
 def decided(core: SchedulerCore, orders: list[Command], now: float) -> list[Command]:
-    """What followed from an event, and what the core decided then."""
-    return orders + core.decide(now)
+    """What followed from an event, and what the core decided then, to the end."""
+    orders = orders + core.decide(now)
+    while core.state.unfinished:
+        orders += core.decide(now)
+    return orders
 
 
 class Story:

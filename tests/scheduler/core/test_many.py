@@ -6,6 +6,7 @@ from protocol.formats.phase import Phase
 from protocol.messages.work import Progress
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
+from scheduler.core.allocator import MAX_HANDED_OUT
 from scheduler.core.commands import CancelOn, CommitTo, EndAttempt, EndPending, EndStop
 from scheduler.core.failures import PORTION
 from scheduler.core.ranking import LEAST_AHEAD, MOST_AHEAD, depth
@@ -21,6 +22,18 @@ def test_a_device_of_64_slots_is_given_64_tasks_at_once() -> None:
     story.tell(story.core.workers.add_adverts(story.group, [advert(0)], story.now))
     orders = story.tell(story.core.workers.add_quote(PEERS[0], quote(free=64), story.now))
     assert len(of(orders, CommitTo)) == 64 - 1 + LEAST_AHEAD
+
+
+def test_they_are_given_out_in_portions_and_each_decision_goes_on_where_the_last_one_stopped() -> None:
+    story = Story(tasks=100, workers=0)
+    story.tell(story.core.workers.add_adverts(story.group, [advert(0)], story.now))
+    orders = story.core.workers.add_quote(PEERS[0], quote(free=64), story.now)
+    portions = [len(of(orders + story.core.decide(story.now), CommitTo))]
+    while story.core.state.unfinished:
+        portions.append(len(of(story.core.decide(story.now), CommitTo)))
+    assert max(portions) == MAX_HANDED_OUT
+    assert sum(portions) == 64 - 1 + LEAST_AHEAD
+    assert of(story.core.decide(story.now), CommitTo) == []
 
 
 def test_slots_count_where_some_are_taken_and_are_forgotten_with_the_process() -> None:
