@@ -11,15 +11,17 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import Refused, ResourceError
-from protocol.messages.work import AdoptRequest, Cancel, Denied, Renew
+from protocol.messages.work import AdoptRequest, Cancel, Commit, Denied, Renew
 from protocol.values.attempt import TaskState
 from protocol.values.record import RunFacts, Timing, pack_samples
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason, RunOutcome
 from scheduler.campaign.model import Campaign, Devices, ModelEntry, TrustText
 from scheduler.conversation.effects import SleepUntil
+from scheduler.core.allocator import MAX_HANDED_OUT
 from scheduler.core.commands import CommitTo, EndPending
 from scheduler.core.failures import PORTION
+from scheduler.run.service import BEAT_S
 from scheduler.store.rows import AttemptState, NewCampaign, NewModel
 from scheduler.store.rows import CampaignStatus as CampaignStatus
 from scheduler.store.store import Store
@@ -94,6 +96,19 @@ async def test_the_model_is_served_to_the_worker_that_holds_the_task_and_to_nobo
             await fetch_blob(stranger, world.network.peer_id, world.network.addresses, world.sha256, sink=len)
         assert caught.value.reason is Reason.NOT_ALLOWED
         await world.until(lambda: world.states() == {TaskState.SUCCEEDED})
+
+
+async def test_what_a_decision_leaves_is_handed_out_at_once_and_not_at_the_next_beat(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("mini")
+    worker.slots, worker.mute = 64, (Commit,)
+    world.submit(70)
+    async with world.scheduler():
+        await world.until(lambda: len(world.store.attempts.all("c-one")) >= MAX_HANDED_OUT)
+        first = trio.current_time()
+        await world.until(lambda: len(world.store.attempts.all("c-one")) >= 64)
+        assert trio.current_time() - first < BEAT_S / 2
 
 
 async def test_a_large_record_is_pulled_by_its_hash(world: World, autojump_clock: MockClock) -> None:
