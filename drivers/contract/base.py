@@ -31,6 +31,8 @@ MAX_SAMPLES: Final = 1_000_000
 """The most that a record can hold: a cap of the protocol, which a test compares."""
 MAX_RANK: Final = 64
 MAX_FIGURE: Final = 1e18
+MAX_TOGETHER: Final = 8
+"""Models that take turns in one process."""
 
 Whole = Annotated[int, Interval(ge=0, le=MAX_INT)]
 Positive = Annotated[int, Interval(ge=1, le=MAX_INT)]
@@ -103,6 +105,11 @@ class WorkOrder:
     witnessed: bool = False
     """Each launch that times inferences sends an `OutputReport`, before its `MeasureReport`; its seed follows from the launch before
     (`protocol.formats.chain`)."""
+    beside: tuple[str, ...] = ()
+    """Paths of other models: all are loaded in one process, where they take turns with `model`, as often as it takes to compare them.
+    `runs`, `loads` and `precision` say nothing then."""
+    slot: int = 0
+    """Which of several models of one process this is: 0 is `model`, then those beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +274,28 @@ class CheckReport(Sent):
 
 
 @dataclass(frozen=True, slots=True)
+class BesideReport(Sent):
+    """A model of `WorkOrder.beside`, in their order: what ran, and whether its outputs agree."""
+
+    described: ModelDescription
+    checked: CheckReport
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsReport(Sent):
+    """What models that took turns in one launch needed: first those beside, then the order's own; of each, nanoseconds of one inference in
+    each round."""
+
+    wall_ns: Annotated[tuple[Samples, ...], MaxLen(MAX_TOGETHER)]
+    cpu_ns: Annotated[tuple[Samples, ...], MaxLen(MAX_TOGETHER)] | None
+    """Of all threads of this process; None where the system does not tell."""
+    per_block: Annotated[tuple[Positive, ...], MaxLen(MAX_TOGETHER)]
+    """Inferences of each model in one block."""
+    turns: Positive
+    """Blocks of each model in one round."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunFindings(Sent):
     """Figures besides latency, by name with their unit in it, such as `tokens_per_s`; and lists of times.
 
@@ -319,6 +348,8 @@ Event = (
     | ModelDescription
     | OutputReport
     | CheckReport
+    | BesideReport
+    | RoundsReport
     | RunFindings
     | Telemetry
     | BetweenLaunches
@@ -376,7 +407,8 @@ FAILURES: Final = {error.__name__: error for error in (WrongUnit, Unfit, OutOfMe
 class Driver(Protocol):
     """The contract behind the entry point group `sark.drivers`.
 
-    Optional attributes: `network = True` (`opens_connections`), `watches = True` (`looks_outside`) and `loads_models = False`
+    Optional attributes: `run_together` (see `drivers.local.driver.LocalDriver`),
+    `network = True` (`opens_connections`), `watches = True` (`looks_outside`) and `loads_models = False`
     (`makes_loads`).
     """
 

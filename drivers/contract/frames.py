@@ -60,7 +60,9 @@ def unpack_order(packed: bytes) -> tuple[WorkOrder, Limits, str, bool, str]:
     """The inverse of `pack_order`, in the child. The parent is trusted."""
     fields = json.loads(packed)
     order, limits = WorkOrder(**fields["order"]), Limits(**fields["limits"])
-    order = replace(order, pre=tuple(order.pre), post=tuple(order.post))  # JSON makes lists of them
+    order = replace(
+        order, pre=tuple(order.pre), post=tuple(order.post), beside=tuple(order.beside)
+    )  # JSON makes lists of them
     return order, limits, fields["driver"], fields["simulate"], fields["job"]
 
 

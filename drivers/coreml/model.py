@@ -35,7 +35,7 @@ class CoreMLModel(LocalModel):
         super().__init__(order, f"coremltools {ct.__version__}")
         self._ct = ct
         self._unit = compute_unit(ct, order.unit)
-        self._path = str(private_name(Path(order.model), Path(FOLDER)))
+        self._path = str(private_name(Path(order.model), Path(f"{FOLDER}{order.slot or ''}")))
         spec = translated(lambda: ct.utils.load_spec(self._path))
         refuse_custom(spec)
         self.inputs = inputs_of(spec)

@@ -30,6 +30,7 @@ from drivers.contract.base import (
     OutOfMemory,
     OutputReport,
     ProgressReport,
+    Unfit,
     UnitInfo,
     WorkOrder,
     makes_loads,
@@ -120,6 +121,12 @@ def events_of(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | I
             return _timed_only(driver.run(order))
         case MeasureJob.RUN:
             return _all_events(driver, order)
+        case MeasureJob.ROUNDS | MeasureJob.ROUNDS_REPEAT:
+            together = getattr(driver, "run_together", None)
+            if together is None:
+                raise Unfit(f"models on {order.unit} do not take turns in one process")
+            events: Iterator[Event] = together(order)
+            return events
 
 
 def _timed_only(events: Iterator[Event]) -> Iterator[Event]:

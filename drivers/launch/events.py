@@ -14,6 +14,7 @@ from pydantic_core import SchemaValidator
 from drivers.contract.base import (
     FAILURES,
     MIB,
+    BesideReport,
     CheckReport,
     Crashed,
     DriverError,
@@ -26,6 +27,7 @@ from drivers.contract.base import (
     OutOfMemory,
     OutputReport,
     ProgressReport,
+    RoundsReport,
     RunFindings,
     Text,
     TimedOut,
@@ -46,6 +48,8 @@ MAX_ERRORS: Final = 64
 # without Telemetry and BetweenLaunches: they are the parent's, and no child may claim them
 SENT: Final = (
     *(ProgressReport, LoadReport, MeasureReport, ModelDescription, OutputReport, CheckReport, RunFindings),
+    BesideReport,
+    RoundsReport,
     UnitInfo,
 )
 
@@ -141,10 +145,14 @@ REQUIRED: Final[Mapping[MeasureJob, frozenset[type]]] = {
     MeasureJob.RUN: frozenset({LoadReport, ModelDescription, MeasureReport, CheckReport}),
     MeasureJob.REPEAT: frozenset({LoadReport, MeasureReport}),
     MeasureJob.LOAD: frozenset({LoadReport}),
+    MeasureJob.ROUNDS: frozenset({LoadReport, ModelDescription, MeasureReport, RoundsReport, CheckReport}),
+    MeasureJob.ROUNDS_REPEAT: frozenset({LoadReport, MeasureReport, RoundsReport}),
 }
 """One of each."""
 MAX_FINDINGS: Final = 64
 """`RunFindings` of one launch: the node keeps them."""
+MAX_ROUNDS: Final = 128
+"""Of one launch: what is computed from them takes time with their square."""
 MAX_CHANGES: Final = 256
 """Changes of phase: each is reported to others."""
 
@@ -152,11 +160,15 @@ MAX_CHANGES: Final = 256
 class LaunchEvents:
     """In the parent: checks the events of one launch."""
 
-    def __init__(self, launch: LaunchSpec, *, served: bool, cold: bool, witnessed: bool = False) -> None:
+    def __init__(
+        self, launch: LaunchSpec, *, served: bool, cold: bool, witnessed: bool = False, beside: int = 0
+    ) -> None:
         """`served`: the children load no model. `cold`: the model's pages were dropped just before. `witnessed`: the outputs of each launch
-        that times inferences are required, before its times."""
+        that times inferences are required, before its times. `beside`: how many other models take turns with the order's own."""
         self._launch = launch
         self._served = served
+        self._beside = beside
+        self._described = 0
         self._required = REQUIRED[launch.job]
         if witnessed and MeasureReport in self._required:
             self._required |= {OutputReport}
@@ -183,6 +195,11 @@ class LaunchEvents:
         if isinstance(event, LoadReport) and CheckReport in self._received and not self._warm:
             self._warm = True
             return replace(event, kind=LoadKind.WARM)
+        if isinstance(event, BesideReport) and self._launch.job is MeasureJob.ROUNDS:
+            self._described += 1
+            if self._described > self._beside:
+                raise Garbled("one model too many beside its own")
+            return event
         kind = type(event)
         described = kind is OutputReport and runs  # every full launch may say what it put out
         if (kind not in self._required and not described) or kind in self._received:
@@ -192,6 +209,8 @@ class LaunchEvents:
         self._received.add(kind)
         if isinstance(event, MeasureReport):
             self._check_samples(event)
+        if isinstance(event, RoundsReport):
+            self._check_rounds(event)
         return replace(event, kind=self._first_load) if isinstance(event, LoadReport) else event
 
     def _check_samples(self, event: MeasureReport) -> None:
@@ -205,7 +224,21 @@ class LaunchEvents:
         if event.blocks and sum(block.samples for block in event.blocks) != samples:
             raise Garbled(f"blocks that do not add up to its {samples} samples")
 
+    def _check_rounds(self, event: RoundsReport) -> None:
+        sides = (event.wall_ns, *([] if event.cpu_ns is None else [event.cpu_ns]))
+        lengths = {len(times) for side in sides for times in side}
+        if (
+            {len(event.per_block), *map(len, sides)} != {self._beside + 1}
+            or len(lengths) != 1
+            or 0 in lengths
+        ):
+            raise Garbled("rounds that not every model took part in")
+        if max(lengths) > MAX_ROUNDS:
+            raise Garbled(f"more than {MAX_ROUNDS} rounds")
+
     def missing(self) -> str:
         """The required events that have not come, in words; empty: none."""
         missing = self._required - self._received - ({LoadReport} if self._served else set())
+        if self._launch.job is MeasureJob.ROUNDS and self._described < self._beside:
+            missing |= {BesideReport}
         return ", ".join(sorted(kind.__name__ for kind in missing))

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
@@ -33,6 +33,7 @@ from drivers.contract.base import (
     ModelDescription,
     OutputReport,
     ProgressReport,
+    RoundsReport,
     TimedOut,
     UnitInfo,
     WorkOrder,
@@ -63,6 +64,8 @@ SERVED_UNITS: Final = ("API",)
 """Units where a server has loaded the model: one launch is all."""
 PROBE_LIMITS: Final = Limits(load_s=30, run_s=30)
 
+EnoughRounds = Callable[[Sequence[RoundsReport]], bool]
+"""Whether these launches of models that took turns tell what is asked."""
 AskReveal = Callable[[], tuple[bytes, bytes]]
 """Asks whoever wants the measurement for the opening and the reveal of its chain; blocks."""
 
@@ -154,13 +157,19 @@ class Launch:
         idle_wait: IdleWait | None = None,
         sampler: Sampler | None = None,
         reveal: AskReveal | None = None,
+        enough: EnoughRounds | None = None,
     ) -> None:
         """`idle_wait`: waits for an idle host before the first launch; None: begins at once. `sampler`: reads the accelerator meanwhile;
         None: NVML, for units on GPUs. `reveal`: the run is witnessed; asked once, when nothing is left to wait for.
+        `enough`: ends the launches of an order with models beside its own; None: after the first.
         """
         witnessed = order.witnessed or reveal is not None
-        self._order = replace(order, model=str(Path(order.model).absolute()), witnessed=witnessed)
+        beside = tuple(str(Path(path).absolute()) for path in order.beside)
+        self._order = replace(
+            order, model=str(Path(order.model).absolute()), beside=beside, witnessed=witnessed
+        )
         self._limits = limits
+        self._enough = enough
         self._zygote = zygote
         self._idle_wait = idle_wait
         self._sampler = sampler or (Sampler(order.gpu) if order.unit.startswith(SAMPLED_UNITS) else None)
@@ -192,12 +201,19 @@ class Launch:
             yield telemetry
 
     def _launches(self) -> Iterator[Event]:
-        plan = LaunchPlanner(self._order, self._limits.run_s, self._served)
+        rounds: list[RoundsReport] = []
+        plan = LaunchPlanner(
+            self._order,
+            self._limits.run_s,
+            self._served,
+            enough=lambda: self._enough is None or self._enough(rounds),
+        )
         idle = yield from self._wait_for_idle()
         cold = not self._served and drop_pages(Path(self._order.model))
         chain = None if self._reveal is None else LaunchChain(*self._reveal())
         began = time.monotonic()
-        done, total = 0, None if self._order.precision is not None else self._order.runs
+        counted = self._order.precision is None and not self._order.beside
+        done, total = 0, self._order.runs if counted else None
         launch = plan.next(0.0)
         while launch is not None:
             if chain is not None and launch.job is not MeasureJob.LOAD:
@@ -208,6 +224,8 @@ class Launch:
                 if isinstance(event, MeasureReport):
                     plan.measured(event.samples_ns)
                     done += len(event.samples_ns)
+                if isinstance(event, RoundsReport):
+                    rounds.append(event)
                 if isinstance(event, ProgressReport) and event.phase is Phase.RUN:
                     event = replace(event, done=done + event.done, total=total)
                 yield _with_idle_note(event, idle)
@@ -242,8 +260,8 @@ class Launch:
             self._order,
             runs=max(1, launch.runs),
             window_s=launch.window_s,
-            brief=launch.job is MeasureJob.REPEAT,
-            check=self._order.check and launch.job is MeasureJob.RUN,
+            brief=launch.job in (MeasureJob.REPEAT, MeasureJob.ROUNDS_REPEAT),
+            check=self._order.check and launch.job in (MeasureJob.RUN, MeasureJob.ROUNDS),
         )
         with self._lock:
             if self._cancelled.is_set():
@@ -254,7 +272,13 @@ class Launch:
     def _run_one(self, launch: LaunchSpec, cold: bool) -> Iterator[Event]:
         running = self._child_for(launch)
         clock = _Deadlines(self._limits.load_s, self._left_s)
-        checker = LaunchEvents(launch, served=self._served, cold=cold, witnessed=self._order.witnessed)
+        checker = LaunchEvents(
+            launch,
+            served=self._served,
+            cold=cold,
+            witnessed=self._order.witnessed,
+            beside=len(self._order.beside),
+        )
         own_cpu = _OwnCpu()
         failure: DriverError | None = None
         try:

@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 def serve(control: socket.socket, loaded: Driver | None, tier: Tier, prefork: int = 0) -> NoReturn:
     """Fork a reaper for each request, until the parent hangs up. `prefork`: reapers forked while nothing runs, for the full sandbox."""
-    base = mounts.plan("", "", 0, code=mounts.code_folders(), in_dev=os.listdir("/dev"))  # noqa: PTH208
+    base = mounts.plan("", (), 0, code=mounts.code_folders(), in_dev=os.listdir("/dev"))  # noqa: PTH208
     if tier is Tier.FULL:
         linux.prepare(base)
     gc.collect()

@@ -26,6 +26,12 @@ class LocalDriver(ABC):
 
         yield from model.load(self, order)
 
+    def run_together(self, order: WorkOrder) -> Iterator[Event]:
+        """All models of an order with others beside it, in turns."""
+        from drivers.local import together
+
+        yield from together.run_together(self, order)
+
     def run(self, order: WorkOrder) -> Iterator[Event]:
         from drivers.local import model
 

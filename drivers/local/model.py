@@ -6,7 +6,7 @@ A driver says with a `LocalModel` how its runtime does each of these; `load` and
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -147,22 +147,34 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
         if order.post:
             post_ns, changes = post_run(order, outputs)
             figures["post_ms"] = post_ns / 1e6
-        notes = [*model.notes(prepared), *timing_notes, *prepared.shapes.notes()]
-        notes += [*unused(model.inputs, order.dims), *changes, *ran_on.notes]
-        yield ModelDescription(
-            unit=ran_on.unit,
-            driver=driver.name,
-            runtime=model.runtime,
-            providers=ran_on.providers,
-            threads=model.threads,
-            shapes={one.name: prepared.shapes.of(one) for one in model.inputs},
-            dtypes={one.name: one.dtype for one in model.inputs},
-            seed=order.seed,
-            notes=tuple(note[:500] for note in notes[:MAX_NOTES]),
-            batch=order.batch,
-        )
+        yield describe(driver, model, prepared, ran_on, timing_notes, changes)
         yield measured
         yield ProgressReport(Phase.CHECK)
         yield make_report(order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance)
         if figures:
             yield RunFindings(figures)
+
+
+def describe(
+    driver: LocalDriver,
+    model: LocalModel,
+    prepared: Prepared,
+    ran_on: RanOn,
+    timing_notes: Sequence[str],
+    changes: Sequence[str] = (),
+) -> ModelDescription:
+    """What ran. `changes`: what post-run steps did."""
+    notes = [*model.notes(prepared), *timing_notes, *prepared.shapes.notes()]
+    notes += [*unused(model.inputs, model.order.dims), *changes, *ran_on.notes]
+    return ModelDescription(
+        unit=ran_on.unit,
+        driver=driver.name,
+        runtime=model.runtime,
+        providers=ran_on.providers,
+        threads=model.threads,
+        shapes={one.name: prepared.shapes.of(one) for one in model.inputs},
+        dtypes={one.name: one.dtype for one in model.inputs},
+        seed=model.order.seed,
+        notes=tuple(note[:500] for note in notes[:MAX_NOTES]),
+        batch=model.order.batch,
+    )

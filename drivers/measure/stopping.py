@@ -8,7 +8,7 @@ The first launch is the full one: a broken model or a wrong unit shows at once, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -37,6 +37,10 @@ class MeasureJob(StrEnum):
     """Load and time."""
     LOAD = "load"
     """Load."""
+    ROUNDS = "rounds"
+    """Load several models, describe, time them in turns, check."""
+    ROUNDS_REPEAT = "rounds-repeat"
+    """Load several models and time them in turns."""
 
 
 class StopRule(StrEnum):
@@ -47,6 +51,7 @@ class StopRule(StrEnum):
     STABLE = "the interval does not become narrower"
     MAXIMUM = "as many launches as there may be"
     TIME = "the time limit is near"
+    ANSWERED = "what was asked is answered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ class LaunchPlanner:
     """For all launches of an order by precision together."""
     served: bool = False
     """The model is not loaded by the children: one launch is all."""
+    enough: Callable[[], bool] = lambda: True
+    """Whether the models of an order with others beside it are compared by now; asked after each launch."""
     stopped: StopRule | None = None
     _made: int = 0
     _medians: list[float] = field(default_factory=list)
@@ -108,6 +115,12 @@ class LaunchPlanner:
         job = MeasureJob.REPEAT if made else MeasureJob.RUN
         if self.served:
             return self._or(StopRule.DONE if made else None, LaunchSpec(job, self.order.runs))
+        if self.order.beside:
+            late = StopRule.TIME if spent_s + self._longest_s > self.budget_s else None
+            why = StopRule.ANSWERED if made and self.enough() else late if made else None
+            return self._or(
+                why, LaunchSpec(MeasureJob.ROUNDS_REPEAT if made else MeasureJob.ROUNDS, window_s=WINDOW_S)
+            )
         if self.order.precision is not None:
             why = self._enough(self.order.precision, spent_s) if made else None
             return self._or(why, LaunchSpec(job, window_s=WINDOW_S))

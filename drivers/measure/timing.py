@@ -87,6 +87,11 @@ class WarmUp:
             self.settled = is_settled(self._blocks[-BLOCKS:])
 
     @property
+    def typical_ns(self) -> float:
+        """Of one inference, once the warm-up is over."""
+        return max(1.0, median(self.samples[len(self.samples) // 2 :]))
+
+    @property
     def done(self) -> bool:
         """Whether to stop: at the requested count, when settled, or at a cap."""
         if self.requested is not None:
@@ -211,9 +216,9 @@ def measure_calls(
     warm = WarmUp(order.runs, order.warmup, max(1, order.warmup_floor), order.window_s)
     warm.add(first_ns)
     glances = deque[float | None](maxlen=GLANCES)
-    yield from _warm_up(loop, warm, reader, glances)
+    yield from warm_up(loop, warm, reader, glances)
     notes.append(warm.note())
-    typical = max(1.0, median(warm.samples[len(warm.samples) // 2 :]))
+    typical = warm.typical_ns
     overhead = loop.overhead_ns()
     runs, per_sample = order.runs, 1
     if order.window_s is not None:
@@ -256,7 +261,7 @@ def measure_calls(
     )
 
 
-def _warm_up(
+def warm_up(
     loop: TimedLoop, warm: WarmUp, reader: host.HostReader, glances: deque[float | None]
 ) -> Iterator[ProgressReport]:
     """Single inferences up to the floor, then blocks, as they will be timed. `glances`: others' share in between."""

@@ -6,10 +6,11 @@ that no launch then pays for; no thread and no session, so a zygote may import i
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -65,7 +66,7 @@ class OnnxModel(LocalModel):
     def __init__(self, order: WorkOrder) -> None:
         super().__init__(order, f"onnxruntime {edge.runtime().__version__}")
         self._place = edge.placement_of(order.unit, order.gpu)
-        self._path = str(edge.private_copy(order.model, Path(FOLDER)))
+        self._path = str(edge.private_copy(order.model, Path(f"{FOLDER}{order.slot or ''}")))
         self._native = RUNTIME if self._place.provider == CPU else None
         if self._native is not None:
             self._native.start()
@@ -88,6 +89,14 @@ class OnnxModel(LocalModel):
 
     def verify(self) -> None:
         edge.verify_provider(self.order.unit, self._place.provider, self._session.get_providers())
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """What the runtime refuses meanwhile is an error of the contract."""
+        try:
+            yield
+        except edge.runtime_errors() as why:
+            raise edge.to_driver_error(why) from why
 
     def prepare(self) -> Prepared:
         """The first inputs that run. A session that failed with others is opened again, because it keeps the memory they took."""

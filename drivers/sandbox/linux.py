@@ -174,7 +174,7 @@ def error_of(step: Callable[[], None]) -> str:
 def try_out(full: bool, code: tuple[str, ...]) -> NoReturn:
     """In a forked child: enter the sandbox, and exit with 0 if that works."""
     try:
-        plan = mounts.plan("/sark-try", "", mounts.ROOT_BYTES, code=code, in_dev=())
+        plan = mounts.plan("/sark-try", (), mounts.ROOT_BYTES, code=code, in_dev=())
         if full:
             own_processes(plan)
         inner = os.fork()
@@ -224,8 +224,8 @@ def finish_view(plan: MountPlan) -> None:
     if becomes_nobody():
         with doing("becoming nobody"):
             become_nobody(plan)
-            if plan.model:
-                check_readable(plan.model)
+            for model in plan.models:
+                check_readable(model)
     with doing("dropping capabilities"):
         drop_capabilities(lib)
 
@@ -250,11 +250,11 @@ def _do(lib: ctypes.CDLL, root: str, step: MountStep, plan: MountPlan) -> None:
             try:
                 _mount(lib, step.source, place, None, MS_BIND | MS_REC, None)
             except FileNotFoundError:  # of the system, gone since the zygote looked
-                if step.source == plan.model:
+                if step.source in plan.models:
                     raise
                 return
             _set_attributes(
-                lib, place, _RDONLY | _NOSUID | _NODEV | (_NOEXEC if step.source == plan.model else 0)
+                lib, place, _RDONLY | _NOSUID | _NODEV | (_NOEXEC if step.source in plan.models else 0)
             )
         case MountAction.DEVICE:
             _mount(lib, step.source, place, None, MS_BIND | MS_REC, None)
@@ -346,7 +346,7 @@ def restrict(plan: MountPlan, *, full: bool) -> None:
     if (
         not full
         and becomes_nobody()
-        and all(mounts.is_open_to_others(path) for path in (*plan.reads, plan.model))
+        and all(mounts.is_open_to_others(path) for path in (*plan.reads, *plan.models))
     ):
         with doing("becoming nobody"):
             os.chown(plan.folder, NOBODY, NOBODY)

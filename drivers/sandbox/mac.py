@@ -30,7 +30,7 @@ def profile(plan: MountPlan) -> str:
     def paths(kind: str, *some: str) -> str:
         return " ".join(f"({kind} {json.dumps(real(path), ensure_ascii=False)})" for path in some)
 
-    reads = [path for path in (*plan.reads, plan.model, plan.folder) if path]
+    reads = [path for path in (*plan.reads, *plan.models, plan.folder) if path]
     above = sorted({str(parent) for path in reads for parent in PurePosixPath(real(path)).parents})
     lines = [
         "(version 1)",

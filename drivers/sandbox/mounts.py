@@ -92,8 +92,8 @@ class MountPlan:
 
     folder: str
     """The only one it may write to."""
-    model: str
-    """A file or folder; empty: none."""
+    models: tuple[str, ...]
+    """Files or folders."""
     reads: tuple[str, ...]
     devices: tuple[str, ...]
     size_bytes: int
@@ -155,7 +155,7 @@ def _listed(folder: str) -> list[str]:
 
 def plan(
     folder: str,
-    model: str,
+    models: tuple[str, ...],
     size_bytes: int,
     *,
     code: Iterable[str],
@@ -172,13 +172,13 @@ def plan(
         *(identifying() if gpu else ("/proc/bus", "/proc/driver")),
     )
     devices = (*DEVICES, *(("/dev/zero", *gpus) if gpu else ()))
-    return MountPlan(folder, model, reads, devices, size_bytes, network, gpu, hidden)
+    return MountPlan(folder, models, reads, devices, size_bytes, network, gpu, hidden)
 
 
 def landlock_rules(plan: MountPlan, *, in_view: bool) -> tuple[tuple[str, int], ...]:
     """(path, rights) for `landlock.restrict`. `in_view`: nothing but the plan is mounted, so that one rule is enough."""
     proc = ("/proc",) if plan.network or plan.gpu else tuple(f"/proc/{name}" for name in PROC_READABLE)
-    paths = ("/",) if in_view else (*plan.reads, *proc, plan.model)
+    paths = ("/",) if in_view else (*plan.reads, *proc, *plan.models)
     writes = ((plan.folder, WRITE), ("/proc/self", READ | WRITE_FILE))
     return (*((path, READ) for path in paths if path), *writes, *((path, DEVICE) for path in plan.devices))
 
@@ -278,8 +278,8 @@ def cached_base(reads: tuple[str, ...], devices: tuple[str, ...], hidden: tuple[
 def steps(plan: MountPlan, base: ViewBuilder) -> tuple[MountStep, ...]:
     """The steps in order. `base`: `base_view` of the plan."""
     view = ViewBuilder(base.kind, base)
-    if plan.model:
-        view.bind(plan.model, MountAction.BIND)
+    for model in plan.models:
+        view.bind(model, MountAction.BIND)
     view.folder(plan.folder)
     view.steps.append(MountStep(MountAction.TMPFS, plan.folder))
     view.link("/dev/shm", plan.folder)  # noqa: S108

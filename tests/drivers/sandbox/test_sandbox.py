@@ -207,7 +207,7 @@ def planned(gpu: bool = False) -> mounts.MountPlan:
     """A launch of a model in a home."""
     return mounts.plan(
         "/tmp/run",
-        "/home/ann/.cache/models/m",
+        ("/home/ann/.cache/models/m",),
         MIB,
         code=("/opt/venv", "/opt/venv/lib"),
         in_dev=("null", "nvidia0", "sda"),
@@ -313,7 +313,7 @@ def test_the_profile_of_macos_denies_before_it_allows_what_is_needed() -> None:
 
 
 def test_a_path_cannot_write_rules_into_the_profile() -> None:
-    odd = mounts.plan('/tmp/a") (allow network*) ("', "", 1, code=(), in_dev=())
+    odd = mounts.plan('/tmp/a") (allow network*) ("', (), 1, code=(), in_dev=())
     assert "(allow network*)" not in [line.strip() for line in mac.profile(odd).splitlines()]
     assert '\\") (allow network*)' in mac.profile(odd)
 

@@ -1,0 +1,174 @@
+"""Several models in one child that take turns (`drivers.measure.interleave`): those beside first, then the order's own.
+
+The events are those of a run of the order's own model, with a `BesideReport` for each other and one `RoundsReport`.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from drivers.contract import memory
+from drivers.contract.base import (
+    BesideReport,
+    CheckReport,
+    Event,
+    HostState,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
+    ProgressReport,
+    RoundsReport,
+    Unfit,
+    WorkOrder,
+)
+from drivers.local.driver import LocalDriver
+from drivers.local.model import LocalModel, Prepared, describe, load
+from drivers.measure import host
+from drivers.measure.check import make_report
+from drivers.measure.cpu_clock import cpu_clock
+from drivers.measure.interleave import RoundPlan, RoundTimes, draw_orders, plan_rounds, time_rounds
+from drivers.measure.timing import CHUNK_NS, GLANCES, WarmUp, warm_up
+from protocol.formats.phase import Phase
+
+
+@dataclass(slots=True)
+class LoadedModel:
+    """One of them, with inputs that run."""
+
+    model: LocalModel
+    prepared: Prepared
+    warm: WarmUp
+
+
+def run_together(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
+    """One launch. Raises `Unfit` where a model does not run, or they take inputs of different shapes."""
+    if order.witnessed:
+        raise Unfit("a witnessed run has one model: what takes turns with others cannot be repeated alone")
+    own, *others = (
+        replace(order, model=path, beside=(), slot=slot)
+        for slot, path in enumerate((order.model, *order.beside))
+    )
+    with ExitStack() as running:
+        opened = yield from load(driver, own)
+        models = [opened]
+        for number, other in enumerate(others):
+            models.insert(number, (yield from _load_beside(driver, other)))
+        loaded = []
+        for model in models:
+            running.enter_context(model.running())
+            prepared = model.prepare()
+            warm = WarmUp(order.runs, order.warmup, max(1, order.warmup_floor), order.window_s)
+            loaded.append(LoadedModel(model, prepared, warm))
+        _check_shapes(loaded)
+        measured, rounds = yield from _measure(loaded, order)
+        if not order.brief:
+            for each in loaded[:-1]:
+                yield BesideReport(*_described(driver, each))
+        described, checked = (None, None) if order.brief else _described(driver, loaded[-1])
+        if described is not None:
+            yield described
+        yield measured
+        yield rounds
+        if checked is not None:
+            yield checked
+
+
+def _load_beside(driver: LocalDriver, order: WorkOrder) -> Generator[Event, None, LocalModel]:
+    """Without its `LoadReport`: the process had a model in it already."""
+    events = load(driver, order)
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as end:
+            model: LocalModel = end.value
+            return model
+        if not isinstance(event, LoadReport):
+            yield event
+
+
+def _check_shapes(loaded: Sequence[LoadedModel]) -> None:
+    """Names of inputs may differ, as another export has them."""
+    sizes = [[tuple(each.prepared.shapes.of(one)) for one in each.model.inputs] for each in loaded]
+    for other in sizes[:-1]:
+        if sorted(other) != sorted(sizes[-1]):
+            raise Unfit(
+                f"they take inputs of different shapes ({_text(other)} and {_text(sizes[-1])}): their times do not compare"
+            )
+
+
+def _text(shapes: Sequence[Sequence[int]]) -> str:
+    return ", ".join("×".join(map(str, shape)) or "one value" for shape in shapes)
+
+
+def _measure(
+    loaded: Sequence[LoadedModel], order: WorkOrder
+) -> Generator[ProgressReport, None, tuple[MeasureReport, RoundsReport]]:
+    """Warm up each, then all in turns; the times of the last are the order's own."""
+    reader = host.HostReader()
+    before, used = reader.look(), time.process_time()
+    glances = deque[float | None](maxlen=GLANCES)
+    loops = [each.prepared.loop() for each in loaded]
+    for each, loop in zip(loaded, loops, strict=True):
+        each.warm.add(each.prepared.first_ns)
+        yield from warm_up(loop, each.warm, reader, glances)
+    plan = plan_rounds([each.warm.typical_ns for each in loaded])
+    orders = draw_orders(plan, random.Random())
+    yield ProgressReport(Phase.RUN, 0, plan.rounds)
+    gc.collect()
+    gc.disable()
+    began = reported = time.perf_counter_ns()
+    try:
+        rounds = time_rounds(loops, plan, orders, cpu_clock())
+        while True:
+            try:
+                done = next(rounds)
+            except StopIteration as end:
+                times: RoundTimes = end.value
+                break
+            if time.perf_counter_ns() - reported > CHUNK_NS:
+                reported = time.perf_counter_ns()
+                glances.append(reader.others_now())
+                yield ProgressReport(Phase.RUN, done, plan.rounds)
+    finally:
+        gc.enable()
+    state = host.state(before, reader.look(), time.process_time() - used, reader, glances)
+    return (
+        _own_times(loaded[-1], plan, times, began, loops[-1].overhead_ns(), state),
+        RoundsReport(times.wall_ns, times.cpu_ns, plan.per_block, plan.turns),
+    )
+
+
+def _own_times(
+    own: LoadedModel, plan: RoundPlan, times: RoundTimes, began: int, overhead_ns: int, state: HostState
+) -> MeasureReport:
+    """A sample for each round, the mean of its inferences."""
+    per_round = plan.per_block[-1] * plan.turns
+    wall_s = sum(times.wall_ns[-1]) * per_round / 1e9
+    return MeasureReport(
+        samples_ns=times.wall_ns[-1],
+        warmup_ns=tuple(own.warm.samples),
+        cpu_s=wall_s if times.cpu_ns is None else sum(times.cpu_ns[-1]) * per_round / 1e9,
+        wall_s=wall_s,
+        peak_bytes=memory.peak_bytes(own.prepared.peak_was_reset),
+        timer_overhead_ns=overhead_ns,
+        involuntary_switches=None,
+        per_sample=per_round,
+        began_ns=began,
+        host=state,
+    )
+
+
+def _described(driver: LocalDriver, each: LoadedModel) -> tuple[ModelDescription, CheckReport]:
+    model, prepared = each.model, each.prepared
+    outputs = prepared.outputs()
+    description = describe(driver, model, prepared, model.ran_on(prepared), [each.warm.note()])
+    checked = make_report(
+        model.order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance
+    )
+    return description, checked
