@@ -135,9 +135,10 @@ class Faults:
     def cut(self) -> None:
         """Nothing passes between two, or in one direction, or between one worker and all, for a while."""
         worker, scheduler = self.rng.choice(self.workers), self.rng.choice(self.schedulers)
-        both = {(worker.name, scheduler.name), (scheduler.name, worker.name)}
+        ways = [(worker.name, scheduler.name), (scheduler.name, worker.name)]
+        both = set(ways)
         if self.rng.random() < 0.3:
-            both.pop() if self.seed % 2 else both.discard((scheduler.name, worker.name))
+            both = {ways[self.seed % 2]}
         self._injected("cut" if len(both) == 2 else "cut one way", worker.name)
         if self.rng.random() < 0.3:  # the worker from everybody
             both |= {(worker.name, other.name) for other in self.schedulers}

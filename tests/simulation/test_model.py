@@ -34,7 +34,7 @@ def test_the_store_and_its_double_answer_and_hold_the_same() -> None:
 
 
 def test_the_same_seed_is_the_same_history_in_every_process() -> None:
-    code = "from tests.simulation.model import run; print(*(run(seed).history.digest() for seed in (1, 2, 3, 4)))"
+    code = "from tests.simulation.model import run; print(*(run(seed).history.digest() for seed in (1, 2, 227, 317)))"
     values = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -46,7 +46,7 @@ def test_the_same_seed_is_the_same_history_in_every_process() -> None:
         ).stdout
         for salt in ("1", "2")
     }
-    assert values == {" ".join(run(seed).history.digest() for seed in (1, 2, 3, 4)) + "\n"}
+    assert values == {" ".join(run(seed).history.digest() for seed in (1, 2, 227, 317)) + "\n"}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
