@@ -10,7 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from protocol.values.attempt import TASK
+from protocol.values.lease import LeaseState
+from protocol.wire.table import final
 from tests.simulation.faults import FAULTS_S, MOST_SCHEDULERS, Faults
+from tests.simulation.history import Kind
 from tests.simulation.sim_adopter import SimAdopter
 from tests.simulation.sim_scheduler import SimScheduler
 from tests.simulation.sim_store import StoreImage
@@ -19,6 +23,11 @@ from tests.simulation.sim_worker import BEGAN_AT, SimWorker, WorkerImage
 HOUR_S: Final = 3600.0
 CLOCKS_OFF_S: Final = (-HOUR_S, HOUR_S, 2 * 24 * HOUR_S, 400 * 24 * HOUR_S, -BEGAN_AT)
 """The last is 1970."""
+
+
+UNHEARD_S: Final = 20.0
+"""Longer than until a scheduler gives a silent worker up."""
+LINGERS_S: Final = 75.0
 
 
 class Disasters(Faults):
@@ -38,7 +47,10 @@ class Disasters(Faults):
             self.put_worker_back,
             self.put_scheduler_back,
             self.copy_home,
+            self.cancel_unheard,
         ]
+        if self.mutant.disaster:
+            kinds = [kind for kind in kinds if kind.__name__ == self.mutant.disaster]
         for kind in rng.choices(kinds, k=rng.randint(*self.mutant.disasters)):
             self.kernel.at(rng.uniform(1.0, FAULTS_S), kind)
 
@@ -117,6 +129,37 @@ class Disasters(Faults):
                 pass
         self._injected("home copied")
         copy.start()
+
+    def cancel_unheard(self) -> None:
+        """A person cancels a long run that its scheduler cannot reach just then; that may be killed before it can."""
+        rng = self.rng
+        running = [
+            (worker, place)
+            for worker in self.workers
+            if worker.process.alive and not worker.runs.lies
+            for place in worker.ledger.allocations()
+            if place.state is LeaseState.RUNNING and place.request.task.campaign in self.home
+        ]
+        if not running or self.kernel.now > FAULTS_S / 2:
+            return
+        worker, place = rng.choice(running)
+        task = place.request.task
+        scheduler = self.home[task.campaign]
+        row = scheduler.store.tasks[task.task]
+        if not scheduler.process.alive or row.worker != worker.name or row.cancel or final(TASK, row.state):
+            return
+        self._injected("cancelled unheard", worker.name)
+        worker.linger(place.lease, LINGERS_S)
+        pairs = {(worker.name, scheduler.name), (scheduler.name, worker.name)}
+        self.air.cuts |= pairs
+        self.kernel.after(UNHEARD_S, partial(self._heal, pairs))
+        chosen = scheduler.store.campaigns[task.campaign].tasks if rng.random() < 0.5 else [task.task]
+        scheduler.store.request_cancel(chosen)
+        for each in chosen:
+            self.tell(Kind.CANCEL_ASKED, task=each)
+        if rng.random() < 0.5:
+            after_s = rng.uniform(0.6 * UNHEARD_S, UNHEARD_S)
+            self.kernel.after(after_s, partial(self._kill, scheduler, rng.choice((0.1, 2.0, 10.0))))
 
     def leader(self, campaign: str) -> SimScheduler:
         """Who has the campaign in the end: of those that adopted it, and of the copies of a home, the one with the highest epoch."""

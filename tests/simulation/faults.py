@@ -272,7 +272,8 @@ class Faults:
             self._permit(pair)
         for worker in self.workers:
             worker.disk.full = False
-            worker.runs.crashes = worker.runs.holds = 0.0
+            worker.runs.crashes = 0.0
+            self.kernel.after(self.mutant.holds_on_s, partial(setattr, worker.runs, "holds", 0.0))
             self._start_worker(worker)
         for scheduler in self.schedulers:
             self._free_scheduler(scheduler)

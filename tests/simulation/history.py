@@ -52,6 +52,12 @@ class Kind(StrEnum):
     """`worker` answered `who`."""
     SILENT = "silent"
     """`who` counts on what `worker` holds, and has had no answer from it for so long: number, in seconds."""
+    UP = "up"
+    """A process of a scheduler begins: worker."""
+    OWED = "stop-owed"
+    """`who` ended a task whose worker has not confirmed that its run was stopped: task, attempt, worker, lease."""
+    PAID = "stop-paid"
+    """That stop is not owed any more: task, attempt, worker, lease; word: confirmed, or lapsed."""
     HELD = "held"
     """`who` has a task at `worker` for longer than any run may take there, asks nobody else, and somebody could be asked: task;
     number: for how long, in seconds."""
@@ -122,7 +128,16 @@ class Kind(StrEnum):
 
 
 ON_DISK: Final = frozenset(
-    {Kind.COMMITTED, Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED, Kind.ACKNOWLEDGED}
+    {
+        Kind.COMMITTED,
+        Kind.WANTED,
+        Kind.ATTEMPT_ENDED,
+        Kind.RECORDED,
+        Kind.ENDED,
+        Kind.ACKNOWLEDGED,
+        Kind.OWED,
+        Kind.PAID,
+    }
 )
 """What a scheduler's disk knows of."""
 ON_WORKERS_DISK: Final = frozenset({Kind.STORED, Kind.LET_GO})

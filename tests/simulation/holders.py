@@ -77,7 +77,7 @@ def play(
         name,
         random.Random(rng.random()),
         tell,
-        store=SimStore(name, tell),
+        store=SimStore(name, tell, lambda: kernel.now),
         adverts=lambda: [World._advert(device.name).model_copy(update={"seq": 1}) for device in devices],
         broke=lambda each: None,
         make_core=make_core,

@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from tests.simulation import scheduler_invariants, worker_invariants
+from tests.simulation import scheduler_invariants, stop_invariants, worker_invariants
 from tests.simulation.history import FINAL, Breach, History, Invariant, Kind
 
 
 def check(history: History) -> list[Breach]:
     """Every breach of every invariant, safety first."""
     kept = history.kept()
-    lasting = {*scheduler_invariants.LASTING, *worker_invariants.LASTING}
+    lasting = {part for room in (scheduler_invariants, stop_invariants, worker_invariants) for part in room.LASTING}
     each = (invariant(kept if invariant in lasting else history) for invariant in (*SAFETY, *LIVENESS))
     return [breach for breaches in each for breach in breaches]
 
@@ -105,6 +105,7 @@ def every_worker_serves_again(history: History) -> Iterator[Breach]:
 
 SAFETY: Final[tuple[Invariant, ...]] = (
     *scheduler_invariants.SAFETY,
+    *stop_invariants.SAFETY,
     *worker_invariants.SAFETY,
     sizes_are_bounded,
     no_secret_is_exposed,

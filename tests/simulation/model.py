@@ -38,7 +38,7 @@ from tests.simulation.real_store import RealStore
 from tests.simulation.sim_adopter import SimAdopter
 from tests.simulation.sim_scheduler import SimScheduler
 from tests.simulation.sim_store import SimCampaign, SimStore
-from tests.simulation.sim_worker import PRETEND_S, Runs, SimWorker
+from tests.simulation.sim_worker import BEGAN_AT, PRETEND_S, Runs, SimWorker
 from tests.simulation.wire import Air
 
 UNIT: Final = "CPU (ONNX)"
@@ -70,6 +70,12 @@ class Mutant:
     """From, to: how many come in a run."""
     disasters: tuple[int, int] = (0, 0)
     """The same of what is rare."""
+    disaster: str = ""
+    """The only one of these that comes; empty: all do."""
+    holders: float = 0.15
+    """Share of the workers that hold some of what they take, or all."""
+    holds_on_s: float = 0.0
+    """They go on with it for so long when nothing else goes wrong any more."""
     shows: int = 0
     """A seed at which it showed: where to look first."""
 
@@ -167,7 +173,7 @@ class World(Disasters):
             lies=rng.random() < 0.05,
         )
         holds = random.Random(f"{self.seed} {n}")  # a source of its own: what else is drawn stays the same
-        if holds.random() < 0.15:
+        if holds.random() < self.mutant.holders:
             runs.holds, runs.pretends = holds.choice((0.3, 1.0)), holds.random() < 0.4
         worker = SimWorker(
             self.kernel,
@@ -215,7 +221,7 @@ class World(Disasters):
     def named(self, name: str) -> dict[str, Any]:
         """The rest of it."""
         return {
-            "store": self.mutant.store(name, self.tell),
+            "store": self.mutant.store(name, self.tell, self._wall),
             "adverts": self._adverts,
             "broke": self._disk_broke,
             "make_core": self.mutant.make_core,
@@ -223,6 +229,10 @@ class World(Disasters):
             "trust_of": self.trust_of,
             "mutant": self.mutant.switches,
         }
+
+    def _wall(self) -> float:
+        """Of schedulers, whose wall clocks are right. In seconds since 1970."""
+        return BEGAN_AT + self.kernel.now
 
     def trust_of(self, worker: str) -> Trust:
         """In every third run some workers are strangers to all schedulers."""
@@ -359,7 +369,7 @@ class World(Disasters):
                 pin = f"device == {device_of(worker.name)}"
                 task = self._task(name, campaign, n, f"{self.rng.getrandbits(64):064x}", pin=pin)
                 tasks.append(task)
-                if not worker.runs.lies:
+                if not worker.runs.lies and not worker.runs.holds:
                     self.history.afterwards += (task.task,)
             self.coming += 1
             self._submit(scheduler, campaign, tasks, 50, wait_s=MAX_WAIT_S)

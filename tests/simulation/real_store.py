@@ -7,6 +7,7 @@ is what a restart, a backup and a copy of a home begin with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ from typing import Any, Final
 from protocol.errors import LocalProtocolError
 from protocol.values.task import Task, read_task
 from scheduler.core.entries import TaskEntry
-from scheduler.run.restore import entries_of
+from scheduler.core.stops import OwedStop
+from scheduler.run.restore import entries_of, owed_stops
 from scheduler.store.rows import NewCampaign, WorkerTask
 from scheduler.store.store import Store
 from tests.simulation.sim_store import SimCampaign, SimStore, StoreImage, Tell
@@ -41,8 +43,8 @@ COLUMNS: Final = ("state", "attempt", "tries", "worker", "lease", "fence", "pree
 class RealStore(SimStore):
     """As `SimStore`, with `scheduler.store.store.Store` beside it."""
 
-    def __init__(self, owner: str, tell: Tell) -> None:
-        super().__init__(owner, tell)
+    def __init__(self, owner: str, tell: Tell, wall: Callable[[], float]) -> None:
+        super().__init__(owner, tell, wall)
         self._folder = TemporaryDirectory(prefix="sark-sim-", dir=MEMORY if MEMORY.is_dir() else None)
         self._files = 0
         self._open_real(None)
@@ -53,7 +55,7 @@ class RealStore(SimStore):
         self.path = Path(self._folder.name) / f"{self._files}.db"
         if source is not None:
             self.path.write_bytes(source.read_bytes())
-        self.real = Store(self.path, wall=lambda: 1.8e9)
+        self.real = Store(self.path, wall=self.wall)
 
     def _copy(self) -> Path:
         target = Path(self._folder.name) / f"image-{self._files}-{self._images}.db"
@@ -90,7 +92,7 @@ class RealStore(SimStore):
         """What the next process opens is the file as it is now."""
         super().crashed()
         self.real.close()
-        self.real = Store(self.path, wall=lambda: 1.8e9)
+        self.real = Store(self.path, wall=self.wall)
         self.compare(self.tasks)
 
     def image(self) -> StoreImage:
@@ -116,6 +118,12 @@ class RealStore(SimStore):
         requests = super().cancel_requests()
         _same(sorted(requests), sorted(self.real.tasks.cancel_requests()), "requests to cancel")
         return requests
+
+    def owed_stops(self, now: float) -> list[OwedStop]:
+        ours, theirs = super().owed_stops(now), owed_stops(self.real, now, self.wall())
+        by_task = attrgetter("task", "attempt")
+        _same(sorted(ours, key=by_task), sorted(theirs, key=by_task), "owed stops")
+        return theirs
 
     def restored(self, campaign: str) -> list[TaskEntry]:
         unfinished = sorted(row.id for row in self.real.campaigns.unfinished())

@@ -10,16 +10,8 @@ from tests.simulation.history import FINAL, Breach, Event, FenceKey, History, In
 
 EXCUSED_S: Final = 30.0
 """Trouble with a worker or an adopter so long before the adoption may still be felt after it."""
-SILENCE_S: Final = 12.0
-"""Sooner than this no scheduler gives a silent worker up, however fast its clock runs."""
-FELT_S: Final = 60.0
-"""A process that stood still, or had its links cut, so long before may not hear anything yet."""
-CANCEL_S: Final = 10.0
-"""A cancel over a link that works is there by then; a lease that is not renewed lapses later."""
 DEADLINE_S: Final = 8.5
 """Sooner than this after it was granted no run is past its deadline, however fast its scheduler's clock runs."""
-STOP_S: Final = 25.0
-"""The same for a worker that answers, and does not confirm a stop."""
 
 
 def one_record(history: History) -> Iterator[Breach]:
@@ -117,47 +109,6 @@ def what_is_held_is_hedged(history: History) -> Iterator[Breach]:
     for event in history.of(Kind.HELD):
         what = f"{event.task} is at {event.worker} for {event.number} s, and nobody else was asked"
         yield Breach("what_is_held_is_hedged", what, event.at)
-
-
-def the_overtaken_are_stopped(history: History) -> Iterator[Breach]:
-    """An attempt that was one of two, and is over, is cancelled at its worker, unless something is wrong with that worker or the link."""
-    leases: dict[tuple[str, str, int], tuple[str, str]] = {}
-    due: dict[tuple[str, str], tuple[float, str, str]] = {}
-    trouble: dict[str, float] = {}
-    last = history.events[-1].at if history.events else 0.0
-    for event in history.of(
-        Kind.TAKEN, Kind.BEGAN, Kind.ATTEMPT_ENDED, Kind.CANCEL_RECEIVED, Kind.DEAD, Kind.DIED, Kind.TROUBLE
-    ):
-        run = (event.worker, event.lease)
-        match event.kind:
-            case Kind.TAKEN | Kind.BEGAN:
-                leases[event.worker, event.task, event.attempt] = run
-            case Kind.ATTEMPT_ENDED if event.word == "overtaken":
-                held = leases.get((event.worker, event.task, event.attempt))
-                places = (event.worker, event.who, event.worker + event.who)
-                struck_at = max(trouble.get(place, -1e9) for place in places)
-                if held is not None and struck_at < event.at - FELT_S:
-                    due[held] = (event.at, event.task, event.who)
-            case Kind.CANCEL_RECEIVED | Kind.DEAD:
-                due.pop(run, None)
-                leases = {name: held for name, held in leases.items() if held != run}
-            case Kind.DIED | Kind.TROUBLE:
-                struck = event.worker + event.peer  # with a peer: between these two only
-                trouble[struck] = event.at
-                due = {
-                    held: what
-                    for held, what in due.items()
-                    if struck not in (held[0], what[2], held[0] + what[2])
-                }
-            case _:
-                pass
-        for held, (at, task, _) in tuple(due.items()):
-            if event.at > at + CANCEL_S:
-                del due[held]
-                yield Breach("the_overtaken_are_stopped", f"{task} at {held[0]}", at)
-    for held, (at, task, _) in due.items():
-        if last > at + CANCEL_S:
-            yield Breach("the_overtaken_are_stopped", f"{task} at {held[0]}", at)
 
 
 def terminal_is_final(history: History) -> Iterator[Breach]:
@@ -366,53 +317,6 @@ def who_was_superseded_stops(history: History) -> Iterator[Breach]:
                 yield Breach("who_was_superseded_stops", what, event.at)
 
 
-def cancelled_is_dead(history: History) -> Iterator[Breach]:
-    """A cancelled attempt ends when its worker says that nothing runs, unless that is silent, or does not stop it in good time.
-
-    Excused: campaigns that are led elsewhere, and workers that serve this scheduler no more.
-    """
-    alive: dict[tuple[str, str], tuple[str, int]] = {}
-    asked: dict[str, float] = {}
-    heard: dict[tuple[str, str], float] = {}
-    excused: set[str] = set()
-    for event in history.of(
-        Kind.BEGAN,
-        Kind.DEAD,
-        Kind.DIED,
-        Kind.LEFT,
-        Kind.HEARD,
-        Kind.CANCEL_ASKED,
-        Kind.STEPPED_DOWN,
-        Kind.REVOKED,
-        Kind.ATTEMPT_ENDED,
-    ):
-        match event.kind:
-            case Kind.BEGAN:
-                alive[event.worker, event.lease] = (event.task, event.attempt)
-            case Kind.DEAD | Kind.LEFT:
-                alive.pop((event.worker, event.lease), None)
-            case Kind.DIED:
-                alive = {run: what for run, what in alive.items() if run[0] != event.worker}
-            case Kind.HEARD:
-                heard[event.who, event.worker] = event.at
-            case Kind.CANCEL_ASKED:
-                asked.setdefault(event.task, event.at)
-            case Kind.STEPPED_DOWN | Kind.REVOKED:
-                excused |= {event.campaign, event.worker}
-            case _ if event.word == "cancelled" and not excused & {
-                event.worker,
-                history.tasks.get(event.task),
-            }:
-                silent_s = event.at - heard.get((event.who, event.worker), -1e9)
-                waited_s = event.at - asked.get(event.task, event.at)
-                runs = {what for run, what in alive.items() if run[0] == event.worker}
-                if (event.task, event.attempt) in runs and silent_s < SILENCE_S and waited_s < STOP_S:
-                    what = f"{event.task} is cancelled while {event.worker} runs it"
-                    yield Breach("cancelled_is_dead", what, event.at)
-            case _:
-                pass
-
-
 def silence_is_noticed(history: History) -> Iterator[Breach]:
     """What a worker holds counts as lost once the worker was silent for a lease's time."""
     for event in history.of(Kind.SILENT):
@@ -431,7 +335,6 @@ LASTING: Final[tuple[Invariant, ...]] = (
     preempted_at_most_twice,
     replicas_are_apart,
     deadlines_pass_first,
-    the_overtaken_are_stopped,
 )
 """About what a scheduler has on disk: what was undone there, because it was put back to an earlier moment, does not count."""
 SAFETY: Final[tuple[Invariant, ...]] = (
@@ -450,10 +353,8 @@ SAFETY: Final[tuple[Invariant, ...]] = (
     adoption_repeats_nothing,
     replicas_are_apart,
     who_was_superseded_stops,
-    cancelled_is_dead,
     silence_is_noticed,
     deadlines_pass_first,
     what_is_held_is_hedged,
-    the_overtaken_are_stopped,
 )
 """Hold at every moment."""

@@ -520,11 +520,11 @@ class ForgetsWhatItRevealed(SchedulerConversation):
 
 
 class CountsFromTheRestart(WitnessBook):
-    def account(self, task: str, attempt: int, replica_set: str, unit: str) -> WitnessAccount:
+    def account(self, task: str, attempt: int, *rest: Any, anothers: bool = False) -> WitnessAccount:
         run = self._run(task, attempt)
         run.begun_here = True
         run.since = run.result_at if run.since is None else run.since
-        return super().account(task, attempt, replica_set, unit)
+        return super().account(task, attempt, *rest)
 
 
 class WitnessesWhatItDidNotSee(SchedulerConversation):

@@ -167,6 +167,7 @@ class SimScheduler:
     def start(self, *_: object) -> None:
         """A new process opens the store."""
         self.process.start()
+        self._tell(Kind.UP, worker=self.name)
         self.station.speaks = {}
         self._opening: dict[str, Flag] = {}
         self._happened = Flag()
@@ -229,8 +230,8 @@ class SimScheduler:
         return [each.id for each in self.store.unfinished() if not (forgets and each.epoch)]
 
     def owed_stops(self) -> list[OwedStop]:
-        """See `CampaignSource`. They are not kept here: their workers end the runs by themselves."""
-        return []
+        """See `CampaignSource`."""
+        return [] if "forgets-stops" in self._mutant else self.store.owed_stops(self.process.now())
 
     async def restore(self, name: str, epoch: int) -> RestoredCampaign:
         """See `CampaignSource`."""

@@ -24,11 +24,14 @@ from scheduler.core.commands import (
     EndAttempt,
     EndHedge,
     EndPending,
+    EndStop,
     LiveAttempt,
     RecordGrant,
     SwitchAttempt,
 )
 from scheduler.core.entries import TaskEntry
+from scheduler.core.stops import OwedStop
+from scheduler.run.restore import owed_stops
 from scheduler.store.rows import (
     UNKNOWN_WORKER,
     UNOBSERVED_EPOCH,
@@ -92,6 +95,8 @@ class Try:
     sha256: str = ""
     epoch: int = 1
     reason: Reason | None = None
+    ended: float | None = None
+    """Of an unconfirmed stop: when its run is over at the latest, by the wall clock."""
 
 
 @dataclass(slots=True)
@@ -115,9 +120,10 @@ StoreImage = tuple[int, dict[str, SimCampaign], dict[str, Row], dict[tuple[str, 
 class SimStore:
     """One scheduler's disk. It survives the process."""
 
-    def __init__(self, owner: str, tell: Tell) -> None:
+    def __init__(self, owner: str, tell: Tell, wall: Callable[[], float]) -> None:
         self.owner = owner
         self._tell = tell
+        self.wall = wall
         self.campaigns: dict[str, SimCampaign] = {}
         self.tasks: dict[str, Row] = {}
         self.attempts: dict[tuple[str, int], Try] = {}
@@ -233,6 +239,15 @@ class SimStore:
     def tries(self, task: str) -> list[Try]:
         """Its attempts."""
         return [one for one in self.attempts.values() if one.task == task]
+
+    def unconfirmed(self) -> list[Try]:
+        """Attempts whose stop was not confirmed."""
+        return [one for one in self.attempts.values() if one.state is AttemptState.UNCONFIRMED]
+
+    def owed_stops(self, now: float) -> list[OwedStop]:
+        """Those as a scheduler takes them up whose monotonic clock says `now`."""
+        rows: Any = SimpleNamespace(attempts=self)
+        return owed_stops(rows, now, self.wall())
 
     # -- writing ------------------------------------------------------------------------------------------------------------------------
 
@@ -384,6 +399,19 @@ class SimStore:
         word = "lost" if event in TRIES else str(ENDS_AS[event])
         self._tell_row(Kind.ATTEMPT_ENDED, row, word=word)
         self._end(row, event)
+        if end.stop is not None:
+            known = self.attempts[end.task, end.attempt]
+            known.state, known.ended = AttemptState.UNCONFIRMED, self.wall() + end.stop.left_s
+            self._tell_stop(Kind.OWED, known)
+
+    def end_stop(self, end: EndStop) -> None:
+        """A run whose stop was not confirmed is over."""
+        self._open()
+        known = self.attempts.get((end.task, end.attempt))
+        if known is not None and known.state is AttemptState.UNCONFIRMED:
+            failed = self.tasks[end.task].state is TaskState.FAILED
+            known.state = AttemptState.FAILED if failed else AttemptState.CANCELLED
+            self._tell_stop(Kind.PAID, known, word="confirmed" if end.confirmed else "lapsed")
 
     def end_pending(self, end: EndPending) -> None:
         """Many at once."""
@@ -412,7 +440,7 @@ class SimStore:
             end_hedge=self.end_second,
             end=self.end_attempt,
             end_pending=self.end_pending,
-            end_stop=lambda end: None,
+            end_stop=self.end_stop,
             record_result=self.record_result,
             known_result=self.known_result,
             set_progress=self.set_progress,
@@ -467,6 +495,10 @@ class SimStore:
             known.state = ENDS_AS[event]
         if final(TASK, row.state):
             self._tell(Kind.ENDED, who=self.owner, task=row.id, word=str(row.state))
+
+    def _tell_stop(self, kind: Kind, known: Try, **what: object) -> None:
+        about = {"task": known.task, "attempt": known.attempt, "worker": known.worker}
+        self._tell(kind, who=self.owner, lease=known.lease or "", **about, **what)
 
     def _tell_row(self, kind: Kind, row: Row, **what: object) -> None:
         values: dict[str, object] = {"task": row.id, "attempt": row.attempt, "worker": row.worker or ""}

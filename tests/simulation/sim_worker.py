@@ -109,6 +109,8 @@ class Request:
 class Run:
     """A run in this life."""
 
+    lingers_until: float = 0.0
+    """On the clock of its worker: then it may end."""
     stop: Flag = field(default_factory=Flag)
     why: Reason = Reason.CANCELLED
     go_on: Flag = field(default_factory=Flag)
@@ -250,6 +252,10 @@ class SimWorker:
     def held(self) -> int:
         """Granted and queued leases, and runs that are not dead."""
         return sum(place.state not in BUSY for place in self.ledger.allocations()) + len(self._runs)
+
+    def linger(self, lease: str, seconds: float) -> None:
+        """A run takes so long from now on at least."""
+        self._runs[lease].lingers_until = self._now() + seconds
 
     def evict(self, peer: str) -> None:
         """Its permission is gone: so are its leases."""
@@ -514,6 +520,8 @@ class SimWorker:
                 self.conversation.report_launch(lease, len(outputs), outputs[-1].digest().hex())
                 self.conversation.ask_reveal(lease)  # once more: the same comes again
                 self._carry_out()
+        while self._now() < run.lingers_until and not await run.stop.wait(process, PRETEND_S):
+            pass
         if run.stop.is_set:
             await process.sleep(self._rng.uniform(0.006, KILL_S))
         self._set_timing(lease, on=False)

@@ -227,6 +227,8 @@ def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
             continue
         newest = received.get((event.worker, event.campaign), (0, ""))
         lines = (event.number or 0, event.who)
+        if not event.number and newest[1] == event.who:
+            continue  # a later process stops a run that it has not taken up, and names no epoch
         if lines[0] < newest[0] or (lines[0] == newest[0] and newest[1] not in ("", event.who)):
             what = (
                 f"{event.campaign} at {event.worker}: {event.word} by {lines[1]} under epoch {lines[0]},"
