@@ -16,7 +16,9 @@ from tests.simulation.history import FINAL, Breach, History, Invariant, Kind
 def check(history: History) -> list[Breach]:
     """Every breach of every invariant, safety first."""
     kept = history.kept()
-    lasting = {part for room in (scheduler_invariants, stop_invariants, worker_invariants) for part in room.LASTING}
+    lasting = {
+        part for room in (scheduler_invariants, stop_invariants, worker_invariants) for part in room.LASTING
+    }
     each = (invariant(kept if invariant in lasting else history) for invariant in (*SAFETY, *LIVENESS))
     return [breach for breaches in each for breach in breaches]
 

@@ -9,7 +9,8 @@ from typing import Final
 from tests.simulation.history import Breach, History, Invariant, Kind
 
 SILENCE_S: Final = 7.0
-"""Sooner than this after any answer no scheduler gives a worker up, however fast its clock runs: it counts from the last renewal, 5 s before."""
+"""Sooner than this after any answer no scheduler gives a worker up, however fast its clock runs. It counts from the last renewal, which
+may be 5 s before."""
 STOP_S: Final = 25.0
 """The same after it was asked to stop a run, for a worker that answers and does not confirm that."""
 FELT_S: Final = 60.0

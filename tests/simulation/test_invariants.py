@@ -115,9 +115,9 @@ BAD: dict[str, tuple[Event, ...]] = {
         Event(1.6, K.ATTEMPT_ENDED, **TASK, word="cancelled"),
     ),
     "owed_stops_are_told": (
-        Event(1.5, K.OWED, **TASK | {"fence": None}, lease="l1"),
-        Event(1.9, K.PAUSED, worker="s", number=0),
-        Event(40.0, K.DEAD, **RUN),
+        Event(1.5, K.BEGAN, **OTHER),
+        Event(1.6, K.OWED, **OTHER | {"who": "s"}),
+        Event(40.0, K.QUIET),
     ),
     "silence_is_noticed": (Event(4.0, K.SILENT, who="s", worker="w", number=20),),
     "deadlines_pass_first": (Event(1.5, K.COMMITTED, **TASK | {"attempt": 2}, word="beside"),),
