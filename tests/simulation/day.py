@@ -1,6 +1,6 @@
 """A day of devices that are away most of the time: quiet hours, pauses of their owners, reboots. Nothing else goes wrong.
 
-    run_day(seed) -> Outcome     two homes, three devices, campaigns that last for most of the day
+    run_day(seed) -> Outcome     two homes, one to three devices, a campaign in the morning and one in the evening
 
 Held against the invariants, and besides: nothing begins on a device while its owner's rules hold it back; every task has its result;
 what a waiting task says is true: each device that could run it is named with what keeps it away, and none is that serves.
@@ -30,7 +30,13 @@ DAY_S: Final = 24 * HOUR_S
 BEAT_S: Final = 10.0
 KNOWN_S: Final = 300.0
 """What a device does is known everywhere, and said of the tasks that wait for it, so much later."""
-QUIET: Final = (("22:00-07:00",), ("09:00-17:00",), ("00:00-06:00", "12:00-13:00"), ("20:00-09:30",), ())
+QUIET: Final = (
+    ("22:00-07:00",),
+    ("09:00-17:00",),
+    ("00:00-06:00", "12:00-13:00"),
+    ("20:00-09:30",),
+    ("23:00-05:00",),
+)
 TASKS: Final = 150
 """Of a campaign."""
 
@@ -92,7 +98,8 @@ class Day(World):
         tasks = [self._long(name, campaign, number) for number in range(1, TASKS + 1)]
         self.coming += 1
         self.kernel.at(
-            self.rng.uniform(0.0, HOUR_S), partial(self._submit, scheduler, campaign, tasks, 50, wait_s=60.0)
+            n * 9 * HOUR_S + self.rng.uniform(0.0, HOUR_S),
+            partial(self._submit, scheduler, campaign, tasks, 50, wait_s=60.0),
         )
         return 0
 
