@@ -242,15 +242,17 @@ class Ledger:
     # -- who leads -------------------------------------------------------------------------------------------------------
 
     def adopt(
-        self, peer: str, principal: str, campaign: str, epoch: int, *, rests: str = ""
+        self, peer: str, principal: str, campaign: str, epoch: int, now: float, *, rests: str = ""
     ) -> work.Denied | None:
         """A scheduler carries on its campaign, or its principal's: from now on it alone speaks for it, and lower epochs are refused.
+        Its tickets may have waited for a scheduler that is gone.
 
         `rests`: the token behind its permission.
         """
         if stale := self.leaders.refuse(peer, principal, campaign, epoch):
             return stale
         self._set_leader(peer, principal, campaign, epoch, rests)
+        self._slots.settle(now)
         return None
 
     def refusals(

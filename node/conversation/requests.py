@@ -219,8 +219,9 @@ class RequestHandlers:
         self, link: SchedulerLink, permission: CallPermission, request: work.AdoptRequest
     ) -> work.Denied | None:
         """From now on the peer alone speaks for the campaign, and lower epochs are refused; else the refusal."""
+        now = self.context.now()
         stale = self.ledger.adopt(
-            link.peer, permission.principal, request.campaign, request.epoch, rests=permission.rests
+            link.peer, permission.principal, request.campaign, request.epoch, now, rests=permission.rests
         )
         self.links.set_epoch(link, request.campaign, request.epoch)
         if stale is None:

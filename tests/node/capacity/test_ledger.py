@@ -11,7 +11,7 @@ from node.capacity.ledger import MAX_REMEMBERED, Ledger
 from protocol.messages.work import Conflict, Denied, Granted, HeldLease, Queued
 from protocol.values.lease import GRACE_S, LEASE_TTL_S, Fence, LeaseState
 from protocol.words import Reason, RunOutcome, WorkerState
-from tests.node.ledger_parts import ANN, BOB, CAT, held, linked, want
+from tests.node.ledger_parts import ANN, BOB, CAT, DEE, held, linked, want
 
 
 def test_a_free_place_is_granted_and_its_run_ordered_at_once() -> None:
@@ -224,21 +224,34 @@ def test_a_new_incarnation_knows_no_older_fence() -> None:
 def test_a_scheduler_with_an_older_epoch_is_refused_after_an_adoption() -> None:
     ledger = linked()
     lease = held(ledger.commit(want(1, epoch=1), 0.0))
-    assert ledger.adopt(ANN, ANN, "c-Ann", 2) is None
+    assert ledger.adopt(ANN, ANN, "c-Ann", 2, 0.0) is None
     assert [place.lease for place in ledger.of_campaign(ANN, "c-Ann")] == [lease.lease]
     old = ledger.commit(want(2, epoch=1, queue=True), 0.0)
     assert isinstance(old, Denied)
     assert old.reason is Reason.STALE_EPOCH
-    assert isinstance(ledger.adopt(ANN, ANN, "c-Ann", 1), Denied)
-    assert ledger.adopt(ANN, ANN, "c-Ann", 2) is None
-    assert ledger.adopt(BOB, BOB, "c-Ann", 9) is None, "another's campaign of the same name"
+    assert isinstance(ledger.adopt(ANN, ANN, "c-Ann", 1, 0.0), Denied)
+    assert ledger.adopt(ANN, ANN, "c-Ann", 2, 0.0) is None
+    assert ledger.adopt(BOB, BOB, "c-Ann", 9, 0.0) is None, "another's campaign of the same name"
     assert isinstance(ledger.commit(want(3, epoch=2, queue=True), 0.0), Queued)
+
+
+def test_a_ticket_whose_scheduler_is_gone_is_offered_to_who_adopts_its_campaign_at_once() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(1), 0.0))
+    ticket = ledger.commit(want(2, queue=True), 0.0)
+    assert isinstance(ticket, Queued)
+    ledger.link_down(ANN, 1.0)
+    ledger.finish(first.lease, 1.0)
+    ledger.link_up(DEE, 2.0)
+    ledger.take_commands()
+    assert ledger.adopt(DEE, ANN, "c-Ann", 2, 2.0) is None
+    assert ledger.take_commands() == (OfferCommand(ticket.lease),)
 
 
 def test_a_lease_that_is_spoken_of_under_an_older_epoch_is_refused_also_on_a_link_that_named_none() -> None:
     ledger = linked()
     lease = held(ledger.commit(want(1, epoch=1), 0.0))
-    assert ledger.adopt(ANN, ANN, "c-Ann", 5) is None
+    assert ledger.adopt(ANN, ANN, "c-Ann", 5, 0.0) is None
 
     def refused(epoch: int | None, **link: int) -> dict[str, Reason]:
         item = lease.model_copy(update={"epoch": epoch})

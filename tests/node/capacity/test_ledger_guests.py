@@ -165,21 +165,21 @@ def test_who_acts_for_a_principal_leaves_it_epochs_to_take_its_campaign_back() -
     ledger = linked()
     ledger.commit(want(1, ANN), 0.0)
     campaign = campaign_of(ANN)
-    refused = ledger.adopt(DEE, ANN, campaign, MAX_EPOCH)
+    refused = ledger.adopt(DEE, ANN, campaign, MAX_EPOCH, 0.0)
     assert isinstance(refused, Denied)
     assert refused.reason is Reason.BAD_REQUEST
-    assert ledger.adopt(DEE, ANN, campaign, MAX_DELEGATE_EPOCH) is None
-    assert isinstance(ledger.adopt(ANN, ANN, campaign, MAX_DELEGATE_EPOCH), Denied)
-    assert ledger.adopt(ANN, ANN, campaign, MAX_DELEGATE_EPOCH + 1) is None
+    assert ledger.adopt(DEE, ANN, campaign, MAX_DELEGATE_EPOCH, 0.0) is None
+    assert isinstance(ledger.adopt(ANN, ANN, campaign, MAX_DELEGATE_EPOCH, 0.0), Denied)
+    assert ledger.adopt(ANN, ANN, campaign, MAX_DELEGATE_EPOCH + 1, 0.0) is None
     assert isinstance(ledger.commit(want(2, ANN, queue=True, epoch=MAX_DELEGATE_EPOCH + 1), 1.0), Queued)
 
 
 def test_nobody_pushes_out_what_was_heard_of_anothers_campaign() -> None:
     ledger = linked()
-    assert ledger.adopt(DEE, ANN, "c-1", 7) is None
+    assert ledger.adopt(DEE, ANN, "c-1", 7, 0.0) is None
     for number in range(5 * MAX_EACH):
-        ledger.adopt(BOB, BOB, f"c-{number}", 1)
-    assert isinstance(ledger.adopt(ANN, ANN, "c-1", 3), Denied)
+        ledger.adopt(BOB, BOB, f"c-{number}", 1, 0.0)
+    assert isinstance(ledger.adopt(ANN, ANN, "c-1", 3, 0.0), Denied)
     assert ledger.epoch(BOB, "c-0") == 0, "its own it does"
 
 

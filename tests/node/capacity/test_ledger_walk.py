@@ -252,7 +252,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def adopt(self, peer: str, epoch: int) -> None:
         campaign = campaign_of(peer, PRINCIPAL[peer])
         before = self.ledger.epoch(PRINCIPAL[peer], campaign)
-        refused = self.ledger.adopt(peer, PRINCIPAL[peer], campaign, epoch)
+        refused = self.ledger.adopt(peer, PRINCIPAL[peer], campaign, epoch, self.now)
         if epoch < before:
             assert isinstance(refused, Denied)
         if refused is None:

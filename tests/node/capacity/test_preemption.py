@@ -607,10 +607,10 @@ def test_a_delegate_takes_a_campaign_over_and_who_had_it_can_end_nothing_any_mor
     run = run_of(ledger, want(1, ANN))
     ticket = ticket_of(ledger, want(2, ANN, queue=True))
     others = ticket_of(ledger, want(1, BOB, queue=True))
-    refused = ledger.adopt(DEE, ANN, "c-Ann", 1)
+    refused = ledger.adopt(DEE, ANN, "c-Ann", 1, 0.0)
     assert isinstance(refused, Denied), "another needs a higher epoch"
     assert refused.reason is Reason.STALE_EPOCH
-    assert ledger.adopt(DEE, ANN, "c-Ann", 2) is None
+    assert ledger.adopt(DEE, ANN, "c-Ann", 2, 0.0) is None
     assert [place.peer for place in ledger.of_campaign(ANN, "c-Ann")] == [DEE, DEE]
     everything = [run, ticket, others]
     gone = ledger.refusals(ANN, ANN, everything, {"c-Ann": 1}, lambda campaign: True)
@@ -628,7 +628,7 @@ def test_a_delegate_takes_a_campaign_over_and_who_had_it_can_end_nothing_any_mor
 def test_an_offer_and_a_warning_go_to_who_speaks_now() -> None:
     ledger = linked(DEE, BOB)
     low = run_of(ledger, want(1, ANN))
-    ledger.adopt(DEE, ANN, campaign_of(ANN), 2)
+    ledger.adopt(DEE, ANN, campaign_of(ANN), 2, 0.0)
     ticket_of(ledger, want(1, BOB, queue=True, priority=90))
     (warning,) = ledger.take_commands()
     assert isinstance(warning, WarnCommand)
