@@ -105,23 +105,15 @@ def _first_wrong(exc: ValidationError) -> str:
 
 
 def _bound(value: Any, max_elements: int = MAX_ELEMENTS) -> None:
-    """Refuse too many or too deep containers; iterative, so that depth costs no stack."""
-    observed = 0
-    todo: list[tuple[Any, int]] = [(value, 0)]
-    while todo:
-        item, depth = todo.pop()
-        if isinstance(item, dict):
-            children: list[Any] = list(item.values())
-        elif isinstance(item, tuple):
-            children = list(item)
-        else:
-            continue
+    """Refuse too many or too deep containers; level by level, so that depth costs no stack."""
+    observed, depth, level = 0, 0, [value]
+    while containers := [item for item in level if isinstance(item, (dict, tuple))]:
         if depth >= MAX_DEPTH:
             raise RemoteProtocolError(f"nested deeper than {MAX_DEPTH}")
-        observed += len(children)
+        depth, observed = depth + 1, observed + sum(map(len, containers))
         if observed > max_elements:
             raise RemoteProtocolError(f"more than {max_elements} elements")
-        todo += [(child, depth + 1) for child in children if isinstance(child, (dict, tuple))]
+        level = [one for item in containers for one in (item.values() if isinstance(item, dict) else item)]
 
 
 class Vocabulary:
