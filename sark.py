@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from node.run.local import LocalDevice
     from protocol.messages.work import Action
     from protocol.words import WorkerState
-    from results.analysis.compare import Comparison
+    from results.row.comparison import Comparison
     from scheduler.local.bench import Bench, Measurement
     from web.http.context import SendAction
 

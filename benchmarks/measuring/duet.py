@@ -2,7 +2,7 @@
 
     python benchmarks/measuring/duet.py [trials]
 
-Each trial is a whole comparison as `sark-node bench A B --compare` makes it: ten launches of either in turn, or more until it can tell.
+Each trial is a whole comparison as `sark-node bench A B --compare` makes it: both in one process in turns, six launches or up to forty.
 The models are chains of equal dense layers: 20 beside 20 in a second file, and 20 beside 21. Printed for each: the words, the ratios of
 the trials and their median (targets: A/A within 1 %, and never called FASTER or SLOWER; the slowdown called SLOWER in at least 90 %).
 The two kinds alternate, so that the host is the same for both.
@@ -23,7 +23,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 from precision import layers
 
 from node.run.local import LocalDevice
-from results.analysis.compare import Comparison
+from results.row.comparison import Comparison
 from scheduler.local.bench import Bench
 from swarm.base.home import Home
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from drivers.contract.base import Limits, WorkOrder
+from drivers.contract.base import Limits, RoundsReport, WorkOrder
 from drivers.contract.registry import SIMULATED
 from drivers.launch.launch import AskReveal, Launch, Zygote
 from drivers.measure.idle_wait import IdleWait
 from node.device.probe import Profile
 from node.settings.settings import DriverSecrets
 from protocol.errors import LocalProtocolError
+from results.row.rounds import LaunchRounds, enough
+
+
+def enough_rounds(launches: Sequence[RoundsReport]) -> bool:
+    """Whether these launches of models that took turns decide all comparisons, or no more are to be made."""
+    return enough([LaunchRounds(each.wall_ns, each.cpu_ns) for each in launches])
 
 
 class Launchers:
@@ -41,7 +47,7 @@ class Launchers:
             raise LocalProtocolError(f"a run on {order.unit} was let in, which does not work here")
         self.start([driver])
         idle_wait = None if driver in SIMULATED else self._idle_wait
-        return Launch(order, limits, self._zygotes[driver], idle_wait, reveal=reveal)
+        return Launch(order, limits, self._zygotes[driver], idle_wait, reveal=reveal, enough=enough_rounds)
 
     def launch_at_once(self, order: WorkOrder, limits: Limits) -> Launch:
         """Without waiting for an idle host."""

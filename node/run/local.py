@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -97,13 +98,15 @@ class LocalDevice:
         measure: Measure,
         timeouts: Timeouts | None = None,
         report: Report = lambda phase, done, total, median_ms: None,
+        beside: Sequence[Path] = (),
     ) -> Local:
-        """Measure the model in the file at `path`. A model that fails is a record that says so, not an error.
+        """Measure the model in the file at `path`. A model that fails is a record that says so, not an error. `beside`: other models'
+        files, with which it takes turns in one process until it is compared with the first of them.
 
         Raises `CampaignError` for a file that is not there, `ResourceError` for a unit that does not work here.
         """
         self._require(unit)
-        task = self._task(path, unit, measure, timeouts or Timeouts())
+        task = self._task(path, unit, measure, timeouts or Timeouts(), beside)
         body = task_body(task)
         job = RecordJob(
             lease="bench",
@@ -112,7 +115,7 @@ class LocalDevice:
             task=task,
             task_sha256=hashlib.sha256(body).hexdigest(),
         )
-        record = trio.run(run, job, self._bench(path), StopRun(), report)
+        record = trio.run(run, job, self._bench(path, beside), StopRun(), report)
         made = record_body(record)
         return Local(task, SignedRecord(body=made, signature=self._identity.sign(record_message(made))))
 
@@ -128,11 +131,12 @@ class LocalDevice:
                 hint=f"units that do: {works}",
             )
 
-    def _bench(self, path: Path) -> RunBench:
+    def _bench(self, path: Path, beside: Sequence[Path]) -> RunBench:
         return RunBench(
             worker=self._identity.peer_id,
             facts=lambda: device_facts(self.profile, version("sark-node")),
             model=lambda job, progress: contextlib.nullcontext(path),
+            beside=lambda job: beside,
             lock=self._lock,
             launch=self._launchers.launch,
             memory_cap=memory_cap(self.profile, MEMORY_SHARE),
@@ -143,27 +147,36 @@ class LocalDevice:
         calibration = read_calibration(self._home.folder("worker"), self.profile.fingerprint).calibration
         return calibration.floor(unit) if calibration is not None else FLOOR_UNKNOWN
 
-    def _task(self, path: Path, unit: str, measure: Measure, timeouts: Timeouts) -> Task:
-        try:
-            size, sha256 = _hashed(path)
-        except ValueError as exc:
-            raise CampaignError(f"model {path}: {exc}", hint="give a model's file, or its folder") from exc
-        except OSError as exc:
-            raise CampaignError(
-                f"model {path}: {exc.strerror or exc}", hint="give the path of a model's file"
-            ) from exc
+    def _task(
+        self, path: Path, unit: str, measure: Measure, timeouts: Timeouts, beside: Sequence[Path]
+    ) -> Task:
+        model, *others = map(_model, (path, *beside))
         self._count += 1
         return Task(
             campaign=self._campaign,
             task=f"{self._campaign}/{self._count}",
             scheduler=self._identity.peer_id,
-            model=Model(name=path.name, sha256=sha256, size=size),
+            model=model,
             unit=unit,
             requirement=Requirement(clauses=()),
             measure=measure,
             timeouts=timeouts,
             memory=memory_cap(self.profile, MEMORY_SHARE),
+            beside=tuple(others) or None,
         )
+
+
+def _model(path: Path) -> Model:
+    """By its content. Raises `CampaignError`."""
+    try:
+        size, sha256 = _hashed(path)
+    except ValueError as exc:
+        raise CampaignError(f"model {path}: {exc}", hint="give a model's file, or its folder") from exc
+    except OSError as exc:
+        raise CampaignError(
+            f"model {path}: {exc.strerror or exc}", hint="give the path of a model's file"
+        ) from exc
+    return Model(name=path.name, sha256=sha256, size=size)
 
 
 def _hashed(path: Path) -> tuple[int, str]:

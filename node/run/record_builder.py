@@ -12,6 +12,7 @@ from drivers.onnx.units import UNITS
 from protocol.formats.phase import Phase
 from protocol.values import record as records
 from protocol.values.lease import Fence
+from protocol.values.rounds import RoundsSample
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
 from swarm.base.text import ascii_line, shorten
@@ -100,6 +101,9 @@ class RunObservations:
     timed: bool = False
     """Something is being timed that must not be disturbed: a load, or the inferences. Once these have begun it stays so until the launch
     ends: what was measured is worth more than the second that its check takes. Between two launches nothing is timed."""
+    rounds: list[driver.RoundsReport] = field(default_factory=list)
+    """Of each launch in which models took turns."""
+    beside: list[driver.BesideReport] = field(default_factory=list)
     _output: driver.OutputReport | None = None
     """Of a launch whose times have not come yet."""
     _stage: str = ""
@@ -131,6 +135,10 @@ class RunObservations:
                 self.described = event
             case driver.CheckReport():
                 self.checked = event
+            case driver.RoundsReport():
+                self.rounds.append(event)
+            case driver.BesideReport():
+                self.beside.append(event)
             case driver.RunFindings():
                 self.findings = driver.RunFindings(
                     {**self.findings.figures, **event.figures}, {**self.findings.series, **event.series}
@@ -153,9 +161,9 @@ class RunObservations:
         if batch is not None and self.described.batch != batch:
             why = f"the driver {self.described.driver} heeds no batch: it did not run with one of {batch}"
             return failed(Reason.DOES_NOT_FIT, why)
-        if self.checked is not None and self.checked.agrees is False:
-            why = self.checked.note or "outputs differ from the reference"
-            return failed(Reason.CHECK_FAILED, why)
+        for checked in (self.checked, *(other.checked for other in self.beside)):
+            if checked is not None and checked.agrees is False:
+                return failed(Reason.CHECK_FAILED, checked.note or "outputs differ from the reference")
         return COMPLETE
 
     def record(self, job: RecordJob, end: RunEnd, worker: str, facts: records.DeviceFacts) -> records.Record:
@@ -173,7 +181,7 @@ class RunObservations:
             permanent=end.permanent,
             detail=shorten(end.detail),
             device=facts,
-            ran=self._ran(),
+            ran=None if self.described is None else run_facts(self.described, self.checked),
             loads=tuple(
                 records.LoadSample(
                     ns=load.load_ns, kind=load.kind.value, baseline=load.baseline_bytes, peak=load.peak_bytes
@@ -190,6 +198,8 @@ class RunObservations:
             ),
             opening=self.opening,
             reveal=self.reveal,
+            rounds=tuple(map(_rounds, self.rounds[:MAX_LAUNCHES])) or None,
+            ran_beside=tuple(run_facts(other.described, other.checked) for other in self.beside) or None,
         )
 
     def _timing(
@@ -240,27 +250,35 @@ class RunObservations:
             notes=tuple(shorten(note) for note in telemetry.notes[:16]),
         )
 
-    def _ran(self) -> records.RunFacts | None:
-        described, check = self.described, self.checked
-        if described is None:
-            return None
-        notes = described.notes + ((check.note,) if check is not None and check.note else ())
-        return records.RunFacts(
-            unit=ascii_line(described.unit),
-            driver=ascii_line(described.driver),
-            runtime=ascii_line(described.runtime),
-            providers=tuple(ascii_line(provider) for provider in described.providers[:16]),
-            threads=described.threads,
-            shapes=_fitting(described.shapes),
-            dtypes=dict(list(described.dtypes.items())[:256]),
-            batch=described.batch,
-            seed=described.seed,
-            notes=tuple(shorten(note) for note in notes[:64]),
-            output_sha256=check.output_sha256 if check is not None and check.output_sha256 else None,
-            agrees=check.agrees if check is not None else None,
-            max_error=_finite(check.max_error) if check is not None else None,
-            tolerance=_finite(check.tolerance) if check is not None else None,
-        )
+
+def run_facts(described: driver.ModelDescription, check: driver.CheckReport | None) -> records.RunFacts:
+    """What one model ran with."""
+    notes = described.notes + ((check.note,) if check is not None and check.note else ())
+    return records.RunFacts(
+        unit=ascii_line(described.unit),
+        driver=ascii_line(described.driver),
+        runtime=ascii_line(described.runtime),
+        providers=tuple(ascii_line(provider) for provider in described.providers[:16]),
+        threads=described.threads,
+        shapes=_fitting(described.shapes),
+        dtypes=dict(list(described.dtypes.items())[:256]),
+        batch=described.batch,
+        seed=described.seed,
+        notes=tuple(shorten(note) for note in notes[:64]),
+        output_sha256=check.output_sha256 if check is not None and check.output_sha256 else None,
+        agrees=check.agrees if check is not None else None,
+        max_error=_finite(check.max_error) if check is not None else None,
+        tolerance=_finite(check.tolerance) if check is not None else None,
+    )
+
+
+def _rounds(report: driver.RoundsReport) -> RoundsSample:
+    return RoundsSample(
+        wall=tuple(map(records.pack_samples, report.wall_ns)),
+        cpu=None if report.cpu_ns is None else tuple(map(records.pack_samples, report.cpu_ns)),
+        per_block=report.per_block,
+        turns=report.turns,
+    )
 
 
 def launch_output(report: driver.OutputReport) -> records.LaunchOutput:

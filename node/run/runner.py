@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +81,15 @@ async def _at_once() -> None:
     """No work of this node disturbs."""
 
 
+def _measures_alone(job: RecordJob) -> Sequence[Path]:
+    """Raises `RunError` for a task with several models."""
+    if job.task.beside is not None:
+        raise RunError(
+            "this worker measures one model at a time", reason=Reason.DOES_NOT_FIT, permanent=False
+        )
+    return ()
+
+
 async def _no_manifest(job: RecordJob) -> None:
     """There is no manifest to fetch."""
 
@@ -105,6 +114,8 @@ class RunBench:
     """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
     fetch_manifest: Callable[[RecordJob], Awaitable[None]] = _no_manifest
     """Fetches the campaign's manifest; never fails, never takes long."""
+    beside: Callable[[RecordJob], Sequence[Path]] = _measures_alone
+    """The files of the models that the task has beside its own. Raises `RunError`."""
     warmup_floor: Callable[[str], int] = lambda unit: FLOOR
     """Inferences that a unit of this device needs at least before its times settle, as its calibration has it."""
     clock: Callable[[], float] = time.monotonic
@@ -124,16 +135,25 @@ class StopRun:
             self.scope.cancel()
 
 
-def work_order(task: Task, model: str, stranger: bool = False, floor: int = FLOOR) -> WorkOrder:
-    """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us."""
-    measure = task.measure.to_wire()
-    return WorkOrder(model=model, unit=task.unit, warmup_floor=floor, trusted=not stranger, **measure)
+def work_order(
+    task: Task, model: str, stranger: bool = False, floor: int = FLOOR, beside: Sequence[Path] = ()
+) -> WorkOrder:
+    """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us. `beside`: its other models."""
+    return WorkOrder(
+        model=model,
+        unit=task.unit,
+        warmup_floor=floor,
+        trusted=not stranger,
+        beside=tuple(map(str, beside)),
+        **task.measure.to_wire(),
+    )
 
 
 def limits(task: Task, memory_cap: int) -> Limits:
-    """What is enforced from outside: the task's own limits, and never more memory than this device gives."""
+    """What is enforced from outside: the task's own limits, its memory for each of its models, and never more than this device gives."""
+    memory = task.memory * (1 + len(task.beside or ()))
     return Limits(
-        load_s=task.timeouts.load_s, run_s=task.timeouts.run_s, memory_bytes=min(task.memory, memory_cap)
+        load_s=task.timeouts.load_s, run_s=task.timeouts.run_s, memory_bytes=min(memory, memory_cap)
     )
 
 
@@ -212,7 +232,9 @@ async def _attempt(
             await bench.wait_idle()
             observations.enter("prepare", bench.clock())
             progress(Phase.PREPARE)
-            order = work_order(task, str(path), job.stranger, bench.warmup_floor(task.unit))
+            order = work_order(
+                task, str(path), job.stranger, bench.warmup_floor(task.unit), bench.beside(job)
+            )
             asked = () if witness is None else (_ask_from_thread(witness, observations),)
             launch = bench.launch(order, limits(task, bench.memory_cap), *asked)
             problem = await _measure(launch, observations, progress, timing, bench.clock, witness, may_go_on)

@@ -15,6 +15,7 @@ from pydantic import Field, StringConstraints
 from protocol.errors import RemoteProtocolError
 from protocol.formats.chain import SUMS_BYTES, launch_digest
 from protocol.values.lease import Fence
+from protocol.values.rounds import MAX_TOGETHER, RoundsSample
 from protocol.wire.base import Count, Detail, Id, Key32, Line, Message, PeerName, Seconds, Sha256, Signature
 from protocol.wire.codec import inflate, pack, read_value
 from protocol.words import Reason, RunOutcome
@@ -252,6 +253,10 @@ class Record(Message):
     """What the first launch's inputs follow from; None: the run was not witnessed."""
     reveal: Key32 | None = None
     """What the later launches' inputs follow from, together with the outputs before them."""
+    rounds: Annotated[tuple[RoundsSample, ...], Field(max_length=100)] | None = None
+    """Of each launch in which the task's models took turns, in order; None: the task has one model."""
+    ran_beside: Annotated[tuple[RunFacts, ...], Field(max_length=MAX_TOGETHER - 1)] | None = None
+    """What ran beside, in the task's order."""
 
 
 class SignedRecord(Message):

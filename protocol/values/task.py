@@ -7,6 +7,7 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from protocol.values.requirement import Requirement
+from protocol.values.rounds import MAX_TOGETHER
 from protocol.wire.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256
 from protocol.wire.codec import pack, read_value
 
@@ -99,6 +100,9 @@ class Task(Message):
     """Which of several runs of the same on different devices of a class it is, from 1; None: there is only one."""
     model_url: UrlText | None = None
     """Where the model can be fetched too. A hint: whoever it comes from, its hash says whether it is the one."""
+    beside: Annotated[tuple[Model, ...], Field(min_length=1, max_length=MAX_TOGETHER - 1)] | None = None
+    """Models that this one takes turns with in one process, and is compared with the first of. `runs`, `loads` and `precision` of `measure`
+    do not count then: launches are made until the comparison is decided. None: it is measured alone."""
 
 
 def task_body(task: Task) -> bytes:

@@ -11,101 +11,37 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Final
 
-from results.row.stats import MIN_LAUNCHES, mann_whitney, median, signed_rank
+from results.row.comparison import MARGIN, Comparison, ComparisonVerdict, ambiguous
+from results.row.stats import MIN_LAUNCHES, mann_whitney, median
 from swarm.base.text import count
 
-MARGIN: Final = 0.01
-"""Times that are closer than this share are the same to whoever reads them."""
 MAX_P_VALUE: Final = 0.01
 DRAWS: Final = 1000
 REDRAWN: Final = 64
 """Medians of samples drawn anew that each launch is given beforehand; the launches' draws then take one of them."""
-MIN_PAIRS: Final = 8
-"""The fewest pairs that can have such a p-value, with all differences of one sign: 2 × 0.5^8."""
 
 Launches = Sequence[Sequence[int]]
 
 
-class ComparisonVerdict(StrEnum):
-    """What B is, compared with A."""
-
-    FASTER = "FASTER"
-    SLOWER = "SLOWER"
-    SAME = "SAME"
-    AMBIGUOUS = "AMBIGUOUS"
-
-
-@dataclass(frozen=True, slots=True)
-class RatioInterval:
-    """B's time by A's, and the ends of its interval."""
-
-    ratio: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.ratio:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """B compared with A."""
-
-    verdict: ComparisonVerdict
-    why: str
-    ratio: float | None = None
-    """B's time by A's; None where one of them has no samples or takes no time."""
-    low: float | None = None
-    """Ends of its 95 % interval; None below `MIN_LAUNCHES` of either side: fewer ranks never differ surely enough."""
-    high: float | None = None
-    p_value: float | None = None
-    """How often chance alone puts the ranks this far apart."""
-    launches: tuple[int, int] = (0, 0)
-    """That each side has."""
-    medians_ms: tuple[float, float] | None = None
-    """Of either side's launches, in ms, where no rows have them."""
-    cpu: RatioInterval | None = None
-    """By the CPU time of all threads, where both were measured in turns (`results.analysis.rounds`); `ratio` is then by wall time."""
-    contention: bool = False
-    """Wall and CPU time give ratios that differ surely: one side waits more than the other, beside what it computes."""
-
-
-def ambiguous(why: str, ratio: float | None = None, launches: tuple[int, int] = (0, 0)) -> Comparison:
-    """A comparison of which nothing can be said, and why."""
-    return Comparison(ComparisonVerdict.AMBIGUOUS, why, ratio, launches=launches)
-
-
-def compare_samples(a: Launches, b: Launches, *, paired: bool = False, seed: int = 0) -> Comparison:
-    """B's launches compared with A's. `paired`: `a[i]` and `b[i]` were taken side by side (interleaved in one round), so that what the
-    host did to one it did to the other; their ratio is taken round by round. Raises ValueError where such sides have not as many launches.
-    """
-    if paired and len(a) != len(b):
-        raise ValueError(f"{len(a)} and {len(b)} launches are no pairs")
+def compare_samples(a: Launches, b: Launches, *, seed: int = 0) -> Comparison:
+    """B's launches compared with A's, each measured apart. What took turns in one process is for `results.row.rounds`."""
     left, right = _sorted(a), _sorted(b)
     counts = (len(left), len(right))
-    ratios = _ratios(left, right) if paired else []
-    if not left or not right or not all(launch[-1] for launch in left) or (paired and not ratios):
+    if not left or not right or not all(launch[-1] for launch in left):
         return ambiguous("one side has no times to compare", launches=counts)
     medians_a, medians_b = [median(launch) for launch in left], [median(launch) for launch in right]
     if not median(medians_a) or not median(medians_b):
         return ambiguous("one side took no time that could be measured", launches=counts)
-    ratio = median(ratios) if paired else median(medians_b) / median(medians_a)
-    needed, what = (MIN_PAIRS, "pairs of launches") if paired else (MIN_LAUNCHES, "launches of either")
-    if min(counts) < needed:
-        return ambiguous(f"{min(counts)} {what}, {needed} are needed", ratio, counts)
+    ratio = median(medians_b) / median(medians_a)
+    if min(counts) < MIN_LAUNCHES:
+        return ambiguous(f"{min(counts)} launches of either, {MIN_LAUNCHES} are needed", ratio, counts)
     chance = random.Random(seed)
     one, other = ([_redrawn(launch, chance) for launch in side] for side in (left, right))
-    drawn = sorted(
-        _drawn_pairs(one, other, chance) if paired else _drawn(other, chance) / _drawn(one, chance)
-        for _ in range(DRAWS)
-    )
-    logs = [math.log(value) for value in ratios]
-    p_value = signed_rank(logs) if paired else mann_whitney(medians_a, medians_b)
-    return _judged(ratio, *_ends(drawn, min(counts)), p_value, counts)
+    drawn = sorted(_drawn(other, chance) / _drawn(one, chance) for _ in range(DRAWS))
+    return _judged(ratio, *_ends(drawn, min(counts)), mann_whitney(medians_a, medians_b), counts)
 
 
 def compare_through(
@@ -166,14 +102,6 @@ def _sorted(launches: Launches) -> list[list[int]]:
     return [sorted(samples) for samples in launches if samples]
 
 
-def _ratios(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> list[float]:
-    """Round by round; none if a round has no samples on one side, or took no time."""
-    if len(left) != len(right):
-        return []
-    pairs = [(median(one), median(other)) for one, other in zip(left, right, strict=True)]
-    return [other / one for one, other in pairs] if all(one and other for one, other in pairs) else []
-
-
 def _ends(drawn: Sequence[float], launches: int) -> tuple[float, float]:
     """The middle 95 % of what was drawn, widened about its median in logarithm by sqrt(n / (n - 1)): few launches drawn from
     themselves vary less than launches do.
@@ -195,10 +123,3 @@ def _redrawn(ordered: Sequence[int], chance: random.Random) -> list[int]:
 def _drawn(side: Sequence[Sequence[int]], chance: random.Random) -> float:
     """The median of as many launches drawn anew, each by one of its redrawn medians."""
     return median([chance.choice(launch) for launch in chance.choices(side, k=len(side))])
-
-
-def _drawn_pairs(
-    left: Sequence[Sequence[int]], right: Sequence[Sequence[int]], chance: random.Random
-) -> float:
-    rounds = chance.choices(range(len(left)), k=len(left))
-    return median([chance.choice(right[at]) / chance.choice(left[at]) for at in rounds])

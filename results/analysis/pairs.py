@@ -14,15 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from results.analysis.compare import (
-    Comparison,
-    ComparisonVerdict,
-    ambiguous,
-    compare_intervals,
-    compare_samples,
-    compare_through,
-)
+from results.analysis.compare import compare_intervals, compare_samples, compare_through
 from results.export.raw import ResultEntry
+from results.row.comparison import Comparison, ComparisonVerdict, ambiguous
 from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
 from results.row.verdict import RowVerdict

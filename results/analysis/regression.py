@@ -18,9 +18,10 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from protocol.words import Reason
-from results.analysis.compare import MARGIN, MAX_P_VALUE, ComparisonVerdict
+from results.analysis.compare import MAX_P_VALUE
 from results.analysis.pairs import pair_up
 from results.export.raw import ResultEntry
+from results.row.comparison import MARGIN, ComparisonVerdict
 from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
 from results.row.stats import MIN_LAUNCHES, mann_whitney, median

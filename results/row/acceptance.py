@@ -8,9 +8,11 @@ from typing import Final
 from protocol.errors import RemoteProtocolError
 from protocol.messages.work import Result
 from protocol.values.record import BLOCK_FIELDS, MAX_SAMPLES, Record, read_record, record_message
+from protocol.values.rounds import MAX_ROUNDS
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
 from results.row.record import SERVED, RecordBounds, RecordView, observe
+from results.row.rounds import LOOKS
 from results.row.stats import MAX_LAUNCHES
 from swarm.net.identity import verify
 
@@ -61,6 +63,9 @@ def check_whole(record: Record, task: Task) -> None:
     if any(not launch.samples for launch in observed.launches):
         raise RemoteProtocolError(f"{name} has a launch without inferences")
     check_sense(record, task, observed)
+    if task.beside is not None:
+        _check_rounds(name, record, task, observed)
+        return
     runs = len(observed.runs)
     asked_runs = runs if measure.precision is not None else measure.runs
     if task.unit.startswith(SERVED) and not loads:  # a server has loaded the model long ago
@@ -81,10 +86,28 @@ def check_whole(record: Record, task: Task) -> None:
             raise RemoteProtocolError(f"{name} has {number} {what}, the task asks for {request}")
 
 
+def _check_rounds(name: str, record: Record, task: Task, observed: RecordView) -> None:
+    """Raise `RemoteProtocolError` unless all models took turns in each launch, and the task's own times are those of its rounds."""
+    beside = len(task.beside or ())
+    if len(record.ran_beside or ()) != beside:
+        raise RemoteProtocolError(
+            f"{name} describes {len(record.ran_beside or ())} models beside, not {beside}"
+        )
+    if not len(observed.rounds) == len(observed.launches) == len(observed.loads):
+        raise RemoteProtocolError(f"{name} has launches in which the models took no turns")
+    for rounds, launch in zip(observed.rounds, observed.launches, strict=True):
+        if len(rounds.wall_ns) != beside + 1:
+            raise RemoteProtocolError(f"{name} has rounds of {len(rounds.wall_ns)} models, not {beside + 1}")
+        if rounds.wall_ns[-1] != launch.samples:
+            raise RemoteProtocolError(f"{name} has a launch with other times than its rounds")
+
+
 def bounds_of(task: Task) -> RecordBounds:
     """How many numbers a record of the task may hold."""
     measure, launches = task.measure, launches_of(task)
     samples = measure.runs if measure.precision is None else launches * WINDOW_SAMPLES
+    if task.beside is not None:
+        samples = launches * MAX_ROUNDS
     served = task.unit.startswith(SERVED)
     return RecordBounds(
         samples=samples,
@@ -96,6 +119,8 @@ def bounds_of(task: Task) -> RecordBounds:
 
 def launches_of(task: Task) -> int:
     """Most launches that the task asks for."""
+    if task.beside is not None:
+        return LOOKS[-1]
     return task.measure.loads if task.measure.precision is None else MAX_LAUNCHES
 
 
@@ -141,6 +166,11 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
         return Reason.WRONG_UNIT, f"{task.unit} was asked for, {ran.unit} ran the model"
     if batch is not None and ran.batch != batch:  # a worker of a version that knows no batches
         return Reason.DOES_NOT_FIT, f"a batch of {batch} was asked for, the worker ran {ran.batch or 'none'}"
+    for other in record.ran_beside or ():
+        if other.unit != task.unit:
+            return Reason.WRONG_UNIT, f"{task.unit} was asked for, {other.unit} ran the model beside"
+        if other.agrees is False:
+            return Reason.CHECK_FAILED, "the outputs of the model beside do not agree with the reference"
     if ran.agrees is False:
         return Reason.CHECK_FAILED, "the outputs do not agree with the reference"
     return None

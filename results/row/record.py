@@ -17,6 +17,8 @@ from protocol.values.record import (
     Timing,
     unpack_samples,
 )
+from protocol.values.rounds import MAX_ROUNDS, MAX_TOGETHER, RoundsSample
+from results.row.rounds import LaunchRounds
 
 MAX_BLOCKS: Final = 100_000
 SERVED: Final = "API "
@@ -61,6 +63,8 @@ class RecordView:
     """Once more in the same process; not among `loads`."""
     launches: tuple[RecordLaunch, ...] = ()
     series: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    rounds: tuple[LaunchRounds, ...] = ()
+    """Of each launch in which models took turns."""
 
     @cached_property
     def runs(self) -> tuple[int, ...]:
@@ -107,7 +111,20 @@ def observe(record: Record, bounds: RecordBounds = RecordBounds()) -> RecordView
         warm=_loads(record.loads, "warm"),
         launches=launches,
         series={name: series.unpack(packed) for name, packed in record.series.items()},
+        rounds=tuple(map(_rounds, record.rounds or ())),
     )
+
+
+def _rounds(sample: RoundsSample) -> LaunchRounds:
+    """Raises `RemoteProtocolError` where models have not all the same rounds."""
+    bounded = _Bounded("rounds", 2 * MAX_TOGETHER * MAX_ROUNDS)
+    wall = tuple(map(bounded.unpack, sample.wall))
+    cpu = None if sample.cpu is None else tuple(map(bounded.unpack, sample.cpu))
+    lengths = {len(times) for times in (*wall, *(cpu or ()))}
+    models = {len(sample.per_block), len(wall), len(wall if cpu is None else cpu)}
+    if len(models) != 1 or len(lengths) != 1 or not 0 < max(lengths) <= MAX_ROUNDS:
+        raise RemoteProtocolError("bad record: rounds that not every model took part in")
+    return LaunchRounds(wall, cpu)
 
 
 class _Bounded:

@@ -7,6 +7,7 @@ Complete carries no measured number, so that none is averaged by mistake; what w
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -23,6 +24,7 @@ from protocol.words import UNIT as SIMULATED_UNIT
 from protocol.words import Reason
 from results.row.figures import measure_figures
 from results.row.record import observe
+from results.row.rounds import LaunchRounds, compare_rounds
 from results.row.verdict import RowVerdict
 from results.row.witness import WitnessAccount
 
@@ -320,6 +322,26 @@ class Row(BaseModel):
     preempted: int | None = None
     """How often the task gave way to a higher priority and began again from the start: nothing measured before that is in the row. Empty
     where nothing could preempt it."""
+    against: str = ""
+    """The model that took turns with this one in the same processes, and that it is compared with. Empty: it was measured alone."""
+    compare_verdict: str = ""
+    """FASTER, SLOWER, SAME or AMBIGUOUS, compared with Against."""
+    compare_reason: str = ""
+    """The ratios with their intervals, and what they leave open."""
+    ratio: float | None = None
+    """This model's wall time by that of Against: the middle of the launches, each of which has one figure."""
+    ratio_low: float | None = None
+    """Lower end of its interval: those of all looks, by wall and by CPU time, hold the truth together in at least 98 % of comparisons."""
+    ratio_high: float | None = None
+    """Upper end of Ratio's interval."""
+    cpu_ratio: float | None = None
+    """This model's CPU time of all threads by that of Against; empty where the system does not tell."""
+    cpu_ratio_low: float | None = None
+    """Lower end of CpuRatio's interval."""
+    cpu_ratio_high: float | None = None
+    """Upper end of CpuRatio's interval."""
+    contention: bool | None = None
+    """true: the two ratios differ surely, so one of the models waits more than the other. Empty: not so."""
 
 
 CONTRACT: Final = 17
@@ -382,6 +404,7 @@ def make_row(
         preempted=preempted,
         variant=task.model.variant or "",
         batch=task.measure.batch,
+        against=task.beside[0].name if task.beside else "",
         reason=str(reason or ""),
         detail=detail,
         simulated=True if task.unit == SIMULATED_UNIT else None,
@@ -400,7 +423,29 @@ def make_row(
     if account is None and trust == TrustKind.STRANGER:
         account = WitnessAccount()
     figures = measure_figures(record, observed, task.measure, bool(row.simulated), account)
-    return row.model_copy(update=figures)
+    return row.model_copy(update=figures | _compared(observed.rounds))
+
+
+def _compared(rounds: Sequence[LaunchRounds]) -> dict[str, object]:
+    """Of models that took turns: the task's own, the last, with the first."""
+    if not rounds:
+        return {}
+    result = compare_rounds(rounds)[-1]
+    facts: dict[str, object] = {
+        "compare_verdict": str(result.verdict),
+        "compare_reason": result.why,
+        "ratio": result.ratio,
+        "ratio_low": result.low,
+        "ratio_high": result.high,
+        "contention": result.contention or None,
+    }
+    if result.cpu is not None:
+        facts |= {
+            "cpu_ratio": result.cpu.ratio,
+            "cpu_ratio_low": result.cpu.low,
+            "cpu_ratio_high": result.cpu.high,
+        }
+    return facts
 
 
 def _context(record: Record) -> dict[str, object]:
@@ -459,6 +504,8 @@ def fingerprint(task: Task, record: Record) -> str:
         "pre": [step.to_wire() for step in task.measure.pre],
         "post": [step.to_wire() for step in task.measure.post],
     }
+    if task.beside is not None:
+        facts["beside"] = [model.sha256 for model in task.beside]
     return hashlib.sha256(pack(facts)).hexdigest()
 
 

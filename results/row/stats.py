@@ -255,7 +255,7 @@ def histogram_bins(values: Sequence[int]) -> HistogramBins:
 # -- rank tests --------------------------------------------------------------------------------------------------------------------------
 
 EXACT_RANKS: Final = 40
-"""Values, or pairs, up to which every arrangement is counted; above, the normal approximation with its corrections."""
+"""Values up to which every arrangement is counted; above, the normal approximation with its corrections."""
 
 
 def mann_whitney(one: Sequence[float], other: Sequence[float]) -> float:
@@ -275,29 +275,6 @@ def mann_whitney(one: Sequence[float], other: Sequence[float]) -> float:
     mean = total / (n + m)
     variance = n * m / ((n + m) * (n + m - 1)) * sum((rank - mean) ** 2 for rank in ranks)
     return _two_sided(off / (n + m) - 1, variance)
-
-
-def signed_rank(differences: Sequence[float]) -> float:
-    """Pairs measured side by side: the two-sided probability of differences at least as one-sided as these if either sign were as likely.
-    Zeros are left out; 1.0 if all are zero.
-    """
-    signed = [value for value in differences if value]
-    if not signed:
-        return 1.0
-    ranks = _double_ranks([abs(value) for value in signed])
-    total = sum(ranks)
-    positive = sum(rank for rank, value in zip(ranks, signed, strict=True) if value > 0)
-    off = abs(2 * positive - total)
-    if len(signed) <= EXACT_RANKS:
-        sums = {0: 1}
-        for rank in ranks:
-            grown = dict(sums)
-            for value, count in sums.items():
-                grown[value + rank] = grown.get(value + rank, 0) + count
-            sums = grown
-        extreme = sum(count for value, count in sums.items() if abs(2 * value - total) >= off)
-        return float(extreme / 2 ** len(signed))
-    return _two_sided(off / 2 - 1, sum(rank * rank for rank in ranks) / 4)
 
 
 def _double_ranks(values: Sequence[float]) -> list[int]:

@@ -20,7 +20,7 @@ from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
 
 if TYPE_CHECKING:
-    from scheduler.local.bench import Bench
+    from scheduler.local.bench import Bench, Measurement
 
 PANEL = "This device"
 OpenDevice = Callable[[Home, bool], Any]
@@ -86,7 +86,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             ),
         ] = None,
         against: Annotated[
-            bool, typer.Option("--compare", help="Compare two models, measured alternately.")
+            bool, typer.Option("--compare", help="Compare two models that take turns in one process.")
         ] = False,
         csv: Annotated[
             Path | None, typer.Option(help="Write the results to this CSV file.", dir_okay=False)
@@ -113,11 +113,6 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         for file in (csv, raw):
             if file is not None:
                 check_folder(file)
-        if against and (csv is not None or raw is not None):
-            raise CampaignError(
-                "--compare cannot be used with --csv or --raw",
-                hint="measure each with --raw, then: sark-node compare A.json B.json",
-            )
         options: dict[str, Any] = {
             "runs": runs,
             "loads": loads,
@@ -134,11 +129,10 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             local_paths(models, ctx.obj.cache, fetching(ctx.obj)) as paths,
             Bench(open_device(ctx.obj, simulate), progress.show) as bench,
         ):
-            if against:
-                _compare(bench, paths, unit or [], options, progress)
-                return
             measurements = []
-            for model in paths:
+            if against:
+                measurements.append(_compare(bench, paths, unit or [], options, progress))
+            for model in () if against else paths:
                 units = list(bench.units) if unit == ["all"] else unit
                 for name in units or [unit_for(model)]:
                     progress.announce(f"{model.name} on {name}")
@@ -149,6 +143,8 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             write_lines(csv, csv_lines(rows))
         if raw is not None:
             write_lines(raw, json_lines(rows[0].campaign, [done.raw() for done in measurements]))
+        if against:
+            return
         if as_json:
             print_json(rows)
         else:
@@ -158,7 +154,8 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
 
 def _compare(
     bench: Bench, models: Sequence[Path], units: list[str], options: dict[str, Any], progress: _Progress
-) -> None:
+) -> Measurement:
+    """Compares, and shows the answer."""
     if len(models) != 2 or len(units) > 1:
         raise CampaignError(
             "--compare requires two models and at most one unit",
@@ -168,11 +165,11 @@ def _compare(
         raise CampaignError(
             "--compare chooses its own runs and launches", hint="leave out --runs, --loads and --precision"
         )
-    progress.announce(f"{models[0].name} and {models[1].name} alternately")
-    comparison, first, second = bench.compare(models[0], models[1], units[0] if units else None, **options)
+    progress.announce(f"{models[0].name} and {models[1].name} in turns")
+    comparison, done = bench.compare(models[0], models[1], units[0] if units else None, **options)
     progress.clear()
     medians = comparison.medians_ms or (None, None)
-    unit, names = first.row.compute_units, (first.row.file_name, second.row.file_name)
+    unit, names, cpu = done.row.compute_units, (models[0].name, models[1].name), comparison.cpu
     if progress.quiet:
         print_json(
             {
@@ -185,15 +182,21 @@ def _compare(
                 "ratio": comparison.ratio,
                 "low": comparison.low,
                 "high": comparison.high,
+                "cpu_ratio": cpu and cpu.ratio,
+                "cpu_low": cpu and cpu.low,
+                "cpu_high": cpu and cpu.high,
+                "contention": comparison.contention,
+                "launches": comparison.launches[0],
                 "why": comparison.why,
             }
         )
-        return
+        return done
     one, other = (
         name + ("" if median is None else f" ({median:.4g} ms)")
         for name, median in zip(names, medians, strict=True)
     )
     print_lines([f"{other} compared with {one} on {unit}: {comparison.verdict}: {comparison.why}"])
+    return done
 
 
 def share(text: str) -> float:

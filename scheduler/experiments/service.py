@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import CampaignError, SarkError
-from results.analysis.compare import MARGIN
 from results.analysis.regression import RegressionFinding
+from results.row.comparison import MARGIN
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign, Schedule
 from scheduler.campaign.text import read_spec

@@ -9,11 +9,10 @@ import contextlib
 import os
 import re
 import shutil
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -25,9 +24,10 @@ from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, read_record
 from protocol.values.task import Measure, Task, Timeouts, task_body
 from protocol.words import RunOutcome
-from results.analysis.compare import Comparison, ComparisonVerdict, compare_samples
 from results.export.raw import RawResult, raw_result
+from results.row.comparison import Comparison
 from results.row.record import RecordView, observe
+from results.row.rounds import compare_rounds
 from results.row.row import Row, RowStatus, make_row
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import ModelEntry
@@ -51,13 +51,6 @@ UNIT_OF: Final[Mapping[str, str]] = {
     ".json": "API (OpenAI)",
 }
 """The unit that a model of this ending is measured on when none is named."""
-LOOKS: Final = (10, 20, 40, 80)
-"""So many launches of each of two models that are compared; the next only where those before leave the answer open."""
-LAUNCH_MS: Final = 100.0
-"""How long the timed inferences of one launch of a comparison take, about."""
-MIN_RUNS: Final = 5
-MAX_RUNS: Final = 20_000
-
 _ENDED: Final = {
     RunOutcome.COMPLETE: TaskState.SUCCEEDED,
     RunOutcome.FAILED: TaskState.FAILED,
@@ -88,6 +81,7 @@ class BenchDevice(Protocol):
         measure: Measure,
         timeouts: Timeouts | None = None,
         report: ReportProgress = ...,
+        beside: Sequence[Path] = (),
     ) -> SignedResult: ...
 
     def close(self) -> None: ...
@@ -206,11 +200,16 @@ class Bench(AbstractContextManager["Bench"]):
         return local_paths(names, self._folder, self._fetch, sha256=sha256)
 
     def _measured(
-        self, path: Path, unit: str | None, measure: Measure, timeouts: Timeouts | None = None
+        self,
+        path: Path,
+        unit: str | None,
+        measure: Measure,
+        timeouts: Timeouts | None = None,
+        beside: Sequence[Path] = (),
     ) -> Measurement:
         if unit is not None:
             check_unit(unit, self.units)
-        made = self._device.measure(path, unit or unit_for(path), measure, timeouts, self._report)
+        made = self._device.measure(path, unit or unit_for(path), measure, timeouts, self._report, beside)
         record = read_record(made.signed.body)
         row = make_row(made.task, _ENDED[record.outcome], record)
         return Measurement(made.task, made.signed, row, observe(record))
@@ -220,52 +219,26 @@ class Bench(AbstractContextManager["Bench"]):
         first: str | Path,
         second: str | Path,
         unit: str | None = None,
-        looks: Sequence[int] = LOOKS,
+        *,
+        timeouts: Timeouts | None = None,
         **how: Any,
-    ) -> tuple[Comparison, Measurement, Measurement]:
-        """Is the second model slower or faster than the first? Launches of the two take turns, so that a host that drifts hits both.
+    ) -> tuple[Comparison, Measurement]:
+        """Is the second model slower or faster than the first? Both are loaded in one process, where short blocks of their inferences take
+        turns, so that whatever the host does to one it does to the other; further processes follow until the answer is sure.
 
-        It ends at the first of `looks` (numbers of launches of either, at least one, rising) at which the answer is not AMBIGUOUS. Gives
-        the comparison (ratio: second / first), with both medians, and the first launch of each, which checks outputs. Raises
-        `CampaignError` where one of them fails, or their input shapes differ.
+        Gives the comparison (ratio: second / first), with both medians, and the second model's measurement, whose record has all rounds of
+        both. Raises `CampaignError` where they cannot be compared: one of them fails, or their inputs have different shapes.
         """
+        for name in how.keys() & {"runs", "precision", "loads"}:
+            raise CampaignError(f"a comparison chooses its own {name}", hint=f"leave out {name}")
+        measure = read_measure(how)
         with self._paths(first, second) as (one, other):
-            return self._compared(one, other, unit, looks, how)
-
-    def _compared(
-        self, first: Path, second: Path, unit: str | None, looks: Sequence[int], how: Mapping[str, Any]
-    ) -> tuple[Comparison, Measurement, Measurement]:
-        once = read_measure({**how, "loads": 1, "runs": MIN_RUNS})
-        firsts = [self._measured(model, unit, once) for model in (first, second)]
-        for done in firsts:
-            if not done.complete:
-                name = done.row.file_name
-                raise CampaignError(f"{name} cannot be compared: {done.why}", hint="see: sark-node bench")
-        if firsts[0].row.shapes != firsts[1].row.shapes:
+            done = self._measured(other, unit, measure, timeouts, (one,))
+        if not done.complete:
             raise CampaignError(
-                f"the two were given inputs of different shapes ({firsts[0].row.shapes} and {firsts[1].row.shapes})",
-                hint="compare models that take the same inputs; set sizes of dynamic dimensions with --dim NAME=SIZE",
+                f"{one.name} and {other.name} cannot be compared: {done.why}", hint="see: sark-node bench"
             )
-        runs = [runs_per_launch(statistics.median(done.launches_ns[0])) for done in firsts]
-        times: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
-
-        def compare_after(launches: int) -> Comparison:
-            for number in range(len(times[0]), launches):
-                for side in (0, 1) if number % 2 == 0 else (1, 0):
-                    measure = read_measure({**how, "loads": 1, "runs": runs[side], "check": False})
-                    done = self._measured((first, second)[side], unit, measure)
-                    if not done.complete:
-                        raise CampaignError(f"{done.row.file_name} failed in the middle: {done.why}")
-                    times[side].append(done.launches_ns[0])
-            return compare_samples(times[0], times[1], paired=True, seed=0)
-
-        result = compare_after(looks[0])
-        for launches in looks[1:]:
-            if result.verdict is not ComparisonVerdict.AMBIGUOUS:
-                break
-            result = compare_after(launches)
-        one, other = (statistics.median(map(statistics.median, side)) / 1e6 for side in times)
-        return replace(result, medians_ms=(one, other)), firsts[0], firsts[1]
+        return compare_rounds(done.observed.rounds)[-1], done
 
 
 def unit_for(model: Path) -> str:
@@ -306,11 +279,6 @@ def read_measure(how: Mapping[str, Any]) -> Measure:
         place = ".".join(map(str, first["loc"]))
         hint = "it is a share: 0.02 for ±2 %" if place == "precision" else hint
         raise CampaignError(f"{place}: {first['msg']}", hint=hint) from exc
-
-
-def runs_per_launch(median_ns: float) -> int:
-    """How many inferences of this length one launch of a comparison times."""
-    return min(MAX_RUNS, max(MIN_RUNS, round(LAUNCH_MS * 1e6 / max(median_ns, 1.0))))
 
 
 @contextlib.contextmanager

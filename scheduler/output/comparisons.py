@@ -12,10 +12,10 @@ from typing import Final
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError
-from results.analysis.compare import ComparisonVerdict
 from results.analysis.matrix import Axis, MatrixCell, Price, fronts, make_matrix
 from results.analysis.pairs import Pair, pair_up
 from results.export.raw import ResultEntry, ResultSource, read_raw
+from results.row.comparison import ComparisonVerdict
 from results.row.form import JsonModel
 from results.row.identity import device_identity, names_device
 from results.row.names import with_distinct_names

@@ -13,6 +13,8 @@ from protocol.formats.phase import Phase
 from protocol.values.record import read_record, record_message
 from protocol.values.task import Measure
 from protocol.words import Reason, RunOutcome
+from results.row.acceptance import check_whole
+from results.row.rounds import LOOKS
 from swarm.base.home import Home
 from swarm.net.identity import verify
 
@@ -27,6 +29,7 @@ def test_a_model_is_measured_and_a_broken_one_reported_under_this_devices_key(tm
         measured = device.measure(
             good, "CPU (ONNX)", Measure(runs=12, loads=2), report=lambda phase, *_: phases.append(phase)
         )
+        turns = device.measure(good, "CPU (ONNX)", Measure(threads=1), beside=(good,))
         failed = device.measure(bad, "CPU (ONNX)", Measure(runs=1, loads=1))
         with pytest.raises(ResourceError, match="does not work on this device") as where:
             device.measure(good, "GPU (Nowhere)", Measure())
@@ -42,6 +45,11 @@ def test_a_model_is_measured_and_a_broken_one_reported_under_this_devices_key(tm
     assert len(record.timings) == 2
     assert {Phase.LOAD, Phase.RUN} <= set(phases)
     assert (record.task_sha256, record.model_sha256) == (record.task_sha256, measured.task.model.sha256)
+    compared = read_record(turns.signed.body)
+    assert compared.outcome is RunOutcome.COMPLETE
+    assert len(compared.rounds or ()) == len(compared.timings) in LOOKS
+    assert [ran.agrees for ran in compared.ran_beside or ()] == [True]
+    check_whole(compared, turns.task)
     broken = read_record(failed.signed.body)
     assert (broken.outcome, broken.reason) == (RunOutcome.FAILED, Reason.BROKEN_MODEL)
     assert not (tmp_path / "home" / "cache" / "models").exists(), "a user's own file is not copied"

@@ -693,3 +693,22 @@ async def test_the_outputs_of_an_ordinary_run_are_recorded_without_a_reveal(tmp_
     assert record.timings[0].output is not None
     assert record.timings[0].output.sha256 == "1" * 64
     assert record.reveal is None
+
+
+async def test_a_task_of_several_models_is_refused_where_nothing_finds_the_others(tmp_path: Path) -> None:
+    other = Model(name="other.onnx", sha256="ab" * 32, size=1)
+    record = await record_of(tmp_path, ScriptedLaunch(LOADED), task(beside=(other,)))
+    assert (record.outcome, record.reason, record.permanent) == (
+        RunOutcome.FAILED,
+        Reason.DOES_NOT_FIT,
+        False,
+    )
+    assert record.detail == "this worker measures one model at a time"
+
+
+def test_each_model_of_a_task_may_take_its_memory_and_all_together_no_more_than_the_device_gives() -> None:
+    other = Model(name="other.onnx", sha256="ab" * 32, size=1)
+    of_two = task(memory=100, beside=(other,))
+    assert (limits(of_two, 1000).memory_bytes, limits(of_two, 150).memory_bytes) == (200, 150)
+    order = work_order(of_two, "/m/own", beside=(Path("/m/other"),))
+    assert (order.model, order.beside) == ("/m/own", ("/m/other",))

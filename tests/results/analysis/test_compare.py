@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from results.analysis.compare import (
     MIN_LAUNCHES,
-    MIN_PAIRS,
-    Comparison,
-    ComparisonVerdict,
     compare_intervals,
     compare_samples,
     compare_through,
 )
-from results.row.stats import mann_whitney, signed_rank
+from results.row.comparison import Comparison, ComparisonVerdict
+from results.row.stats import mann_whitney
 
 TRIALS = 40
 
@@ -35,47 +33,25 @@ def launches(
     ]
 
 
-def rounds(chance: random.Random, count: int, step: float) -> tuple[list[list[int]], list[list[int]]]:
-    """Pairs on a host whose speed changes by a tenth from round to round; `step`: B's time by A's."""
-    a: list[list[int]] = []
-    b: list[list[int]] = []
-    for _ in range(count):
-        host = chance.lognormvariate(0, 0.1)
-        a += launches(chance, 1, 1e6 * host)
-        b += launches(chance, 1, 1e6 * host * step)
-    return a, b
-
-
-def words(step: float, *, paired: bool) -> Counter[ComparisonVerdict]:
+def words(step: float) -> Counter[ComparisonVerdict]:
     counter: Counter[ComparisonVerdict] = Counter()
     for trial in range(TRIALS):
-        chance = random.Random(f"{step} {paired} {trial}")
-        if paired:
-            a, b = rounds(chance, 10, step)
-        else:
-            a, b = launches(chance, 10, 1e6), launches(chance, 10, 1e6 * step)
-        counter[compare_samples(a, b, paired=paired, seed=trial).verdict] += 1
+        chance = random.Random(f"{step} False {trial}")
+        a, b = launches(chance, 10, 1e6), launches(chance, 10, 1e6 * step)
+        counter[compare_samples(a, b, seed=trial).verdict] += 1
     return counter
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("paired", [False, True])
-def test_a_model_beside_itself_never_differs(paired: bool) -> None:
-    result = words(1.0, paired=paired)
+def test_a_model_beside_itself_never_differs() -> None:
+    result = words(1.0)
     assert result[ComparisonVerdict.FASTER] + result[ComparisonVerdict.SLOWER] <= TRIALS / 100
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_a_slowdown_by_a_twentieth_is_found(paired: bool) -> None:
-    result = words(1.05, paired=paired)
+def test_a_slowdown_by_a_twentieth_is_found() -> None:
+    result = words(1.05)
     assert result[ComparisonVerdict.SLOWER] >= 0.9 * TRIALS
     assert result[ComparisonVerdict.FASTER] == 0
-
-
-def test_pairs_see_through_a_host_that_changes_where_groups_do_not() -> None:
-    a, b = rounds(random.Random(3), 10, 1.05)
-    assert compare_samples(a, b, paired=True).verdict is ComparisonVerdict.SLOWER
-    assert compare_samples(a, b).verdict is ComparisonVerdict.AMBIGUOUS
 
 
 def test_what_hardly_varies_is_the_same() -> None:
@@ -115,16 +91,13 @@ def test_the_same_seed_gives_the_same_answer() -> None:
     assert compare_samples(a, b, seed=1) != compare_samples(a, b, seed=2)
 
 
-@pytest.mark.parametrize(("paired", "least"), [(False, MIN_LAUNCHES), (True, MIN_PAIRS)])
-def test_too_few_launches_are_ambiguous_and_the_needed_number_is_shown(paired: bool, least: int) -> None:
-    few = [[10**6] * 5] * (least - 1)
-    result = compare_samples(few, [[2 * 10**6] * 5] * (least - 1), paired=paired)
+def test_too_few_launches_are_ambiguous_and_the_needed_number_is_shown() -> None:
+    few = [[10**6] * 5] * (MIN_LAUNCHES - 1)
+    result = compare_samples(few, [[2 * 10**6] * 5] * (MIN_LAUNCHES - 1))
     assert (result.verdict, result.ratio, result.low) == (ComparisonVerdict.AMBIGUOUS, 2.0, None)
-    assert f"{least} are needed" in result.why
-    enough = [[10**6] * 5] * least
-    assert (
-        compare_samples(enough, [[2 * 10**6] * 5] * least, paired=paired).verdict is ComparisonVerdict.SLOWER
-    )
+    assert f"{MIN_LAUNCHES} are needed" in result.why
+    enough = [[10**6] * 5] * MIN_LAUNCHES
+    assert compare_samples(enough, [[2 * 10**6] * 5] * MIN_LAUNCHES).verdict is ComparisonVerdict.SLOWER
 
 
 @pytest.mark.parametrize(
@@ -134,11 +107,6 @@ def test_too_few_launches_are_ambiguous_and_the_needed_number_is_shown(paired: b
 def test_nothing_is_said_of_nothing(a: list[list[int]], b: list[list[int]]) -> None:
     assert compare_samples(a, b).verdict is ComparisonVerdict.AMBIGUOUS
     assert compare_through(a, b, a, b).verdict is ComparisonVerdict.AMBIGUOUS
-
-
-def test_pairs_need_as_many_launches_on_either_side() -> None:
-    with pytest.raises(ValueError, match="no pairs"):
-        compare_samples([[1]], [[1], [2]], paired=True)
 
 
 def test_through_a_reference_the_speed_of_the_devices_goes_out() -> None:
@@ -161,9 +129,9 @@ def test_medians_with_intervals_alone_are_compared_with_care() -> None:
 
 
 @settings(max_examples=25)
-@given(st.lists(st.lists(st.integers(0, 10**9), max_size=5), max_size=9), st.booleans())
-def test_any_samples_have_an_answer(side: list[list[int]], paired: bool) -> None:
-    result = compare_samples(side, side[::-1] if paired else side[:4], paired=paired)
+@given(st.lists(st.lists(st.integers(0, 10**9), max_size=5), max_size=9))
+def test_any_samples_have_an_answer(side: list[list[int]]) -> None:
+    result = compare_samples(side, side[:4])
     assert isinstance(result, Comparison)
     assert result.why
 
@@ -192,9 +160,7 @@ def test_the_ranks_of_two_groups_agree_with_counting_all_arrangements(
 
 def test_ranks_known_from_tables() -> None:
     assert mann_whitney([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]) == pytest.approx(2 / 252)
-    assert signed_rank([1, 2, 3, 4, 5, 6, 7, 8]) == pytest.approx(2 / 256)
-    assert signed_rank([1, 2, 3, 4, -5]) == pytest.approx(20 / 32)
-    assert signed_rank([0, 0]) == mann_whitney([], [1]) == mann_whitney([1, 1], [1, 1]) == 1.0
+    assert mann_whitney([], [1]) == mann_whitney([1, 1], [1, 1]) == 1.0
 
 
 def test_many_values_agree_with_few_ones_way_of_counting() -> None:
@@ -204,5 +170,3 @@ def test_many_values_agree_with_few_ones_way_of_counting() -> None:
     exact = mann_whitney(one[:20], other[:20])
     assert 0 < nearly < 1
     assert 0 < exact < 1
-    assert signed_rank([0.1 * n for n in range(1, 60)]) < 1e-6
-    assert signed_rank([(-1) ** n * n for n in range(1, 60)]) > 0.5

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from protocol.errors import CampaignError
-from results.analysis.compare import ComparisonVerdict
 from results.analysis.matrix import Price, make_matrix, read_prices
 from results.analysis.pairs import pair_up, unlike
 from results.export.csv import csv_lines
 from results.export.raw import RawResult, ResultEntry, json_lines
+from results.row.comparison import ComparisonVerdict
 from results.row.row import Row, RowStatus
 from scheduler.cli.analysis import app
 from swarm.base.home import Home

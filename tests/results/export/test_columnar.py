@@ -75,7 +75,10 @@ def test_every_measured_number_has_a_unit_unless_it_is_a_count_or_a_share() -> N
         for name, field in Row.model_fields.items()
         if field.annotation in (float | None, float) and not unit_of(name)
     }
-    assert bare == {"max_error", "tolerance", "output_tokens", "rouge1", "rouge2", "rouge_l"}
+    assert bare == {
+        *("max_error", "tolerance", "output_tokens", "rouge1", "rouge2", "rouge_l"),
+        *("ratio", "ratio_low", "ratio_high", "cpu_ratio", "cpu_ratio_low", "cpu_ratio_high"),
+    }
     assert unit_of("load_ms_first") == unit_of("warm_load_ms") == "ms"
     assert unit_of("clock_mhz") == "MHz"
     assert unit_of("peak_load_ram_usage") == unit_of("vram_mb") == "MB"

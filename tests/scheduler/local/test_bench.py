@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,15 @@ from protocol.values.record import (
     record_message,
 )
 from protocol.values.requirement import Requirement
+from protocol.values.rounds import RoundsSample
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Reason, RunOutcome
-from results.analysis.compare import ComparisonVerdict
+from results.analysis.verify import check_results
+from results.export.raw import read_raw
+from results.row.comparison import ComparisonVerdict
 from scheduler.campaign.model import ModelEntry
 from scheduler.cli.bench import add_bench, progress_line, share
-from scheduler.local.bench import MAX_RUNS, MIN_RUNS, Bench, read_measure, runs_per_launch, unit_for
+from scheduler.local.bench import Bench, read_measure, unit_for
 from swarm.base.home import Home
 from swarm.net.identity import Identity
 
@@ -51,8 +54,6 @@ class Scripted:
 
     micros: dict[str, int]
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    restless: bool = False
-    """Every third launch takes half as long again."""
     asked: list[tuple[str, Measure]] = field(default_factory=list)
     units: tuple[str, ...] = ("CPU (ONNX)",)
 
@@ -63,6 +64,7 @@ class Scripted:
         measure: Measure,
         timeouts: Timeouts | None = None,
         report: Callable[..., None] = print,
+        beside: Sequence[Path] = (),
     ) -> Made:
         self.asked.append((path.name, measure))
         micros = self.micros.get(path.name)
@@ -75,6 +77,7 @@ class Scripted:
             requirement=Requirement(),
             measure=measure,
             timeouts=Timeouts(),
+            beside=tuple(Model(name=one.name, sha256="cd" * 32, size=10) for one in beside) or None,
         )
         facts: dict[str, Any] = {
             "outcome": RunOutcome.FAILED,
@@ -83,8 +86,6 @@ class Scripted:
         }
         if micros is not None:
             turn = len(self.asked)
-            if self.restless and turn % 3 == 0:
-                micros += micros // 2
             facts = {
                 "outcome": RunOutcome.COMPLETE,
                 "ran": RunFacts(
@@ -102,6 +103,8 @@ class Scripted:
                     ),
                 ),
             }
+            if beside:
+                facts |= self._turns(unit, [self.micros[one.name] for one in beside], micros)
         body = record_body(
             Record(
                 campaign="bench-1",
@@ -116,6 +119,24 @@ class Scripted:
             )
         )
         return Made(task, SignedRecord(body=body, signature=KEY.sign(record_message(body))))
+
+    def _turns(self, unit: str, beside: Sequence[int], own: int) -> dict[str, Any]:
+        """Six launches of ten rounds; the wall time of every third round is longer for all."""
+        sides = [
+            [micros * 1000 * (3 if number % 3 == 0 else 2) // 2 + number for number in range(10)]
+            for micros in (*beside, own)
+        ]
+        wall = tuple(map(pack_samples, sides))
+        cpu = tuple(pack_samples([micros * 1000] * 10) for micros in (*beside, own))
+        timing = Timing(samples=wall[-1], warmup=pack_samples([1]), cpu_s=0.1, wall_s=0.1, per_sample=2)
+        rounds = RoundsSample(wall=wall, cpu=cpu, per_block=(1,) * len(sides), turns=2)
+        return {
+            "loads": (LoadSample(ns=1),) * 6,
+            "timings": (timing,) * 6,
+            "rounds": (rounds,) * 6,
+            "ran_beside": (RunFacts(unit=unit, driver="onnx", runtime="r", shapes={"x": (1,)}),)
+            * len(beside),
+        }
 
     def close(self) -> None:
         """Nothing runs."""
@@ -153,34 +174,45 @@ def test_two_models_take_turns_and_the_ratio_is_of_the_second_to_the_first(
     micros: int, word: ComparisonVerdict
 ) -> None:
     device = Scripted({"a.onnx": 1000, "b.onnx": micros})
-    compared, first, second = Bench(device).compare("a.onnx", "b.onnx")
+    compared, done = Bench(device).compare("a.onnx", "b.onnx", threads=1)
     assert compared.verdict is word
     assert compared.ratio == pytest.approx(micros / 1000, rel=0.002)
-    assert (first.row.file_name, second.row.file_name) == ("a.onnx", "b.onnx")
+    assert compared.cpu is not None
+    assert compared.cpu.ratio == pytest.approx(micros / 1000)
     assert compared.medians_ms == pytest.approx((1.0, micros / 1000), rel=0.002)
-    order = "".join(name[0] for name, _ in device.asked)
-    assert order == "ab" + "abba" * 5
-    assert {measure.runs for _, measure in device.asked[2:]} <= {95, 100, 105}
-    assert not any(measure.check for _, measure in device.asked[2:]), "outputs are checked once"
+    assert [name for name, _ in device.asked] == ["b.onnx"], "one task of both"
+    row = done.row
+    assert (row.file_name, row.against, row.compare_verdict) == ("b.onnx", "a.onnx", word)
+    assert (row.ratio, row.cpu_ratio, row.contention) == (compared.ratio, compared.cpu.ratio, None)
 
 
-def test_a_comparison_looks_again_as_long_as_it_cannot_tell_and_no_longer() -> None:
-    device = Scripted({"a.onnx": 1000, "b.onnx": 1000}, restless=True)
-    compared, _, _ = Bench(device).compare("a.onnx", "b.onnx", looks=(10, 14))
-    assert compared.verdict is ComparisonVerdict.AMBIGUOUS
-    assert len(device.asked) == 2 + 2 * 14
-    compared, _, _ = Bench(Scripted({"a.onnx": 1000, "b.onnx": 1000})).compare(
-        "a.onnx", "b.onnx", looks=(10, 14)
-    )
-    assert (compared.verdict, compared.launches) == (ComparisonVerdict.SAME, (10, 10))
-
-
-def test_models_with_inputs_of_different_shapes_are_not_compared() -> None:
-    device = Scripted({"a.onnx": 10, "b.onnx": 10}, {"b.onnx": (2,)})
-    with pytest.raises(CampaignError, match="different shapes"):
-        Bench(device).compare("a.onnx", "b.onnx")
-    with pytest.raises(CampaignError, match=r"c\.onnx cannot be compared: no graph"):
+def test_what_cannot_be_compared_says_why() -> None:
+    device = Scripted({"a.onnx": 10, "b.onnx": 10})
+    with pytest.raises(CampaignError, match=r"a\.onnx and c\.onnx cannot be compared: no graph"):
         Bench(device).compare("a.onnx", "c.onnx")
+    with pytest.raises(CampaignError, match="chooses its own runs"):
+        Bench(device).compare("a.onnx", "b.onnx", runs=5)
+
+
+def test_a_comparison_is_one_signed_result_that_can_be_exported_and_verified(tmp_path: Path) -> None:
+    app = typer.Typer()
+    add_bench(app, lambda home, simulate: Scripted({"a.onnx": 1000, "b.onnx": 1050}))
+    models = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
+    for model in models:
+        model.touch()
+    csv, raw = tmp_path / "rows.csv", tmp_path / "raw.json"
+    done = CliRunner().invoke(
+        app, [*map(str, models), "--compare", "--csv", str(csv), "--raw", str(raw)], obj=Home.at(tmp_path)
+    )
+    assert done.exit_code == 0, done.exception
+    assert "SLOWER: wall time 1.050" in done.output
+    results = read_raw(raw.read_bytes())
+    (finding,) = check_results("bench-1", results)
+    assert finding.wrong == ()
+    row = results[0].row
+    assert row.compare_verdict in csv.read_text("utf-8")
+    forged = results[0].model_copy(update={"row": row.model_copy(update={"ratio": 1.0})})
+    assert "Ratio" in str(check_results("bench-1", [forged])[0].wrong)
 
 
 def test_what_cannot_be_asked_for_is_refused_with_what_can() -> None:
@@ -194,18 +226,6 @@ def test_what_cannot_be_asked_for_is_refused_with_what_can() -> None:
     with pytest.raises(CampaignError) as error:
         read_measure({"precision": "2%"})
     assert "0.02" in error.value.hint
-
-
-def test_a_comparison_takes_no_files_that_it_would_not_write(tmp_path: Path) -> None:
-    app = typer.Typer()
-    add_bench(app, lambda home, simulate: pytest.fail("nothing is measured"))
-    model = tmp_path / "a.onnx"
-    model.touch()
-    done = CliRunner().invoke(
-        app, ["--compare", str(model), str(model), "--csv", str(tmp_path / "rows.csv")], obj=Home.at(tmp_path)
-    )
-    assert isinstance(done.exception, CampaignError)
-    assert "cannot be used with --csv" in str(done.exception)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +248,6 @@ def test_an_ending_tells_the_unit_or_a_unit_has_to_be_named() -> None:
         unit_for(Path("model.bin"))
     with pytest.raises(CampaignError, match=r"model \.: no unit"):
         unit_for(Path())
-
-
-def test_a_launch_of_a_comparison_is_long_enough_and_not_too_long() -> None:
-    assert (runs_per_launch(1e9), runs_per_launch(1.0), runs_per_launch(1e6)) == (MIN_RUNS, MAX_RUNS, 100)
 
 
 @pytest.mark.parametrize(

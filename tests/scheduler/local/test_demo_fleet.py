@@ -14,9 +14,9 @@ from node.device.simulated import read_pretended
 from protocol.values.advert import UnitOffer, advert_body, read_advert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from results.analysis.compare import ComparisonVerdict
 from results.analysis.pairs import pair_up, unlike
 from results.export.raw import ResultEntry
+from results.row.comparison import ComparisonVerdict
 from results.row.row import Row, RowStatus
 from scheduler.campaign.load import load_campaign
 from scheduler.local.demo import KINDS, MODELS, members, script, write_campaign

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
-from results.analysis.compare import MARGIN, Comparison, ComparisonVerdict, RatioInterval, ambiguous
+from results.row.comparison import MARGIN, Comparison, ComparisonVerdict, RatioInterval, ambiguous
 from results.row.order import hodges_lehmann, signed_rank_interval, t_interval
 from results.row.stats import median
 from swarm.base.text import count
@@ -90,9 +90,12 @@ def estimate(logs: Sequence[float], alpha: float) -> RatioInterval:
 
 
 def judge(wall: RatioInterval, cpu: RatioInterval | None) -> tuple[ComparisonVerdict, bool]:
-    """The verdict, and whether the two differ surely: their intervals have nothing in common."""
+    """The verdict, and whether the two differ surely and by more than ±1 %: their intervals have nothing in common."""
     present = [wall] if cpu is None else [wall, cpu]
-    contention = cpu is not None and (wall.high < cpu.low or cpu.high < wall.low)
+    contention = False
+    if cpu is not None:
+        lower, upper = sorted(present, key=lambda each: each.ratio)
+        contention = lower.high < upper.low and upper.ratio > lower.ratio * (1 + MARGIN)
     slower = any(each.low > 1 + MARGIN for each in present) and all(each.high >= 1 for each in present)
     faster = any(each.high < 1 - MARGIN for each in present) and all(each.low <= 1 for each in present)
     if slower or faster:
