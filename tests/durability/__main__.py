@@ -1,6 +1,6 @@
 """Power cuts at the writes of the real services: `python -m tests.durability` records some runs and cuts each after every operation.
 
-python -m tests.durability [--runs 3] [--tasks 24] [--seed 1]     figures; each breach with the operation after which power went
+python -m tests.durability [--runs 2] [--tasks 12] [--seed 1]     figures; each breach with the operation after which power went
 python -m tests.durability --only gate --seed 3 --keep FOLDER     leave the log and the files of these runs there
 """
 
@@ -86,9 +86,9 @@ def line(figures: Figures, seconds: float) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.durability", description="Power cuts.")
-    parser.add_argument("--runs", type=int, default=3, help="of each scenario")
+    parser.add_argument("--runs", type=int, default=2, help="of each scenario")
     parser.add_argument("--only", choices=SCENARIOS, action="append", help="this scenario; repeatable")
-    parser.add_argument("--tasks", type=int, default=24, help="of each run")
+    parser.add_argument("--tasks", type=int, default=12, help="of each run")
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--every", type=int, default=1, help="cut after each so many operations")
     parser.add_argument("--parallel", type=int, default=os.cpu_count(), help="runs at once")

@@ -84,6 +84,7 @@ class Adoptions(Swarm):
         ben = Leader(self, BEN)
         ben.campaigns.append(campaign)
         ben.promise(campaign)
+        self.promises.end(BEN, "led", _manifest_of(campaign))  # it is forgotten when the campaign has ended
         self.nursery.start_soon(ben.schedule)
         await self.until(ben, ben.done)
         ben.kill()
@@ -154,12 +155,17 @@ def _watch(
         for model in models:
             if (home.spool / model.sha256).exists():  # else its tasks wait for it
                 promises.make(home.data.parent.name, "spooled", model.sha256)
-        name = hashlib.sha256(campaign.encode()).hexdigest()[:32]
+        name = _manifest_of(campaign)
         manifest = (home.spool / "manifests" / name).read_bytes()
         promises.make(home.data.parent.name, "led", name, hashlib.sha256(manifest).hexdigest())
         take_over(new, models, *rest, **more)
 
     store.campaigns.take_over = seen  # type: ignore[method-assign]
+
+
+def _manifest_of(campaign: str) -> str:
+    """The name of its file."""
+    return hashlib.sha256(campaign.encode()).hexdigest()[:32]
 
 
 def make(root: Path, elsewhere: Path, promises: Promises, tasks: int, seed: int) -> None:
