@@ -36,6 +36,7 @@ _OF_LEDGER = ("tests/node/capacity/test_ledger.py", "tests/node/capacity/test_le
 _OF_STORE = ("tests/scheduler/store/test_store.py",)
 _OF_ACCESS = ("tests/node/access",)
 _OF_POOLS = ("tests/swarm/pools",)
+_ROUNDS, _OF_ROUNDS = "results/row/rounds.py", ("tests/results/row/test_rounds.py",)
 _OF_STATS = ("tests/results/row/test_stats.py",)
 
 FENCES: Final = (
@@ -182,7 +183,17 @@ STATISTICS: Final = (
     _one("statistics", "no Bessel's correction", _STATS, "(n * (n - 1))", "(n * n)", *_OF_STATS),
     _one("statistics", "percentiles are rounded down", _STATS, "max(-(-percent * len(ordered) // 100), 1)", "max(percent * len(ordered) // 100, 1)",
         *_OF_STATS),
-    _one("statistics", "the interval is one of 90 %", _STATS, "if 40 * below > limit:", "if 20 * below > limit:", *_OF_STATS),
+    _one("statistics", "the interval is one of 90 %", "results/row/order.py", "        if 2 * below / 2**n > alpha:\n            return", "        if below / 2**n > alpha:\n            return", *_OF_STATS),
+    _one("statistics", "each look of a comparison spends what all may", _ROUNDS, "return SPENT[look] /", "return sum(SPENT) /", *_OF_ROUNDS),
+    _one("statistics", "wall and CPU time each spend the whole error", _ROUNDS, "alpha_at(len(wall), 1 if cpu is None else 2, pairs)",
+        "alpha_at(len(wall), 1, pairs)", *_OF_ROUNDS),
+    _one("statistics", "a slowdown that the other time contradicts is one", _ROUNDS,
+        "any(each.low > 1 + MARGIN for each in present) and all(each.high >= 1 for each in present)",
+        "any(each.low > 1 + MARGIN for each in present)", *_OF_ROUNDS),
+    _one("statistics", "models take turns in one order", "drivers/measure/interleave.py",
+        "tuple(chance.sample(range(plan.models), plan.models))", "tuple(range(plan.models))", "tests/drivers/measure/test_interleave.py"),
+    _one("statistics", "a run's times need not be those of its rounds", "results/row/acceptance.py",
+        "if rounds.wall_ns[-1] != launch.samples:", "if False:", "tests/results/row/test_together.py"),
     _one("statistics", "the median of two is the larger", _STATS, "(ordered[half - 1] + ordered[half]) / 2", "ordered[half]", *_OF_STATS),
     _one("statistics", "every outlier is severe", _STATS, "beyond = _beyond(ordered, low, high, SEVERE * width)",
         "beyond = _beyond(ordered, low, high, MILD * width)", *_OF_STATS),

@@ -115,6 +115,16 @@ def test_all_looks_together_spend_two_percent() -> None:
     assert alpha_at(20, estimands=1, pairs=3) == SPENT[2] / 3
 
 
+@pytest.mark.parametrize("look", LOOKS)
+def test_two_kinds_of_time_share_the_error(look: int) -> None:
+    chance = random.Random(9)
+    logs = [chance.gauss(0, 0.05) for _ in range(look)]
+    alone, both = compare_logs(logs, None), compare_logs(logs, logs)
+    assert alone.low is not None
+    assert both.low is not None
+    assert both.low < alone.low
+
+
 # -- whole launches ---------------------------------------------------------------------------------------------------------------
 
 
