@@ -1,10 +1,11 @@
 """Runs of the model from the command line; `make simulate SEEDS=1000` does the first.
 
-python -m tests.simulation --runs 1000 [--jobs 2] [--from 0]      figures; each seed that breaks something, and how to see it again
+python -m tests.simulation --seeds 1000 [--jobs 2]                figures of seeds 0 to 999, and how to see each breach again
+python -m tests.simulation --seeds 5000-104999 --report FILE      a line in FILE after every 2,000 seeds, and one for each with a breach
 python -m tests.simulation --seed 123 [--trace]                   that very run, event by event
-python -m tests.simulation --real-store --runs 100                the product's store beside its double; else in every 20th seed
-python -m tests.simulation --swarm --runs 20                      the real services on the in-memory swarm instead
-python -m tests.simulation --day --runs 2                         whole days of quiet hours, pauses and reboots, a minute each
+python -m tests.simulation --real-store --seeds 100               the product's store beside its double; else in every 20th seed
+python -m tests.simulation --swarm --seeds 20                     the real services on the in-memory swarm instead
+python -m tests.simulation --day --seeds 2                        whole days of quiet hours, pauses and reboots, a minute each
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import structlog
 
 from tests.simulation.model import FAITHFUL, WITH_STORE, Outcome, run
 
+BATCH = 2_000
+"""Seeds between two lines of a report."""
 STORE_EVERY = 20
 """In one of so many seeds the product's store runs beside its double."""
 
@@ -123,12 +126,34 @@ def commit() -> str:
     return head.strip()[:12] + (" with uncommitted changes" if changed.stdout else "")
 
 
-def show(figures: Figures, first: int, took: float, mode: str) -> None:
+def seeds(words: str) -> range:
+    """`1000`: 0 to 999; `5000-5999`: those. Raises `ValueError`."""
+    first, dash, last = words.partition("-")
+    return range(int(first), int(last) + 1) if dash else range(int(first))
+
+
+def report(figures: Figures, batch: range, took: float, mode: str) -> list[str]:
+    """Lines about one batch."""
+    when = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+    about = f"{when} commit {commit()} seeds {batch.start}-{batch.stop - 1}: {figures.runs} episodes, {figures.runs / took:.1f} a second"
+    return [f"{about}, {len(figures.failed)} with a breach", *replays(figures, mode)]
+
+
+def replays(figures: Figures, mode: str) -> list[str]:
+    """How each run with a breach is seen again."""
+    flag = f" --{mode}" if mode else ""
+    return [
+        f"  python -m tests.simulation{flag} --seed {seed} --trace    # {what}"
+        for seed, what in sorted(figures.failed)
+    ]
+
+
+def show(figures: Figures, batch: range, took: float, mode: str) -> None:
     """As a table."""
     rate = figures.runs / max(took, 1e-9)
-    print(f"commit {commit()}, seeds from {first}")
+    print(f"commit {commit()}, seeds {batch.start} to {batch.stop - 1}")
     print(
-        f"{figures.runs} seeds in {took:.0f} s ({rate:.1f} a second), {figures.seconds / 3600:.1f} simulated hours"
+        f"{figures.runs} episodes in {took:.0f} s ({rate:.1f} a second), {figures.seconds / 3600:.1f} simulated hours"
     )
     print(f"events {figures.events}, runs of models {figures.began}, wasted {figures.wasted}")
     print("faults:")
@@ -137,9 +162,8 @@ def show(figures: Figures, first: int, took: float, mode: str) -> None:
     print(f"breaches {sum(figures.breaches.values())} in {len(figures.failed)} seeds")
     for name, count in figures.breaches.most_common():
         print(f"  {name:28} {count}")
-    flag = f" --{mode}" if mode else ""
-    for seed, what in sorted(figures.failed)[:50]:
-        print(f"  python -m tests.simulation{flag} --seed {seed} --trace    # {what}")
+    for line in replays(figures, mode)[:50]:
+        print(line)
 
 
 def replay(seed: int, mode: str, *, trace: bool) -> Outcome:
@@ -160,8 +184,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this one run")
     parser.add_argument("--trace", action="store_true", help="print its events")
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--from", dest="first", type=int, default=0, help="first seed")
+    parser.add_argument("--seeds", type=seeds, default=seeds("1000"), metavar="N | FIRST-LAST")
+    parser.add_argument("--report", type=Path, help="append the figures of each batch to this file")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--swarm", action="store_true", help="the real services on the in-memory swarm")
     parser.add_argument("--real-store", action="store_true", help="SQLite beside the double of the store")
@@ -172,9 +196,18 @@ def main() -> int:
     )
     if args.seed is not None:
         return int(bool(replay(args.seed, mode, trace=args.trace).breaches))
-    began = time.perf_counter()
-    figures = many(args.first, args.runs, args.jobs, mode)
-    show(figures, args.first, time.perf_counter() - began, mode)
+    figures, began = Figures(), time.perf_counter()
+    step = BATCH if args.report else len(args.seeds)
+    for at in range(0, len(args.seeds), step):
+        batch, since = args.seeds[at : at + step], time.perf_counter()
+        done = many(batch.start, len(batch), args.jobs, mode)
+        figures.join(done)
+        if args.report:
+            with args.report.open("a") as file:
+                file.writelines(f"{line}\n" for line in report(done, batch, time.perf_counter() - since, mode))
+        if done.runs < len(batch):
+            break
+    show(figures, args.seeds, time.perf_counter() - began, mode)
     return int(bool(figures.failed))
 
 

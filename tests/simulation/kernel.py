@@ -28,22 +28,23 @@ class Kernel:
     def at(self, when: float, do: Callable[[], None]) -> None:
         """Do it then, not before now."""
         self._asked += 1
-        heapq.heappush(self._due, (max(when, self.now), self._asked, do))
+        heapq.heappush(self._due, (max(self.now, when), self._asked, do))
 
     def after(self, seconds: float, do: Callable[[], None]) -> None:
         """Do it so many seconds from now."""
-        self.at(self.now + seconds, do)
+        self._asked += 1
+        heapq.heappush(self._due, (self.now + seconds, self._asked, do))
 
     def run(self, until: float, done: Callable[[], bool]) -> None:
         """Go on to that instant, or until it is done: that is asked once a second."""
-        look, steps = self.now, 0
-        while self._due and self._due[0][0] <= until:
-            when = self._due[0][0]
+        look, steps, due = self.now, 0, self._due
+        while due and due[0][0] <= until:
+            when = due[0][0]
             if when >= look:
                 look = when + 1.0
                 if done():
                     return
-            _, _, do = heapq.heappop(self._due)
+            _, _, do = heapq.heappop(due)
             steps = steps + 1 if when < self.now + 1e-9 else 0
             if steps > MOST_AT_ONCE:
                 raise LocalProtocolError(f"at {when:.3f} s it goes round and round")
@@ -64,7 +65,7 @@ class Process:
         self.paused_until = 0.0
         self.failed: Callable[[OSError], None] = lambda error: None
         """Called when a disk did not take something: what a process does not survive."""
-        self._tasks: dict[_Task, None] = {}
+        self.tasks: dict[_Task, None] = {}
 
     def now(self) -> float:
         """Seconds on its own monotonic clock."""
@@ -78,7 +79,7 @@ class Process:
     def kill(self) -> None:
         """As by kill -9: nothing of it goes on."""
         self.alive = False
-        tasks, self._tasks = self._tasks, {}
+        tasks, self.tasks = self.tasks, {}
         for task in tasks:
             task.drop()
 
@@ -89,23 +90,15 @@ class Process:
     def spawn(self, job: Job) -> None:
         """Run it beside the others, from this instant on."""
         task = _Task(self, job)
-        self._tasks[task] = None
+        self.tasks[task] = None
         self.resume(task, 0.0)
 
     def resume(self, task: _Task, seconds: float) -> None:
         """Let it go on so many seconds (of real time) from now; later if the process is paused then."""
-        self.kernel.after(seconds, lambda: self._go(task))
+        self.kernel.after(seconds, task.wake)
 
     def ended(self, task: _Task) -> None:
-        self._tasks.pop(task, None)
-
-    def _go(self, task: _Task) -> None:
-        if task not in self._tasks:
-            return
-        if self.paused_until > self.kernel.now:
-            self.kernel.at(self.paused_until, lambda: self._go(task))
-        else:
-            task.go()
+        self.tasks.pop(task, None)
 
     def sleep(self, seconds: float) -> _Sleep:
         """To be awaited: so long on its own clock."""
@@ -120,7 +113,14 @@ class _Task:
         self.waits = 0
         self._job = job
 
-    def go(self) -> None:
+    def wake(self) -> None:
+        """Go on, once its process is not paused."""
+        process = self.process
+        if self not in process.tasks:
+            return
+        if process.paused_until > process.kernel.now:
+            process.kernel.at(process.paused_until, self.wake)
+            return
         self.waits += 1
         try:
             wait = self._job.send(None)

@@ -28,9 +28,11 @@ from protocol.messages.work import (
     Stopped,
 )
 from protocol.values.advert import Advert
+from protocol.values.attempt import TASK
 from protocol.values.record import read_record
 from protocol.values.trust import OWN, Trust, TrustScope
 from protocol.wire.base import Message
+from protocol.wire.table import final
 from protocol.words import Reason, RunOutcome
 from results.row.canary import unchecked
 from results.row.record import observe
@@ -173,6 +175,8 @@ class SimScheduler:
         self._happened = Flag()
         self._answered: dict[str, float] = {}
         self._looked_at = self.process.now()
+        self._stirred = True
+        """Something but time may have changed the state since it was checked last."""
         self._could: dict[str, float] = {}
         self.claims = SimClaims(
             self.peer,
@@ -213,13 +217,17 @@ class SimScheduler:
         self._tell(Kind.ROLLED_BACK, who=self.name, number=image[0])
 
     async def _beat(self) -> None:
+        changes = -1
         while True:
-            self.conversation.load()
+            if changes != self.store.changes:
+                changes = self.store.changes
+                self.conversation.load()
             if self.store.unfinished() or not self.core.idle:
                 self.conversation.beat()
                 self._look_for_silence()
                 self._look_for_held()
-                if "unchecked" not in self._mutant:
+                if self._stirred and "unchecked" not in self._mutant:
+                    self._stirred = False
                     check(self.core.state)
                     self._compare_tries()
             await self.process.sleep(BEAT_S)
@@ -250,7 +258,8 @@ class SimScheduler:
         entries = self.store.restored(name) or [
             adapter.restored_entry(row, self.store.tries(row.id)) for row in rows
         ]
-        return RestoredCampaign(limits, entries, {row.id: row.body for row in rows})
+        cancels = [row.id for row in rows if row.cancel and not final(TASK, row.state)]
+        return RestoredCampaign(limits, entries, {row.id: row.body for row in rows}, cancels)
 
     def _others(self, intent: CommitTo) -> int:
         """Workers that could have had it and have not tried it."""
@@ -274,6 +283,7 @@ class SimScheduler:
     # -- links ------------------------------------------------------------------------------------------------------------
 
     async def _serve(self, end: End, message: Message) -> Message | None:
+        self._stirred = True
         try:
             reply = await drive(self.conversation.received(end.peer, message), self.perform)
         except RemoteProtocolError:
@@ -381,6 +391,7 @@ class SimScheduler:
 
     def start_job(self, job: Coroutine[Any, Any, None]) -> None:
         """Beside the others."""
+        self._stirred = True
         driven: Any = Driven(job, self.perform)
         self.process.spawn(driven)
 
@@ -391,6 +402,7 @@ class SimScheduler:
 
     async def perform(self, effect: Any) -> Any:
         """As `scheduler.run.shell.TrioShell.perform`."""
+        self._stirred = True
         end: Any
         match effect:
             case effects.Connect(peer):

@@ -131,12 +131,15 @@ class SimStore:
         """By worker, lease and task (a worker that is put back counts its leases from there): what was answered, whichever life did."""
         self.full = False
         """Nothing can be written."""
+        self.changes = 0
+        """Rises with what others than the scheduler write: campaigns, and requests to cancel."""
         self._images = 0
         self.others: Callable[[CommitTo], int] = lambda intent: 0
         """Workers that could have had an attempt and have not tried the task."""
 
     def create(self, folder: SimCampaign, tasks: Sequence[Task]) -> None:
         """As `submit` does."""
+        self.changes += 1
         self.campaigns[folder.id] = folder
         for task in tasks:
             folder.tasks.append(task.task)
@@ -260,6 +263,7 @@ class SimStore:
 
     def request_cancel(self, tasks: Iterable[str]) -> None:
         """As `cancel` does."""
+        self.changes += 1
         for task in tasks:
             self.tasks[task].cancel = True
 
