@@ -204,7 +204,9 @@ def main() -> int:
         figures.join(done)
         if args.report:
             with args.report.open("a") as file:
-                file.writelines(f"{line}\n" for line in report(done, batch, time.perf_counter() - since, mode))
+                file.writelines(
+                    f"{line}\n" for line in report(done, batch, time.perf_counter() - since, mode)
+                )
         if done.runs < len(batch):
             break
     show(figures, args.seeds, time.perf_counter() - began, mode)
