@@ -293,6 +293,8 @@ class WorkerLinks:
                 live = {item.lease for item in core.held_on(peer)}
                 core.state.stops.add_in_vain(peer, (h for h in command.held if h.lease not in live), now())
             await Drop(peer)
+            if core.state.stops.at(peer):
+                self._keep_up(peer)
             return
         if isinstance(answer, Denied):  # asked for each campaign, it says who leads it now
             self._log.info("stop.denied", peer=peer, why=str(answer.reason))

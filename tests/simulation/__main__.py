@@ -23,12 +23,14 @@ from pathlib import Path
 
 import structlog
 
-from tests.simulation.model import FAITHFUL, WITH_STORE, Outcome, run
+from tests.simulation.model import FAITHFUL, STORM, WITH_STORE, Outcome, run
 
 BATCH = 2_000
 """Seeds between two lines of a report."""
 STORE_EVERY = 20
 """In one of so many seeds the product's store runs beside its double."""
+STORM_EVERY = 10
+"""In one of so many much more goes wrong."""
 
 
 @dataclass
@@ -81,7 +83,9 @@ def one(seed: int, mode: str = "") -> Outcome:
         from tests.simulation.day import run_day
 
         return run_day(seed)
-    return run(seed, WITH_STORE if mode == "real-store" or seed % STORE_EVERY == 0 else FAITHFUL)
+    if mode == "real-store" or seed % STORE_EVERY == 0:
+        return run(seed, WITH_STORE)
+    return run(seed, STORM if seed % STORM_EVERY == STORM_EVERY // 2 else FAITHFUL)
 
 
 def some(first: int, count: int, mode: str = "") -> Figures:

@@ -9,6 +9,7 @@ Whoever builds a history reports what it observed; an invariant without events h
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -232,18 +233,19 @@ class History:
 
     def kept(self) -> History:
         """The same without what was undone on the disks of those that were put back to an earlier moment."""
-        undone: set[int] = set()
-        since: dict[tuple[str, int | None], int] = {}
+        written: dict[str, list[int]] = defaultdict(list)
+        images: dict[tuple[str, int | None], list[int]] = {}
+        every: set[int] = set()
         for number, event in enumerate(self.events):
+            owner = event.who or event.worker
             if event.kind is Kind.IMAGED:
-                since[event.who or event.worker, event.number] = number
-            elif event.kind is Kind.ROLLED_BACK:
-                for n in range(since[event.who or event.worker, event.number], number):
-                    one = self.events[n]
-                    if (one.kind in ON_DISK and one.who == event.who != "") or (
-                        one.kind in ON_WORKERS_DISK and one.worker == event.worker != ""
-                    ):
-                        undone.add(n)
+                images[owner, event.number] = list(written[owner])
+            elif event.kind is Kind.ROLLED_BACK:  # perhaps to a moment that was itself undone before
+                written[owner] = list(images[owner, event.number])
+            elif event.kind in ON_DISK or event.kind in ON_WORKERS_DISK:
+                written[event.who if event.kind in ON_DISK else event.worker].append(number)
+                every.add(number)
+        undone = every.difference(*written.values())
         if not undone:
             return self
         return replace(self, events=[event for n, event in enumerate(self.events) if n not in undone])

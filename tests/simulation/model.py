@@ -81,6 +81,7 @@ class Mutant:
 
 
 FAITHFUL: Final = Mutant(faults=(0, 9), disasters=(0, 3))
+STORM: Final = Mutant(faults=(8, 16), disasters=(3, 6))
 WITH_STORE: Final = replace(FAITHFUL, store=RealStore)
 """The same with the product's store beside the double."""
 

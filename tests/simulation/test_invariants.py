@@ -193,6 +193,20 @@ def test_what_a_home_that_was_restored_does_again_is_no_breach_and_what_it_wrote
     assert {breach.invariant for breach in check(history)} >= {"one_record", "terminal_is_final"}
 
 
+def test_a_home_may_be_put_back_to_a_moment_that_was_itself_undone() -> None:
+    first, second = (Event(at, K.RECORDED, **TASK, sha256="r") for at in (2.0, 4.0))
+    history = History()
+    history.events = [
+        Event(1.0, K.IMAGED, who="s", number=1),
+        first,
+        Event(2.5, K.IMAGED, who="s", number=2),
+        Event(3.0, K.ROLLED_BACK, who="s", number=1),
+        second,
+        Event(5.0, K.ROLLED_BACK, who="s", number=2),
+    ]
+    assert list(history.kept().of(K.RECORDED)) == [first]
+
+
 def test_what_is_missing_or_reported_in_the_end_is_seen() -> None:
     history = good()
     history.final = {"c/3": "cancelled"}

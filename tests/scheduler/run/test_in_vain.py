@@ -33,6 +33,19 @@ class Late(FakeWorker):
         return await super().answer(link, message)
 
 
+class Breaks(FakeWorker):
+    """Ends the link over which the first cancel came, and does not carry it out."""
+
+    broke = False
+
+    async def answer(self, link: Link, message: Message) -> Message | None:
+        if isinstance(message, Cancel) and not self.broke:
+            self.broke = True
+            await link.reset()
+            return None
+        return await super().answer(link, message)
+
+
 class Adopted(FakeWorker):
     """Says that another scheduler leads the campaign: of a cancel, and with the proof when it is asked what it holds."""
 
@@ -81,6 +94,21 @@ async def test_a_stop_of_a_run_in_vain_that_is_not_answered_is_told_again(
         await trio.sleep(60)
         assert lost.cancelled == []
         lost.mute = ()
+        await world.until(lambda: lost.cancelled == [TASK], seconds=60)
+
+
+async def test_a_stop_whose_link_broke_before_the_answer_is_told_again(
+    world: World, autojump_clock: MockClock
+) -> None:
+    lost = Breaks(world.swarm, "lost", seconds=2000.0)
+    add(world, lost)
+    world.submit(1, attempts=5)
+    async with world.scheduler():
+        await world.until(lambda: TaskState.RUNNING in world.states())
+        good = world.worker("good", seconds=2000.0)
+        world.swarm.partition([lost.peer], [SCHEDULER.peer_id])
+        await world.until(lambda: world.task().worker == good.peer, seconds=60)
+        world.swarm.heal()
         await world.until(lambda: lost.cancelled == [TASK], seconds=60)
 
 
