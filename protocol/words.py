@@ -47,6 +47,8 @@ class Reason(StrEnum):
     """Another scheduler carries the campaign on."""
     # the end of a run
     BROKEN_MODEL = "broken-model"
+    NO_SHAPE = "no-shape"
+    """The task does not say how large the model's inputs are."""
     WRONG_UNIT = "wrong-unit"
     """The unit that was asked for did not run the model."""
     WRONG_HASH = "wrong-hash"

@@ -75,7 +75,7 @@ class WorkOrder:
     threads: int | None = None
     """Intra-op threads; None: as many as physical cores."""
     dims: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of dynamic dimensions by symbol; others are chosen and reported."""
+    """Sizes of dynamic dimensions, by symbol or `input[axis]`."""
     seed: int = 0
     """Seed of the synthetic inputs."""
     check: bool = True
@@ -99,9 +99,9 @@ class WorkOrder:
     trusted: bool = True
     """The task is not from a stranger: formats that carry a program may be run."""
     batch: int | None = None
-    """Size of the batch (see `drivers.inputs.batching.dims_of`); None: by the model and `dims`."""
+    """Size of the batch; None: by the model, `dims` and `shapes`, else 1."""
     batch_dim: str | None = None
-    """The dynamic dimension of the batch; None: the first one of the inputs."""
+    """The dynamic dimension of the batch; None: the first one of the inputs. See `protocol.formats.shapes`."""
     witnessed: bool = False
     """Each launch that times inferences sends an `OutputReport`, before its `MeasureReport`; its seed follows from the launch before
     (`protocol.formats.chain`)."""
@@ -110,6 +110,8 @@ class WorkOrder:
     `runs`, `loads` and `precision` say nothing then."""
     slot: int = 0
     """Which of several models of one process this is: 0 is `model`, then those beside it."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Whole shapes of inputs, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,7 @@ class CheckReport(Sent):
     """Result of the output check, made on the outputs of the last timed inference.
 
     `agrees`: None if there is nothing to compare with (check not requested, no reference, outputs that change from run to run), with the
-    reason in `note`; False fails the task, with `note` as its reason. `max_error`: relative to the largest magnitude of the reference
+    reason in `note`; False marks the row, with `note` as its reason. `max_error`: relative to the largest magnitude of the reference
     output; None for outputs that are not numbers.
     """
 
@@ -271,6 +273,8 @@ class CheckReport(Sent):
     max_error: Real | None
     tolerance: Real | None
     note: Text = ""
+    compared: Text = ""
+    """The output that differs most, how many values it has, by how much they differ and what is tolerated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +383,10 @@ class Unfit(DriverError):
     permanent = True
 
 
+class Unshaped(Unfit):
+    """The order does not say how large the model's inputs are, or says it of inputs that the model does not have."""
+
+
 class WrongUnit(Unfit):
     """The order's unit is not available, or the model would run on another one."""
 
@@ -399,7 +407,9 @@ class Cancelled(DriverError):
     """The launch was killed on request."""
 
 
-FAILURES: Final = {error.__name__: error for error in (WrongUnit, Unfit, OutOfMemory, Crashed, TimedOut)}
+FAILURES: Final = {
+    error.__name__: error for error in (WrongUnit, Unshaped, Unfit, OutOfMemory, Crashed, TimedOut)
+}
 """What a child may fail with, the most specific first: an error's name travels, its sentence decides nothing."""
 
 

@@ -17,8 +17,7 @@ from drivers.contract.formats import broken_is_unfit
 from drivers.contract.registry import BREAKAGE
 from drivers.coreml.spec import check_kind, images_of, inputs_of, refuse_custom
 from drivers.coreml.units import CPU, compute_unit, count_places, verdict
-from drivers.inputs.feeds import make_feeds
-from drivers.inputs.made import Shapes
+from drivers.inputs.feeds import Shapes, make_feeds
 from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.measure.timing import TimedCalls
 from protocol.formats.model_files import read_format

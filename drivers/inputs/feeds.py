@@ -10,12 +10,14 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from drivers.contract import steps
-from drivers.contract.base import DriverError, Unfit, WorkOrder
-from drivers.inputs.batching import dims_of, failed_with
-from drivers.inputs.made import DTYPES, Input, Shapes, attempts, make
+from drivers.contract.base import DriverError, Unfit, Unshaped, WorkOrder
+from drivers.inputs.made import DTYPES, Input, id_bounds, make
+from protocol.formats.shapes import GivenSizes, ShapeError, dim_keys, resolve
 from protocol.formats.steps import PRE
 
 Array = np.ndarray[Any, Any]
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of each input, by name."""
 T = TypeVar("T")
 
 NAMES: Final[Mapping[str, str]] = {
@@ -42,22 +44,31 @@ def read_declared(name: str, form: str) -> Input:
     return Input(name, NAMES[match[1]], tuple(int(axis) if axis.isdecimal() else axis for axis in axes))
 
 
-def find_runnable(
-    order: WorkOrder,
-    inputs: Sequence[Input],
-    metadata: Mapping[str, str],
-    attempt: Callable[[Shapes, int], T],
-) -> T:
-    """What `attempt(shapes, bound of made integers)` returns for the first inputs that run. Raises what the best guess failed with."""
+def shapes_of(order: WorkOrder, inputs: Sequence[Input]) -> Shapes:
+    """The shape of each input, by name. An order's dims may be of other models of its campaign. Raises `Unshaped`."""
+    ports = [one.port for one in inputs]
+    keys = dim_keys(ports)
+    dims = {key: size for key, size in order.dims.items() if key in keys}
+    try:
+        return resolve(ports, GivenSizes(dims, order.shapes, order.batch, order.batch_dim))
+    except ShapeError as why:
+        raise Unshaped(str(why)) from why
+
+
+def find_runnable(order: WorkOrder, inputs: Sequence[Input], attempt: Callable[[Shapes, int], T]) -> T:
+    """What `attempt(shapes, bound of made integers)` returns for the first integers that run. Raises what the first failed with."""
     steps.check(order.pre, PRE, [one.name for one in inputs])
+    shapes = shapes_of(order, inputs)
     why: DriverError | None = None
-    for shapes, bound in attempts(inputs, dims_of(order, inputs), metadata):
+    for bound in id_bounds(inputs):
         try:
             return attempt(shapes, bound)
         except Unfit as failed:
             why = why or failed
     assert why is not None
-    raise failed_with(order, why)
+    if order.batch is not None and isinstance(why, Unfit):
+        raise type(why)(f"it does not run with a batch of {order.batch}: {why}")
+    raise why
 
 
 def make_feeds(
@@ -69,7 +80,7 @@ def make_feeds(
     names = [one.name for one in inputs]
     for one in inputs:
         todo = [step for step in order.pre if steps.of_which(step, names) == one.name]
-        shape = shapes.of(one)
+        shape = shapes[one.name]
         if not todo:
             feeds[one.name] = make(one, shape, order.seed, bound)
             continue

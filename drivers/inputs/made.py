@@ -1,27 +1,23 @@
-"""Synthetic inputs for any model: their shapes and values.
-
-Shapes: from the campaign's `dims`, else the model's own metadata, else a guess by the symbol's name or position, else a ladder of sizes
-until the model runs. Values: seeded, within what the name suggests (token ids small, masks one, states zero, sample rates 16000). Every
-guess is a note on the row, because a time without its shape means nothing.
+"""Synthetic inputs for any model: seeded values, within what the name suggests (token ids small, masks one, states zero, sample rates
+16000). Their shapes are `protocol.formats.shapes`'.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from drivers.contract.base import MAX_RANK, Unfit
+from protocol.formats.shapes import InputPort
 
 MAX_BYTES: Final = 1 << 30
 """Of one input."""
-LADDER: Final = (1, 8, 32, 48, 64, 128, 224, 320, 640)
 ID_BOUNDS: Final = (100, 10, 2, 1)
 """Synthetic integers are below the first of these with which the model runs, because ids index tables of unknown length."""
 
@@ -47,22 +43,10 @@ DTYPES: Final[Mapping[str, tuple[str, int | None]]] = {
 NARROW: Final[Mapping[str, int]] = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
 """Bits of the integers that are packed several to a byte."""
 
-BATCH: Final = re.compile(r"^(n|b|bs|batch.*|.*batch(_?size)?|num_?batch.*)$", re.IGNORECASE)
-"""Symbols of the batch."""
-BY_NAME: Final[tuple[tuple[re.Pattern[str], int], ...]] = (
-    (BATCH, 1),
-    (re.compile(r"past|cache", re.IGNORECASE), 16),
-    (re.compile(r"seq|len|tokens?|^t$|time|frames?|steps?|words?|chars?", re.IGNORECASE), 128),
-    (re.compile(r"^(c|ch|channels?|num_?channels?)$", re.IGNORECASE), 3),
-    (re.compile(r"^(h|w|height|width|.*_(height|width)|img_?(h|w)|image_?size)$", re.IGNORECASE), 224),
-    (re.compile(r"samples?|audio", re.IGNORECASE), 16000),
-)
 MASK: Final = re.compile(r"mask", re.IGNORECASE)
 ZEROS: Final = re.compile(r"token_?type|segment|state|hidden|^(h|c|h0|c0|hx|cx)$|past|cache", re.IGNORECASE)
-STATE: Final = re.compile(r"state|hidden|^(h|c|h0|c0|hx|cx|hn|cn)$", re.IGNORECASE)
 RATE: Final = re.compile(r"^(sr|sample_?rate|sampling_?rate|fs)$", re.IGNORECASE)
 POSITION: Final = re.compile(r"position", re.IGNORECASE)
-IMAGE_CHANNELS: Final = (1, 3, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +65,9 @@ class Input:
                 f"input {self.name!r} has {len(self.shape)} dimensions, a model's inputs have at most {MAX_RANK}"
             )
 
-    def axes(self) -> tuple[int | str, ...]:
-        """The shape with a key for each dynamic axis: its symbol, or `name[axis]`."""
-        return tuple(
-            size
-            if isinstance(size, int) and size >= 0
-            else (size if isinstance(size, str) and size else f"{self.name}[{axis}]")
-            for axis, size in enumerate(self.shape)
-        )
+    @property
+    def port(self) -> InputPort:
+        return InputPort(self.name, self.shape)
 
 
 def element_type(name: str, described: str) -> str:
@@ -97,98 +76,6 @@ def element_type(name: str, described: str) -> str:
     if match is None or match[1] not in DTYPES:
         raise Unfit(f"input {name!r} is of type {described}, which cannot be made up")
     return match[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """Sizes of all dynamic dimensions; `guessed` are the keys of those that are guesses."""
-
-    sizes: Mapping[str, int]
-    guessed: tuple[str, ...]
-
-    def of(self, made: Input) -> tuple[int, ...]:
-        """The shape of one input."""
-        return tuple(self.sizes[axis] if isinstance(axis, str) else axis for axis in made.axes())
-
-    def notes(self) -> tuple[str, ...]:
-        """A line per guess."""
-        return tuple(f"dim {name!r} not given: {self.sizes[name]} is taken" for name in self.guessed)
-
-
-def candidates(
-    inputs: Sequence[Input], dims: Mapping[str, int], metadata: Mapping[str, str]
-) -> Iterator[Shapes]:
-    """Sizes to try, best first; only one if nothing is guessed."""
-    given: dict[str, int] = {}
-    guesses: dict[str, int] = {}
-    for made in inputs:
-        axes = made.axes()
-        for axis, key in enumerate(axes):
-            if isinstance(key, int) or key in given:
-                continue
-            size = dims.get(key, dims.get(f"{made.name}[{axis}]", size_in_metadata(metadata, key)))
-            if size is not None:
-                if size < 0:
-                    raise Unfit(f"dims: {key!r} is {size}; a size is 0 or more")
-                given[key] = size
-                guesses.pop(key, None)
-            elif key not in guesses:
-                guesses[key] = 1 if is_batch_of_state(made, axis) else guess(key, axis, axes)
-    yield Shapes(given | guesses, tuple(guesses))
-    batches = {
-        key
-        for made in inputs
-        for axis, key in enumerate(made.axes())
-        if (axis == 0 or is_batch_of_state(made, axis)) and guesses.get(str(key)) == 1
-    }
-    tried = {tuple(guesses.values())}
-    for fixed in (batches, set[str]()):
-        for size in LADDER:
-            stepped = {key: was if key in fixed else size for key, was in guesses.items()}
-            if tuple(stepped.values()) not in tried:
-                tried.add(tuple(stepped.values()))
-                yield Shapes(given | stepped, tuple(guesses))
-
-
-def is_batch_of_state(made: Input, axis: int) -> bool:
-    """Whether this is the nameless second axis of a recurrent state: [layers, batch, width]."""
-    return axis == 1 and len(made.shape) == 3 and not made.shape[1] and STATE.search(made.name) is not None
-
-
-def size_in_metadata(metadata: Mapping[str, str], symbol: str) -> int | None:
-    """The size in the model's metadata under the symbol's name, if there is one."""
-    text = metadata.get(symbol, "").strip()
-    return int(text) if text.isdecimal() and 0 < len(text) <= 6 else None
-
-
-def guess(key: str, axis: int, axes: Sequence[int | str]) -> int:
-    """A plausible size of one dynamic axis: by its symbol, else by its position in an image, a batch or a sequence."""
-    for pattern, size in BY_NAME:
-        if pattern.search(key):
-            return size
-    if len(axes) == 4:
-        if axis == 0:
-            return 1
-        channel_axis = 3 if axes[3] in IMAGE_CHANNELS and axes[1] not in IMAGE_CHANNELS else 1
-        return 3 if axis == channel_axis else 224
-    if axis == 0 and len(axes) > 1:
-        return 1
-    return 128 if axis == 1 and len(axes) in (2, 3) else 1
-
-
-def unused(inputs: Sequence[Input], dims: Mapping[str, int]) -> tuple[str, ...]:
-    """A line for each of the campaign's `dims` that is no dynamic dimension of this model."""
-    dynamic = {key for made in inputs for key in made.axes()} | {
-        f"{made.name}[{axis}]"
-        for made in inputs
-        for axis, size in enumerate(made.shape)
-        if not isinstance(size, int)
-    }
-    return tuple(
-        f"dim {name!r} is given but is no dynamic dimension of the model"
-        for name in dims
-        if name not in dynamic
-    )
 
 
 def id_bounds(inputs: Sequence[Input]) -> tuple[int, ...]:
@@ -256,10 +143,3 @@ def _narrow(source: np.random.Generator, shape: tuple[int, ...], name: str) -> n
     if name == "bfloat16":
         return (source.random(shape, dtype=np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return source.integers(0, BIT_ONES[name] + 1, shape, dtype=np.uint8)
-
-
-def attempts(
-    inputs: Sequence[Input], dims: Mapping[str, int], metadata: Mapping[str, str]
-) -> Iterator[tuple[Shapes, int]]:
-    """Shapes and bounds to try, best first."""
-    return itertools.product(candidates(inputs, dims, metadata), id_bounds(inputs))

@@ -22,10 +22,10 @@ from drivers.contract.base import (
     WorkOrder,
 )
 from drivers.contract.hardware import threads_for
-from drivers.inputs.feeds import find_runnable, post_run
-from drivers.inputs.made import Input, Shapes, unused
+from drivers.inputs.feeds import Shapes, find_runnable, post_run
+from drivers.inputs.made import Input
 from drivers.local.driver import LocalDriver
-from drivers.measure.check import make_report
+from drivers.measure.check import DEPTH, make_report
 from drivers.measure.sketch import report_outputs
 from drivers.measure.timing import TimedLoop, measure_calls
 from protocol.formats.phase import Phase
@@ -69,7 +69,9 @@ class LocalModel(ABC):
     inputs: tuple[Input, ...]
     """Known once it is loaded."""
     tolerance: float | None = None
-    """Of the check; None: that of each output's type."""
+    """Of the check, as a share; None: that of each output's type."""
+    depth: int = DEPTH
+    """Operators on the longest way through the model."""
 
     def __init__(self, order: WorkOrder, runtime: str) -> None:
         self.order = order
@@ -93,7 +95,7 @@ class LocalModel(ABC):
 
     def prepare(self) -> Prepared:
         """The first inputs that run."""
-        return find_runnable(self.order, self.inputs, {}, self.attempt)
+        return find_runnable(self.order, self.inputs, self.attempt)
 
     def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
         return measure_calls(prepared.loop(), self.order, prepared.first_ns, prepared.peak_was_reset, notes)
@@ -150,7 +152,9 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
         yield describe(driver, model, prepared, ran_on, timing_notes, changes)
         yield measured
         yield ProgressReport(Phase.CHECK)
-        yield make_report(order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance)
+        yield make_report(
+            order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance, model.depth
+        )
         if figures:
             yield RunFindings(figures)
 
@@ -164,15 +168,14 @@ def describe(
     changes: Sequence[str] = (),
 ) -> ModelDescription:
     """What ran. `changes`: what post-run steps did."""
-    notes = [*model.notes(prepared), *timing_notes, *prepared.shapes.notes()]
-    notes += [*unused(model.inputs, model.order.dims), *changes, *ran_on.notes]
+    notes = [*model.notes(prepared), *timing_notes, *changes, *ran_on.notes]
     return ModelDescription(
         unit=ran_on.unit,
         driver=driver.name,
         runtime=model.runtime,
         providers=ran_on.providers,
         threads=model.threads,
-        shapes={one.name: prepared.shapes.of(one) for one in model.inputs},
+        shapes=prepared.shapes,
         dtypes={one.name: one.dtype for one in model.inputs},
         seed=model.order.seed,
         notes=tuple(note[:500] for note in notes[:MAX_NOTES]),

@@ -94,7 +94,7 @@ def _load_beside(driver: LocalDriver, order: WorkOrder) -> Generator[Event, None
 
 def _check_shapes(loaded: Sequence[LoadedModel]) -> None:
     """Names of inputs may differ, as another export has them."""
-    sizes = [[tuple(each.prepared.shapes.of(one)) for one in each.model.inputs] for each in loaded]
+    sizes = [[each.prepared.shapes[one.name] for one in each.model.inputs] for each in loaded]
     for other in sizes[:-1]:
         if sorted(other) != sorted(sizes[-1]):
             raise Unfit(
@@ -169,6 +169,6 @@ def _described(driver: LocalDriver, each: LoadedModel) -> tuple[ModelDescription
     outputs = prepared.outputs()
     description = describe(driver, model, prepared, model.ran_on(prepared), [each.warm.note()])
     checked = make_report(
-        model.order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance
+        model.order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance, model.depth
     )
     return description, checked

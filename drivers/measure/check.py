@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,16 +13,37 @@ import numpy as np
 
 from drivers.contract.base import CheckReport, DriverError, WorkOrder
 
-TOLERANCE: Final[Mapping[str, float]] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2}
-"""Largest difference, relative to the largest magnitude of the reference output."""
+RELATIVE: Final[Mapping[str, float]] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2}
+"""Difference that is tolerated of a value, and of the values' root mean square, by type …"""
+EPSILON: Final[Mapping[str, float]] = {"float64": 2.2e-16, "float32": 1.2e-7, "float16": 9.8e-4}
+"""… and besides, what rounding alone leaves of values of about 1 inside the model: so much for each operator on the way, times …"""
+ROUNDINGS: Final = 8.0
+"""… this and the square root of their number, because roundings do not all add up. An output may be far below what it is made of."""
+DEPTH: Final = 100
+"""Operators on the way where nobody knows their number."""
 INTEGER_SHARE: Final = 0.01
 """Share of integers (class numbers, quantised values) that may differ: ties and roundings fall either way."""
 COSINE: Final = 0.999
 """Outputs of this direction agree although single values differ by more, as with quantised models and other kernels …"""
 MAX_ERROR: Final = 0.1
 """… but by at most this share of the largest magnitude, because twice the output has the same direction …"""
+MAX_COMPARED: Final = 400
 MIN_VALUES: Final = 16
 """… and only with enough values for a direction to mean something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Of an output's values: a share of each and of all, and as much in any case."""
+
+    relative: float
+    absolute: float
+
+
+def tolerance_of(dtype: str, depth: int, relative: float | None = None) -> Tolerance:
+    """For outputs of this type behind so many operators. `relative`: None: that of the type."""
+    share = RELATIVE.get(dtype, 1e-2) if relative is None else relative
+    return Tolerance(share, ROUNDINGS * EPSILON.get(dtype, 7.8e-3) * math.sqrt(max(depth, 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +52,8 @@ class Difference:
     error: float | None
     tolerance: float | None
     note: str = ""
+    compared: str = ""
+    """What was compared, and by how much it differs, in words."""
 
 
 def digest(outputs: Mapping[str, Any]) -> str:
@@ -56,9 +80,10 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, int | float | str | bool) or value is None else str(value)
 
 
-def compare(name: str, got: Any, reference: Any, tolerance: float | None = None) -> Difference:
-    """One output. Numbers within a tolerance (None: that of their type), everything else equal; NaN or infinity only where the
-    reference has it too."""
+def compare(
+    name: str, got: Any, reference: Any, relative: float | None = None, depth: int = DEPTH
+) -> Difference:
+    """One output. Numbers within `tolerance_of`, everything else equal; NaN or infinity only where the reference has it too."""
     if not isinstance(got, np.ndarray) or not isinstance(reference, np.ndarray) or got.dtype == object:
         same = _plain(got) == _plain(reference)
         return Difference(same, None, None, "" if same else f"output {name!r} differs from the reference")
@@ -71,14 +96,14 @@ def compare(name: str, got: Any, reference: Any, tolerance: float | None = None)
         share = float(np.mean(got != reference))
         note = f"output {name!r} differs from the reference in {share:.1%} of its values"
         return Difference(share <= INTEGER_SHARE, share, INTEGER_SHARE, note if share > INTEGER_SHARE else "")
-    return _compare_floats(name, got, reference, tolerance or TOLERANCE.get(str(got.dtype), 1e-2))
+    return _compare_floats(name, got, reference, tolerance_of(str(got.dtype), depth, relative))
 
 
 def _compare_floats(
-    name: str, got: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], tolerance: float
+    name: str, got: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], tolerance: Tolerance
 ) -> Difference:
     def differs(what: str) -> Difference:
-        return Difference(False, None, tolerance, f"output {name!r} {what}")
+        return Difference(False, None, tolerance.relative, f"output {name!r} {what}")
 
     wide, plain = real_values(got), real_values(reference)
     finite = np.isfinite(plain)
@@ -92,19 +117,24 @@ def _compare_floats(
     both = finite & np.isfinite(wide)
     if not both.any():
         return differs("is nothing but NaN or infinite values")
-    scale = float(np.abs(plain[both]).max()) or 1.0
-    error = float(np.abs(wide[both] - plain[both]).max()) / scale
-    if error <= tolerance:
+    values, apart = np.abs(plain[both]), np.abs(wide[both] - plain[both])
+    scale, rms = float(values.max()) or 1.0, float(np.sqrt(np.mean(values**2)))
+    allowed = tolerance.absolute + tolerance.relative * np.maximum(values, rms)
+    worst = int(np.argmax(apart / allowed))
+    error = float(apart.max()) / scale
+    compared = f"{name}: {values.size:,} values of at most {scale:.3g}; the worst is {apart[worst]:.2g} off"
+    compared += f", {allowed[worst]:.2g} is tolerated there"
+    if apart[worst] <= allowed[worst]:
         odd = int((~both).sum())
         note = f"output {name!r} has {odd} NaN or infinite values, in the reference too" if odd else ""
-        return Difference(True, error, tolerance, note)
+        return Difference(True, error, tolerance.relative, note, compared)
     note = f"output {name!r} differs by {error:.2g} of its range"
     if error > MAX_ERROR or int(both.sum()) < MIN_VALUES:
-        return Difference(False, error, tolerance, note)
+        return Difference(False, error, tolerance.relative, note, compared)
     a, b = wide[both] / scale, plain[both] / scale
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     cosine = float(a @ b) / lengths if lengths else 0.0
-    return Difference(cosine >= COSINE, error, tolerance, f"{note}, cosine {cosine:.5f}")
+    return Difference(cosine >= COSINE, error, tolerance.relative, f"{note}, cosine {cosine:.5f}", compared)
 
 
 def real_values(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -115,10 +145,16 @@ def real_values(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def check(
-    outputs: Mapping[str, Any], reference: Mapping[str, Any], tolerance: float | None = None
+    outputs: Mapping[str, Any],
+    reference: Mapping[str, Any],
+    relative: float | None = None,
+    depth: int = DEPTH,
 ) -> CheckReport:
-    """All outputs together: the worst of them counts. `tolerance`: of floats; None: that of their type."""
-    differences = [compare(name, outputs[name], reference[name], tolerance) for name in outputs]
+    """All outputs together: the worst of them counts. `relative`: of floats; None: that of their type. `depth`: operators on the way."""
+    differences = [compare(name, outputs[name], reference[name], relative, depth) for name in outputs]
+    worst = max(
+        differences, key=lambda one: (not one.agrees, bool(one.compared), one.error or 0.0), default=None
+    )
     errors = [one.error for one in differences if one.error is not None]
     tolerances = [one.tolerance for one in differences if one.tolerance is not None]
     notes = [one.note for one in differences if one.note]
@@ -128,7 +164,12 @@ def check(
         max_error=max(errors, default=None),
         tolerance=min(tolerances, default=None),
         note="; ".join(notes)[:1000],
+        compared=_words(worst)[:MAX_COMPARED] if worst is not None else "",
     )
+
+
+def _words(worst: Difference) -> str:
+    return "; ".join(filter(None, ["" if worst.agrees else worst.note, worst.compared]))
 
 
 def make_report(
@@ -136,7 +177,8 @@ def make_report(
     outputs: Mapping[str, Any],
     repeat: Callable[[], Mapping[str, Any]],
     reference: Callable[[], Mapping[str, Any]],
-    tolerance: float | None = None,
+    relative: float | None = None,
+    depth: int = DEPTH,
 ) -> CheckReport:
     """The check of an order. `repeat`: the outputs of one more inference; `reference`: those to compare with, may raise `DriverError`."""
     if not order.check:
@@ -148,7 +190,7 @@ def make_report(
         expected = reference()
     except DriverError as why:
         return CheckReport(None, digest(outputs), None, None, f"no reference: {why}"[:1000])
-    return check(outputs, expected, tolerance)
+    return check(outputs, expected, relative, depth)
 
 
 def unstable(outputs: Mapping[str, Any], again: Mapping[str, Any]) -> bool:

@@ -22,15 +22,15 @@ from drivers.contract import memory, steps
 from drivers.contract.base import MeasureReport, ProgressReport, Unfit, WorkOrder
 from drivers.contract.boot import folder
 from drivers.contract.hardware import threads_notes
-from drivers.inputs.feeds import find_runnable, make_feeds
-from drivers.inputs.made import DTYPES, NARROW, Input, Shapes, element_type
+from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
+from drivers.inputs.made import DTYPES, NARROW, Input, element_type
 from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.measure.timing import TimedCalls, TimedLoop
 from drivers.native import library, loop, ort_api
 from drivers.onnx import session as edge
 from drivers.onnx.profile import profile, unit_that_ran
 from drivers.onnx.units import CPU, ProviderPlacement, precision_note
-from protocol.formats.onnx import read_table_rows
+from protocol.formats.onnx import read_depth, read_table_rows
 from protocol.formats.steps import POST
 
 Array = np.ndarray[Any, Any]
@@ -107,6 +107,8 @@ class OnnxModel(LocalModel):
         names = tuple(one.name for one in inputs if one.dtype in ("int32", "int64"))
         rows = read_table_rows(Path(self._path), names) if names else {}
         self.inputs = tuple(replace(one, rows=rows.get(one.name)) for one in inputs)
+        if self.order.check and not self.order.brief:
+            self.depth = read_depth(Path(self._path)) or self.depth
         steps.check(self.order.post, POST, [one.name for one in self._session.get_outputs()])
         tries: list[tuple[Shapes, int]] = []
 
@@ -114,7 +116,7 @@ class OnnxModel(LocalModel):
             tries.append((shapes, bound))
             return self.attempt(shapes, bound)
 
-        prepared = find_runnable(self.order, self.inputs, edge.metadata_of(self._session), attempt)
+        prepared = find_runnable(self.order, self.inputs, attempt)
         if len(tries) > 1:
             del prepared, self._runner  # they hold the old session
             self._reopen()

@@ -209,11 +209,3 @@ def inputs_of(session: Any) -> tuple[Input, ...]:
     if (longest := max(map(len, names), default=0)) > MAX_NAME:
         raise Unfit(f"the model has a name of {longest} characters; at most {MAX_NAME} are taken")
     return tuple(Input(name, element_type(name, kind), shape) for name, kind, shape in described)
-
-
-def metadata_of(session: Any) -> dict[str, str]:
-    """The model's own metadata; empty if it is not UTF-8."""
-    try:
-        return dict(session.get_modelmeta().custom_metadata_map)
-    except UnicodeDecodeError:
-        return {}

@@ -13,8 +13,8 @@ from typing import Any, Final
 from drivers.contract import memory
 from drivers.contract.base import DriverError, MeasureReport, ProgressReport, Unfit, WorkOrder
 from drivers.contract.hardware import threads_notes
-from drivers.inputs.feeds import find_runnable, make_feeds
-from drivers.inputs.made import Shapes, id_bounds
+from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
+from drivers.inputs.made import id_bounds
 from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.measure.timing import TimedCalls
 from drivers.torch.archive import check_model
@@ -85,7 +85,7 @@ class TorchModel(LocalModel):
             return shapes, bound
 
         try:
-            runnable = find_runnable(self.order, self.inputs, {}, on_cpu)
+            runnable = find_runnable(self.order, self.inputs, on_cpu)
         except DriverError:  # such as types that only the GPU computes
             return super().prepare()
         return self.attempt(*runnable)

@@ -67,6 +67,7 @@ def failed(reason: Reason, why: str, *, permanent: bool = False) -> RunEnd:
 _REASONS: Final = (
     (driver.TimedOut, Reason.TIMED_OUT),
     (driver.WrongUnit, Reason.WRONG_UNIT),
+    (driver.Unshaped, Reason.NO_SHAPE),
     (driver.Unfit, Reason.BROKEN_MODEL),
     (driver.OutOfMemory, Reason.OUT_OF_MEMORY),
 )
@@ -76,7 +77,7 @@ def end_of(error: driver.DriverError) -> RunEnd:
     if isinstance(error, driver.Cancelled):
         return RunEnd(RunOutcome.CANCELLED, Reason.CANCELLED, detail=str(error))
     reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), Reason.CRASHED)
-    return failed(reason, str(error), permanent=reason is Reason.BROKEN_MODEL)
+    return failed(reason, str(error), permanent=reason in (Reason.BROKEN_MODEL, Reason.NO_SHAPE))
 
 
 @dataclass(slots=True)
@@ -150,7 +151,7 @@ class RunObservations:
 
     def verdict(self, unit: str, batch: int | None = None) -> RunEnd:
         """How a launch that ended by itself is to be taken: as complete only if the unit that was asked for ran, with the batch that was
-        asked for, and agrees."""
+        asked for. Outputs that differ from the reference are marked in the row."""
         if self.described is None or not self.measured:
             return failed(Reason.CRASHED, "the driver ended without a measurement")
         live = self.described.providers
@@ -161,9 +162,6 @@ class RunObservations:
         if batch is not None and self.described.batch != batch:
             why = f"the driver {self.described.driver} heeds no batch: it did not run with one of {batch}"
             return failed(Reason.DOES_NOT_FIT, why)
-        for checked in (self.checked, *(other.checked for other in self.beside)):
-            if checked is not None and checked.agrees is False:
-                return failed(Reason.CHECK_FAILED, checked.note or "outputs differ from the reference")
         return COMPLETE
 
     def record(self, job: RecordJob, end: RunEnd, worker: str, facts: records.DeviceFacts) -> records.Record:
@@ -269,6 +267,7 @@ def run_facts(described: driver.ModelDescription, check: driver.CheckReport | No
         agrees=check.agrees if check is not None else None,
         max_error=_finite(check.max_error) if check is not None else None,
         tolerance=_finite(check.tolerance) if check is not None else None,
+        compared=shorten(check.compared) if check is not None else "",
     )
 
 

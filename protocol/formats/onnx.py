@@ -1,15 +1,15 @@
-"""Reads what is needed of an ONNX file without any package: its inputs, and the tables that they index.
-
-A file that is not as expected yields nothing: it is the driver that refuses a model.
-"""
+"""Reads what is needed of an ONNX file without any package: whether it is whole, its inputs, and the tables that they index."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
+
+from protocol.formats.model_files import FormatError
+from protocol.formats.shapes import InputPort
 
 MAX_INPUTS: Final = 1000
 MAX_NODES: Final = 20_000
@@ -24,31 +24,76 @@ MODEL_GRAPH = 7
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT = 1, 5, 11
 NODE_INPUT, NODE_OUTPUT, NODE_OP_TYPE, NODE_ATTRIBUTE = 1, 2, 4, 5
 ATTRIBUTE_NAME, ATTRIBUTE_INT = 1, 3
-INITIALIZER_DIMS, INITIALIZER_NAME = 1, 8
+INITIALIZER_DIMS, INITIALIZER_NAME, INITIALIZER_EXTERNAL = 1, 8, 13
+ENTRY_KEY, ENTRY_VALUE = 1, 2
 INPUT_NAME, INPUT_TYPE = 1, 2
 TYPE_TENSOR, TENSOR_SHAPE, SHAPE_DIM = 1, 2, 1
 DIM_VALUE, DIM_PARAM = 1, 2
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
-class OnnxInput:
-    """One input. `shape` entries: a size, a symbol, or None for a nameless dynamic dimension."""
+class OnnxGraph:
+    """What a model file says of itself."""
 
-    name: str
-    shape: tuple[int | str | None, ...]
-
-    def keys(self) -> tuple[str, ...]:
-        """Names by which a campaign may call its dynamic dimensions."""
-        dynamic = [(axis, size) for axis, size in enumerate(self.shape) if not isinstance(size, int)]
-        symbols = [size for _, size in dynamic if isinstance(size, str)]
-        return (*symbols, *(f"{self.name}[{axis}]" for axis, _ in dynamic))
+    inputs: tuple[InputPort, ...]
+    operators: int
+    external: tuple[str, ...] = ()
+    """Files with weights, as the model names them."""
 
 
-def read_inputs(path: Path) -> tuple[OnnxInput, ...]:
-    """The inputs of the model in this file; empty if it is not a readable model."""
-    return _read(path, _inputs_in, ())
+def read_graph(path: Path) -> OnnxGraph:
+    """The graph of the model in this file. Raises `FormatError` for one that is not a whole ONNX model; its weights are not looked at."""
+    try:
+        with path.open("rb") as file:
+            model = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        graphs = list(_parts(model, MODEL_GRAPH))
+        found = _graph(graphs[-1]) if graphs else None
+    except OSError as why:
+        raise FormatError(f"cannot be read: {why.strerror or why}") from why
+    except ValueError as why:
+        raise FormatError("is corrupt or cut short: it is no whole ONNX model") from why
+    if found is None or not (found.operators or found.inputs):
+        raise FormatError("is no ONNX model: it has no graph")
+    if found.operators == 0:
+        raise FormatError("is an ONNX model without operators: there is nothing to run")
+    return found
+
+
+def read_depth(path: Path) -> int | None:
+    """Operators on the longest way through the model in this file; None: it cannot be read, or has too many."""
+    try:
+        with path.open("rb") as file:
+            model = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        depths: dict[bytes, int] = {}
+        nodes = (node for graph in _parts(model, MODEL_GRAPH) for node in _parts(graph, GRAPH_NODE))
+        for number, node in enumerate(nodes):
+            if number >= MAX_NODES:
+                return None
+            before = (depths.get(bytes(name), 0) for name in _parts(node, NODE_INPUT))
+            depth = 1 + max(before, default=0)
+            depths.update((bytes(name), depth) for name in _parts(node, NODE_OUTPUT))
+        return max(depths.values(), default=None)
+    except (OSError, ValueError):
+        return None
+
+
+def _graph(graph: memoryview) -> OnnxGraph:
+    inputs, weights, external, operators = list[InputPort](), set[str](), dict[str, None](), 0
+    for number, part in _byte_fields(graph):
+        if number == GRAPH_INPUT:
+            inputs.append(_input(part))
+        elif number == GRAPH_INITIALIZER:
+            weights.add(_text(part, INITIALIZER_NAME))
+            for entry in _parts(part, INITIALIZER_EXTERNAL):
+                if _text(entry, ENTRY_KEY) == "location":
+                    external[_text(entry, ENTRY_VALUE)] = None
+        elif number == GRAPH_NODE:
+            operators += 1
+            _text(part, NODE_OP_TYPE)
+        if len(inputs) > MAX_INPUTS and len(inputs) > MAX_INPUTS + len(weights):
+            raise ValueError("too many inputs")
+    own = tuple(one for one in inputs if one.name not in weights)  # old files list their weights as inputs
+    return OnnxGraph(own, operators, tuple(external))
 
 
 def read_table_rows(path: Path, inputs: Sequence[str]) -> Mapping[str, int]:
@@ -56,41 +101,24 @@ def read_table_rows(path: Path, inputs: Sequence[str]) -> Mapping[str, int]:
 
     Follows only the plain case: an input, perhaps cast or reshaped, that a Gather looks up in stored weights.
     """
-    return _read(path, lambda graph: _table_rows_in(graph, inputs), {})
-
-
-def _read(path: Path, read: Callable[[Iterator[tuple[int, memoryview]]], T], otherwise: T) -> T:
-    """What `read` makes of the fields of the graph: number and bytes of each."""
     try:
         with path.open("rb") as file:
             model = memoryview(
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             )  # unmapped with its last view
-        return read(field for graph in _parts(model, MODEL_GRAPH) for field in _byte_fields(graph))
+        fields = (field for graph in _parts(model, MODEL_GRAPH) for field in _byte_fields(graph))
+        return _table_rows_in(fields, inputs)
     except (OSError, ValueError):
-        return otherwise
+        return {}
 
 
-def _inputs_in(graph: Iterator[tuple[int, memoryview]]) -> tuple[OnnxInput, ...]:
-    inputs: list[OnnxInput] = []
-    weights: set[str] = set()
-    for number, part in graph:
-        if number == GRAPH_INPUT:
-            inputs.append(_input(part))
-        elif number == GRAPH_INITIALIZER:
-            weights.add(_text(part, INITIALIZER_NAME))
-        if len(inputs) > MAX_INPUTS:
-            return ()
-    return tuple(one for one in inputs if one.name not in weights)  # old files list their weights as inputs
-
-
-def _input(part: memoryview) -> OnnxInput:
+def _input(part: memoryview) -> InputPort:
     shape: list[int | str | None] = []
     for type_ in _parts(part, INPUT_TYPE):
         for tensor in _parts(type_, TYPE_TENSOR):
             for dims in _parts(tensor, TENSOR_SHAPE):
                 shape = [_dimension(dim) for dim in _parts(dims, SHAPE_DIM)]
-    return OnnxInput(_text(part, INPUT_NAME), tuple(shape))
+    return InputPort(_text(part, INPUT_NAME), tuple(shape))
 
 
 def _dimension(part: memoryview) -> int | str | None:

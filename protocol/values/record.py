@@ -195,6 +195,8 @@ class RunFacts(Message):
     """Outputs agree with the reference; None: not checked."""
     max_error: float | None = None
     tolerance: float | None = None
+    compared: Detail = ""
+    """The output that differs most from the reference, by how much, and what is tolerated."""
 
 
 class DeviceFacts(Message):

@@ -17,6 +17,8 @@ _CONTEXT: Final = b"sark task 1\n"
 DimName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 InputForm = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{1,15}\[[A-Za-z0-9_, ]{0,450}\]$")]
 """Type and shape of an input, such as `float32[batch, 3, 224, 224]`."""
+InputSize = Annotated[int, Field(ge=0, le=2**31)]
+InputShape = Annotated[tuple[InputSize, ...], Field(max_length=64)]
 UrlText = Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,2040}$")]
 VariantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
 """Which of several forms of a model, such as `fp16`."""
@@ -58,9 +60,10 @@ class Measure(Message):
     """Inferences before the timed ones; None: until settled."""
     threads: Annotated[int, Field(ge=1, le=8192)] | None = None
     """None: as many as physical cores."""
-    dims: Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)] = {}
+    dims: Annotated[dict[DimName, InputSize], Field(max_length=64)] = {}
+    """Sizes of dynamic dimensions, by symbol or `input[axis]`."""
     batch: Annotated[int, Field(ge=1, le=2**20)] | None = None
-    """Size of the batch; None: as the model and `dims` have it."""
+    """Size of the batch; None: as the model, `dims` and `shapes` have it, else 1."""
     batch_dim: DimName | None = None
     """Which dynamic dimension the batch is; None: the first one of the inputs."""
     inputs: Annotated[dict[DimName, InputForm], Field(max_length=64)] = {}
@@ -71,6 +74,8 @@ class Measure(Message):
     """Done to the made inputs before the model is loaded."""
     post: Annotated[tuple[Step, ...], Field(max_length=16)] = ()
     """Done to the last outputs when all is timed."""
+    shapes: Annotated[dict[DimName, InputShape], Field(max_length=64)] = {}
+    """Whole shapes of inputs, by name."""
 
 
 class Timeouts(Message):

@@ -38,6 +38,7 @@ BY_MODEL: Final = frozenset(
         Reason.OUT_OF_MEMORY,
         Reason.TIMED_OUT,
         Reason.CHECK_FAILED,
+        Reason.NO_SHAPE,
     )
 )
 """Why a run failed that is no fault of the swarm."""
@@ -180,6 +181,8 @@ def _cell(
         finding = RegressionFinding.ABSENT
         if good is not None and row.status is RowStatus.FAILED and row.reason in BY_MODEL:
             finding, more = RegressionFinding.FAILED, {"against": good.campaign}
+    elif good is not None and row.verdict == RowVerdict.MISMATCH:
+        finding, why, more = RegressionFinding.FAILED, row.verdict_reason, {"against": good.campaign}
     elif good is not None:
         finding, why, more = _compared(good, entry, alarm)
     elif row.verdict != RowVerdict.VALID:

@@ -156,8 +156,8 @@ def check_sense(record: Record, task: Task, observed: RecordView) -> None:
 
 
 def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
-    """Why a complete measurement is one of something else: on another unit or with another batch than the task asks for, or with other
-    outputs than the reference's. None where it is as asked.
+    """Why a complete measurement is one of something else than the task asks for: on another unit, with another batch or other shapes.
+    None where it is as asked.
     """
     ran, batch = record.ran, task.measure.batch
     if record.outcome is not RunOutcome.COMPLETE or ran is None:
@@ -169,8 +169,11 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
     for other in record.ran_beside or ():
         if other.unit != task.unit:
             return Reason.WRONG_UNIT, f"{task.unit} was asked for, {other.unit} ran the model beside"
-        if other.agrees is False:
-            return Reason.CHECK_FAILED, "the outputs of the model beside do not agree with the reference"
-    if ran.agrees is False:
-        return Reason.CHECK_FAILED, "the outputs do not agree with the reference"
+    for name, shape in task.measure.shapes.items():
+        if ran.shapes.get(name) != shape:  # a worker of a version that knows no shapes
+            seen = "×".join(map(str, ran.shapes.get(name, ()))) or "another shape"
+            return (
+                Reason.DOES_NOT_FIT,
+                f"{name} was asked for as {'×'.join(map(str, shape))}, the worker ran {seen}",
+            )
     return None

@@ -63,6 +63,7 @@ def measure_figures(
             "output_sha256": ran.output_sha256 or "",
             "max_error": ran.max_error,
             "tolerance": ran.tolerance,
+            "compared": ran.compared,
             "access": access(record),
         }
     if observed.runs:
@@ -81,9 +82,13 @@ def judge(
     account: WitnessAccount | None = None,
 ) -> list[Finding]:
     """What the numbers of a complete record are worth: each reason, the gravest first."""
+    ran = [each for each in (record.ran, *(record.ran_beside or ())) if each is not None]
+    differs = next((each for each in ran if each.agrees is False), None)
+    checked = bool(ran) and all(each.agrees for each in ran)
     return findings(
         observed,
-        agrees=record.ran.agrees if record.ran else None,
+        agrees=False if differs is not None else checked or None,
+        difference=differs.compared if differs is not None else "",
         precision=measure.precision,
         accelerator=record.accelerator,
         crowded=crowded(record, observed),

@@ -165,9 +165,11 @@ class Row(BaseModel):
     max_error: float | None = None
     """Largest difference from the reference, relative to its largest magnitude."""
     tolerance: float | None = None
-    """The largest MaxError that counts as agreeing."""
+    """The largest difference that counts as agreeing, as a share of a value; rounding inside the model comes on top (Compared)."""
+    compared: str = ""
+    """The output that differs most from the reference, how many values it has, by how much the worst differs and what is tolerated."""
     verdict: str = ""
-    """valid, simulated, unwitnessed, unchecked, few-runs, throttled, busy-host, drift, bimodal, noisy or unreadable; empty unless
+    """valid, simulated, unwitnessed, mismatch, unchecked, few-runs, throttled, busy-host, drift, bimodal, noisy or unreadable; empty unless
     Complete."""
     verdict_reason: str = ""
     """Why the verdict is what it is; all reasons, the gravest first."""

@@ -1,6 +1,6 @@
 """What the numbers of a complete row are worth, and why: one word, the gravest, and all the reasons.
 
-    simulated > unwitnessed > unchecked > few-runs > throttled > busy-host > drift > bimodal > noisy > valid
+    simulated > unwitnessed > mismatch > unchecked > few-runs > throttled > busy-host > drift > bimodal > noisy > valid
 
 Thresholds are of two kinds. Those of statistics follow from what a reader takes from a number: a tenth is a difference that people act on.
 Those of the host were chosen with `benchmarks/flags.py`, which loads a device blindly and counts what is flagged.
@@ -49,6 +49,7 @@ class RowVerdict(StrEnum):
     VALID = "valid"
     SIMULATED = "simulated"
     UNWITNESSED = "unwitnessed"
+    MISMATCH = "mismatch"
     UNCHECKED = "unchecked"
     FEW_RUNS = "few-runs"
     THROTTLED = "throttled"
@@ -73,9 +74,13 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         "A stranger measured it, and nobody knows how long it took: its run was not witnessed, or too much of the time is unaccounted for.",
         "measure on a device of your own, of a pool or of your list, or again on another stranger's",
     ),
+    RowVerdict.MISMATCH: (
+        "The outputs differ from a plain reference by more than rounding explains: the times are real, the answers may be wrong.",
+        "see what another device says; where the difference is known and wanted, measure with check: none (bench --check none)",
+    ),
     RowVerdict.UNCHECKED: (
         "Nobody knows whether the device computed the right thing: the times are real, the outputs may not be.",
-        "measure with check: reference, or look at max_error where the outputs differ",
+        "measure with check: reference",
     ),
     RowVerdict.FEW_RUNS: (
         "Too few launches to say how far the median may lie from what another day would give.",
@@ -112,6 +117,7 @@ def findings(
     observed: RecordView,
     *,
     agrees: bool | None,
+    difference: str = "",
     precision: float | None = None,
     accelerator: Accelerator | None = None,
     crowded: bool = False,
@@ -119,7 +125,8 @@ def findings(
     doubts: Sequence[str] = (),
     unrepeated: str = "",
 ) -> list[Finding]:
-    """Each reason on its own, the gravest first; at least one, as `valid` has a reason too. `precision`: the share of the median that was
+    """Each reason on its own, the gravest first; at least one, as `valid` has a reason too. `difference`: how the outputs
+    differ from the reference. `precision`: the share of the median that was
     asked for; None: a number of runs was. `crowded`: its threads wait for each other, being as many as there are cores or more: that
     something waited says nothing of others. `doubts`, `unrepeated`: of a stranger's row, why its times are not witnessed, and its outputs
     only claimed.
@@ -129,7 +136,7 @@ def findings(
         *([(RowVerdict.SIMULATED, SIMULATION)] if simulated else []),
         *((RowVerdict.UNWITNESSED, why) for why in doubts),
         *([(RowVerdict.UNCHECKED, unrepeated)] if unrepeated else []),
-        *_unchecked(agrees),
+        *_unchecked(agrees, difference),
         *_few_runs(launches),
         *_throttled(launches, accelerator),
         *_busy(launches, crowded),
@@ -143,11 +150,11 @@ def findings(
     return [(RowVerdict.VALID, why)]
 
 
-def _unchecked(agrees: bool | None) -> list[Finding]:
-    if agrees:
-        return []
-    why = "outputs not compared with a reference" if agrees is None else "outputs differ from the reference"
-    return [(RowVerdict.UNCHECKED, why)]
+def _unchecked(agrees: bool | None, difference: str) -> list[Finding]:
+    if agrees is None:
+        return [(RowVerdict.UNCHECKED, "outputs not compared with a reference")]
+    why = "outputs differ from the reference" + (f": {difference}" if difference else "")
+    return [] if agrees else [(RowVerdict.MISMATCH, why)]
 
 
 def _few_runs(launches: Sequence[RecordLaunch]) -> list[Finding]:

@@ -153,7 +153,7 @@ def _problem(item: Any, root: type[BaseModel]) -> FileProblem:
             guess = did_you_mean(str(given), choices.replace("'", "").replace(" or ", ", ").split(", "))
             return FileProblem(where, got, guess, choices)
         case "greater_than_equal":
-            hint = "a size is at least 1" if "dims" in where[:-1] else ""
+            hint = "a size is 0 or more" if "dims" in where[:-1] else ""
             return FileProblem(where, got, hint, f"at least {context['ge']:,}")
         case "less_than_equal":
             return FileProblem(where, got, expected=f"at most {context['le']:,}")

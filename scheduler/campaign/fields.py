@@ -18,8 +18,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from protocol.errors import CampaignError, Refused
+from protocol.formats.shapes import MAX_SIZE
 from protocol.values.requirement import parse_clause
-from protocol.values.task import DimName
+from protocol.values.task import DimName, InputShape, InputSize
 from protocol.wire.base import PeerName
 from protocol.words import Reason
 from swarm.base import units
@@ -156,13 +157,17 @@ def check_visible(text: str) -> str:
     return text
 
 
-def _check_input(text: str) -> str:
-    if not _INPUT.fullmatch(text):
-        raise wrong(
-            f'"{safe_text(text, 60)}" is not the type and shape of an input',
-            "such as float32[1, 3, 224, 224]",
-        )
-    return text
+def read_input(value: Any) -> Any:
+    """A shape, or a type and shape as text. Raises `PydanticCustomError`."""
+    if isinstance(value, str) and _INPUT.fullmatch(value):
+        return value
+    shape = isinstance(value, list | tuple) and len(value) <= 64
+    if shape and all(type(size) is int and 0 <= size <= MAX_SIZE for size in value):
+        return tuple(value)
+    raise wrong(
+        f"{safe_text(repr(value), 60)} is not the shape of an input",
+        "such as x: [1, 3, 224, 224]; for TorchScript with its type: x: float32[1, 3, 224, 224]",
+    )
 
 
 def path_is_enough(value: Any) -> Any:
@@ -262,9 +267,9 @@ UnitName = Annotated[
     StringConstraints(pattern=r"^[!-~](?:[ -~]{0,98}[!-~])?$"),
     WithJsonSchema({"type": "string", "anyOf": [{"enum": list(UNITS)}, {"pattern": r"^[ -~]{1,100}$"}]}),
 ]
-Dims = Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)]
+Dims = Annotated[dict[DimName, InputSize], Field(max_length=64)]
 Bytes = Annotated[int, Field(ge=1, le=2**53)]
-InputText = Annotated[str, AfterValidator(_check_input)]
+InputText = Annotated[str | InputShape, BeforeValidator(read_input)]
 Runs = Annotated[int, Field(ge=1, le=1_000_000)]
 StepOption = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64, strict=False)]
 Batches = Annotated[

@@ -108,9 +108,10 @@ class ModelEntry(FilePart):
     """Of the file, in bytes. With it, a URL and a sha256 nothing is fetched when the campaign is submitted: each device fetches the file
     itself."""
     dims: Dims = {}
-    """Sizes of dynamic dimensions by their symbol; they go before those of `measure`."""
+    """Sizes of dynamic dimensions, by symbol or `input[axis]`; they go before those of `measure`."""
     inputs: Annotated[dict[DimName, InputText], Field(max_length=64)] = {}
-    """Type and shape of its inputs where its format does not tell them (TorchScript), such as `x: float32[batch, 3, 224, 224]`."""
+    """Shapes of its inputs, such as `x: [1, 3, 48, 320]`; with their types where the format does not tell them (TorchScript), such as
+    `x: float32[batch, 3, 224, 224]`."""
     batch: Batches | None = Field(default=None, exclude_if=_unset)
     """Sizes of the batch for this model, in place of those of `measure`; each is a task of its own."""
     batch_dim: DimName | None = Field(default=None, exclude_if=_unset)
@@ -151,6 +152,16 @@ class ModelEntry(FilePart):
         return tuple(
             self.model_copy(update={**form, "variant": variant, "variants": {}}) for variant, form in forms
         )
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of `inputs`, those that are shapes alone."""
+        return {name: shape for name, shape in self.inputs.items() if not isinstance(shape, str)}
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """Of `inputs`, those with a type."""
+        return {name: form for name, form in self.inputs.items() if isinstance(form, str)}
 
     @property
     def public_url(self) -> str | None:
@@ -223,7 +234,7 @@ class MeasureFields(FilePart):
     check: Literal["reference", "none"] = "reference"
     """Compare the outputs with a plain reference run, or do not."""
     dims: Dims = {}
-    """Sizes of dynamic dimensions by their symbol, for all models."""
+    """Sizes of dynamic dimensions, by symbol or `input[axis]`, for all models that have them."""
     batch: Batches | None = Field(default=None, exclude_if=_unset)
     """Sizes of the batch: each is a task of its own, for each model that does not say its own. Left out: one, as the model has it."""
     pre: Steps = ()

@@ -124,7 +124,7 @@ models:
 # - name: yolo                         # what the results call it, if not the file's name
 #   path: models/tinyyolov2-7.onnx
 #   sha256: 8c1f...                    # 64 digits; refused when the file is another one
-#   dims: {{batch: 1, H: 416, W: 416}}   # sizes of dynamic dimensions
+#   inputs: {{x: [1, 3, 416, 416]}}      # shapes of its inputs, or sizes alone: dims: {{H: 416, W: 416}}
 # - name: yolo                         # the same model in several numeric types, each measured as "yolo fp32", …
 #   variants: {{fp32: yolo.onnx, fp16: yolo-fp16.onnx}}
 #   batch: [1, 8]                      # for this model, in place of those of measure

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,7 @@ import typer
 
 from protocol.errors import CampaignError
 from protocol.formats.phase import Phase
+from protocol.formats.shapes import read_shape, show_shape
 from scheduler.cli import completion
 from scheduler.cli.options import AsJson, fetching
 from scheduler.output.terminal import print_lines
@@ -23,6 +26,15 @@ if TYPE_CHECKING:
     from scheduler.local.bench import Bench, Measurement
 
 PANEL = "This device"
+
+
+class CheckKind(StrEnum):
+    """What outputs are compared with."""
+
+    REFERENCE = "reference"
+    NONE = "none"
+
+
 OpenDevice = Callable[[Home, bool], Any]
 """Opens a home's `node.run.local.LocalDevice`; True includes simulated units."""
 
@@ -75,7 +87,15 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         ] = None,
         dim: Annotated[
             list[str] | None,
-            typer.Option("--dim", help="Size of a dynamic dimension. Repeatable.", metavar="NAME=SIZE"),
+            typer.Option(
+                "--dim",
+                help="Size of a dynamic dimension, by name or INPUT\\[AXIS]. Repeatable.",
+                metavar="NAME=SIZE",
+            ),
+        ] = None,
+        shape: Annotated[
+            list[str] | None,
+            typer.Option("--shape", help="Shape of an input. Repeatable.", metavar="NAME=SIZES"),
         ] = None,
         declare: Annotated[
             list[str] | None,
@@ -85,6 +105,9 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
                 metavar="NAME=TYPE[SHAPE]",
             ),
         ] = None,
+        check: Annotated[
+            CheckKind, typer.Option(help="Compare the outputs with a plain reference run, or do not.")
+        ] = CheckKind.REFERENCE,
         against: Annotated[
             bool, typer.Option("--compare", help="Compare two models that take turns in one process.")
         ] = False,
@@ -101,7 +124,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         simulate: Annotated[bool, typer.Option("--simulate", hidden=True)] = False,
         as_json: AsJson = False,
     ) -> None:
-        """Measure models on this device. Exit code 1: a model failed.
+        """Measure models on this device. Exit code 1: a model failed, or its outputs differ from the reference.
 
         Uses the network only for models by URL.
         """
@@ -122,13 +145,17 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             "precision": None if precision is None else share(precision),
             "dims": dict(map(_dim, dim)) if dim else None,
             "inputs": dict(map(_input, declare)) if declare else None,
+            "check": False if check is CheckKind.NONE else None,
+            "shapes": dict(map(_shape, shape)) if shape else None,
         }
         options = {name: value for name, value in options.items() if value is not None}
         progress = _Progress(quiet=as_json)
-        with (
-            local_paths(models, ctx.obj.cache, fetching(ctx.obj)) as paths,
-            Bench(open_device(ctx.obj, simulate), progress.show) as bench,
-        ):
+        with contextlib.ExitStack() as stack:
+            paths = stack.enter_context(local_paths(models, ctx.obj.cache, fetching(ctx.obj)))
+            for path in paths:
+                for name in unit if unit and unit != ["all"] else [unit_for(path)]:
+                    options |= _look_at(path, name, options, ask=not as_json)
+            bench = stack.enter_context(Bench(open_device(ctx.obj, simulate), progress.show))
             measurements = []
             if against:
                 measurements.append(_compare(bench, paths, unit or [], options, progress))
@@ -150,6 +177,27 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         else:
             show_results(rows, new_console())
         raise typer.Exit(0 if all(done.complete for done in measurements) else 1)
+
+
+def _look_at(path: Path, unit: str, options: dict[str, Any], *, ask: bool) -> dict[str, Any]:
+    """The shapes that a person at a terminal adds to the options. Raises `CampaignError` for a model that cannot be measured."""
+    from scheduler.local.bench import look_at, read_measure
+    from scheduler.models.inspect import UnshapedModel
+
+    try:
+        look_at(path, unit, read_measure(options))
+        return {}
+    except UnshapedModel as error:
+        if not (ask and sys.stdin.isatty() and sys.stderr.isatty()):
+            raise
+        sys.stderr.write(f"{error.detail}\n")
+        given = {
+            name: _shape(f"{name}={typer.prompt(f'shape of {name}', show_shape(usual, ','), err=True)}")[1]
+            for name, usual in error.missing.example.items()
+        }
+    options = {**options, "shapes": {**options.get("shapes", {}), **given}}
+    look_at(path, unit, read_measure(options))
+    return options
 
 
 def _compare(
@@ -214,9 +262,19 @@ def share(text: str) -> float:
 
 def _dim(text: str) -> tuple[str, int]:
     name, equals, size = text.rpartition("=")
-    if not equals or not name or not size.isdigit() or not int(size):
+    if not equals or not name or not size.isdigit():
         raise CampaignError(f"--dim {text!r} is not NAME=SIZE", hint="such as --dim batch=8")
     return name, int(size)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, sizes = text.rpartition("=")
+    try:
+        if equals and name:
+            return name, read_shape(sizes)
+    except ValueError:
+        pass
+    raise CampaignError(f"--shape {text!r} is not NAME=SIZES", hint="such as --shape x=1,3,224,224")
 
 
 def _input(text: str) -> tuple[str, str]:

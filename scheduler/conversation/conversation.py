@@ -503,7 +503,10 @@ class SchedulerConversation:
             if account is not None and account.confirmed and event is TaskEvent.SUCCEED:
                 self.learned(peer, True, "")
             self.progress.pop(entry.id, None)
-            self.carry_out(failures.settle(entry.id, event, reason, now, permanent=record.permanent))
+            agrees = None if record.ran is None else record.ran.agrees
+            self.carry_out(
+                failures.settle(entry.id, event, reason, now, permanent=record.permanent, agrees=agrees)
+            )
             self._log.info(
                 "attempt.settled",
                 task=entry.id,

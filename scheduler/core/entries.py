@@ -278,6 +278,10 @@ class ModelEvidence:
     """It ran on one of them."""
     broken: set[str] = field(default_factory=set)
     """Devices that say it can run nowhere."""
+    agreed: set[str] = field(default_factory=set)
+    """Trusted devices whose outputs agree with the reference."""
+    mismatched: dict[str, str] = field(default_factory=dict)
+    """Workers whose outputs do not, by device, until another device's agree."""
 
 
 @dataclass(slots=True)

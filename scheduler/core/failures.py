@@ -36,6 +36,7 @@ MAX_RETURNED: Final = 3
 RETURNED_S: Final = 0.5
 """Such a worker is left alone for so long at least."""
 RETURNED: Final = "taking tasks into its queue and dropping them"
+MISMATCH: Final = "outputs that differ from the reference where another device's agree"
 HELD: Final = "holding tasks past their deadline"
 ELSEWHERE: Final = "carried on elsewhere (adopted)"
 COPIED: Final = "led by a copy of this home: the same key runs it elsewhere"
@@ -123,10 +124,17 @@ class Failures:
         return TaskEvent.RETRY, reason, detail
 
     def settle(
-        self, task: str, event: TaskEvent, reason: Reason | None, now: float, *, permanent: bool = False
+        self,
+        task: str,
+        event: TaskEvent,
+        reason: Reason | None,
+        now: float,
+        *,
+        permanent: bool = False,
+        agrees: bool | None = None,
     ) -> list[Command]:
         """The current attempt's result is stored: move the task by the event that was judged. `permanent`: the worker says that it is the
-        model's fault.
+        model's fault. `agrees`: what it says of its outputs and the reference's.
         """
         state = self._state
         entry = state.tasks[task]
@@ -138,13 +146,34 @@ class Failures:
                 if attempt.started_at is not None:
                     view.add_duration(now - attempt.started_at)
                     state.run_times.add(entry.task, view.peer, now - attempt.started_at)
-                view.forget_failures(entry.model_key)
+                if agrees is not False:
+                    view.forget_failures(entry.model_key)
                 view.warm.add(entry.task.model.sha256)
                 state.evidence(entry).good = True
+                commands += self._compare_outputs(entry, view, agrees, now)
             else:
                 commands += self._hold_against(entry, attempt, event, reason, now, permanent=permanent)
         state.end_attempt(entry, event, reason, now)
         return commands + state.end_if_done(state.campaign_of(entry))
+
+    def _compare_outputs(
+        self, entry: TaskEntry, view: WorkerView, agrees: bool | None, now: float
+    ) -> list[Command]:
+        """Outputs that differ from the reference count against a worker only where another device's agree: else it may be the model."""
+        state = self._state
+        if agrees is None or state.trust_in(state.groups[entry.group], view.peer).stranger:
+            return []
+        evidence, device = state.evidence(entry), state.device_of(view)
+        if agrees:
+            evidence.agreed.add(device)
+            against = [peer for other, peer in evidence.mismatched.items() if other != device]
+            evidence.mismatched.clear()
+        elif evidence.agreed - {device}:
+            against = [view.peer]
+        else:
+            evidence.mismatched[device] = view.peer
+            return []
+        return [each for peer in against for each in self.count_failure(state.worker(peer), MISMATCH, now)]
 
     def settle_first(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
         """One of two attempts has a result that decides: it is the current one from now on, and the other is over."""

@@ -23,15 +23,18 @@ from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, read_record
 from protocol.values.task import Measure, Task, Timeouts, task_body
+from protocol.words import UNIT as SIMULATED_UNIT
 from protocol.words import RunOutcome
 from results.export.raw import RawResult, raw_result
 from results.row.comparison import Comparison
-from results.row.record import RecordView, observe
+from results.row.record import SERVED, RecordView, observe
 from results.row.rounds import compare_rounds
 from results.row.row import Row, RowStatus, make_row
+from results.row.verdict import RowVerdict
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import ModelEntry
 from scheduler.models.describe import Fetch, find_model, no_fetch, sha256_of
+from scheduler.models.inspect import UnshapedModel, inspect
 from swarm.base.text import did_you_mean, safe_text
 from swarm.download.urls import scheme_of, without_secrets
 
@@ -99,8 +102,8 @@ class Measurement:
 
     @property
     def complete(self) -> bool:
-        """The unit ran the model, and its outputs agree."""
-        return self.row.status is RowStatus.COMPLETE
+        """The unit ran the model, and its outputs do not differ from the reference."""
+        return self.row.status is RowStatus.COMPLETE and self.row.verdict != RowVerdict.MISMATCH
 
     @property
     def median_ms(self) -> float | None:
@@ -121,7 +124,7 @@ class Measurement:
     @property
     def why(self) -> str:
         """The reason for the verdict, or for the failure."""
-        return self.row.verdict_reason if self.complete else self.row.detail
+        return self.row.verdict_reason or self.row.detail
 
     @property
     def launches_ns(self) -> tuple[tuple[int, ...], ...]:
@@ -234,7 +237,7 @@ class Bench(AbstractContextManager["Bench"]):
         measure = read_measure(how)
         with self._paths(first, second) as (one, other):
             done = self._measured(other, unit, measure, timeouts, (one,))
-        if not done.complete:
+        if done.row.status is not RowStatus.COMPLETE:
             raise CampaignError(
                 f"{one.name} and {other.name} cannot be compared: {done.why}", hint="see: sark-node bench"
             )
@@ -250,6 +253,25 @@ def unit_for(model: Path) -> str:
             hint=f"name a unit, such as --unit 'CPU (ONNX)'; known endings: {' '.join(UNIT_OF)}",
         )
     return unit
+
+
+def look_at(path: Path, unit: str, measure: Measure) -> None:
+    """Before a device is asked. Raises `CampaignError` for a model that is broken, or of a format that the unit does not run; one whose
+    inputs need sizes is `UnshapedModel`.
+    """
+    if unit.startswith(SERVED) or unit == SIMULATED_UNIT:
+        return
+    entry = ModelEntry.model_construct(
+        path=path.name,
+        dims=measure.dims,
+        inputs={**measure.inputs, **measure.shapes},
+        batch_dim=measure.batch_dim,
+    )
+    try:
+        inspect(entry, path, [unit], {}, [measure.batch])
+    except UnshapedModel as error:
+        error.hint = error.missing.options
+        raise
 
 
 def check_unit(unit: str, working: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
@@ -20,11 +20,12 @@ from protocol.formats.model_files import (
     find_other_format,
     read_format,
 )
-from protocol.formats.onnx import read_inputs
+from protocol.formats.onnx import OnnxGraph
 from protocol.values.task import Model
 from protocol.words import UNIT as SIMULATED_UNIT
 from scheduler.campaign.fields import file_of
 from scheduler.campaign.model import Campaign, ModelEntry
+from scheduler.models.inspect import inspect, unused_dims
 from swarm.base.text import safe_text
 from swarm.blobs.bundles import contents
 from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
@@ -32,8 +33,6 @@ from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
 Models = Mapping[str, tuple[Path | None, Model]]
 """By name, as `ModelEntry.label` has it: the file or folder, and what the protocol calls it. None: each device fetches it by its URL."""
 
-ONNX: Final = "(ONNX)"
-"""The suffix of the ONNX units' names."""
 _HEAD: Final = 512
 
 
@@ -52,16 +51,25 @@ def describe_models(
     """Each model's file and its content's name, size and sha256; relative paths start at `base_dir`, the campaign file's folder. `fetch`
     brings those that are given by URL alone; of those that devices fetch the campaign's word is taken (`unseen`).
 
-    Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, or of another
-    sha256 than the campaign says, or with a batch that it cannot have. Blocking, and reads every byte: call it in a thread.
+    Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, of another sha256
+    than the campaign says, or that cannot be measured as it says (`inspect`). Blocking, and reads every byte: call it in a thread.
     """
     units = {line.unit for line in campaign.lines()}
     described: dict[str, tuple[Path | None, Model]] = {}
+    graphs: list[OnnxGraph] = []
     for entry in campaign.models:
         path, model = _describe(entry, base_dir, units, fetch)
-        if path is not None and any(unit.endswith(ONNX) for unit in units):
-            check_batches(entry, path, campaign.batches(entry))
+        if path is not None and units != {SIMULATED_UNIT}:
+            graph = inspect(entry, path, units, campaign.measure.dims, campaign.batches(entry))
+            graphs += [graph] if graph is not None else []
         described[entry.label] = path, model
+    unused = unused_dims(campaign.measure.dims, graphs)
+    if unused and len(graphs) == len(campaign.models):
+        raise CampaignError(
+            f"measure.dims: no model has a dynamic dimension {safe_text(unused[0], 60)!r}",
+            file=campaign.models[0].error("", "").file,
+            hint="correct its name, or remove it",
+        )
     return described
 
 
@@ -195,42 +203,3 @@ def sha256_of(model: Path) -> str:
         text = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "it cannot be read"
         raise CampaignError(f"cannot read the model {safe_text(str(model))}: {safe_text(text)}") from None
     return digest.hexdigest()
-
-
-def check_batches(entry: ModelEntry, path: Path, batches: Sequence[int | None]) -> None:
-    """Raise `CampaignError` for a batch that the model at `path` surely cannot have. The driver, which knows more of it, checks the rest.
-    Blocking; reads little of the file.
-    """
-    fixed_batches = [batch for batch in batches if batch is not None]
-    inputs = read_inputs(path) if fixed_batches else ()
-    if not inputs:
-        return
-    if entry.batch_dim is not None:
-        names = [key for one in inputs for key in one.keys()]  # noqa: SIM118  (no mapping)
-        if entry.batch_dim not in names:
-            named = [key for one in inputs for key in one.shape if isinstance(key, str)] or names
-            dims = ", ".join(safe_text(key, 40) for key in dict.fromkeys(named[:8])) or "none"
-            raise entry.error(
-                f"{entry.title}: batch_dim {safe_text(entry.batch_dim, 60)!r} is no dynamic dimension of its inputs",
-                f"there are: {dims}",
-            )
-        return
-    if any(not isinstance(size, int) for one in inputs for size in one.shape[:1]) or any(
-        len(one.shape) == 3 and one.shape[1] is None for one in inputs
-    ):
-        return
-    firsts = {one.name: one.shape[0] for one in inputs if len(one.shape) > 1}
-    other = [batch for batch in fixed_batches if set(firsts.values()) != {batch}]
-    if other:
-        text = ", ".join(
-            f"{safe_text(name, 40)} begins with {size}" for name, size in list(firsts.items())[:4]
-        )
-        sizes = set(firsts.values())
-        hint = "export it with a dynamic first dimension"
-        if len(sizes) == 1:
-            hint += f", or give this model batch: {sorted(map(str, sizes))}".replace("'", "")
-        raise entry.error(
-            f"{entry.title} has a fixed batch and cannot run with one of {other[0]}"
-            + (f" ({text})" if text else ""),
-            hint,
-        )

@@ -16,6 +16,7 @@ from protocol.values.trust import TrustKind
 from protocol.words import Reason, asks_for_it
 from results.export.csv import csv_lines
 from results.export.raw import json_lines, write_lines
+from results.row.form import short_shapes
 from results.row.names import with_distinct_names
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
@@ -116,9 +117,11 @@ def finish(
 
 
 def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
-    """0: every task succeeded; 3: none ran because nothing trusted fits; 5: because no device allows us; 1: anything else."""
+    """0: every task succeeded, and no outputs differ from the reference; 3: none ran because nothing trusted fits; 5: because no device
+    allows us; 1: anything else.
+    """
     if campaign.outcome is CampaignStatus.SUCCEEDED:
-        return 0
+        return int(any(row.verdict == RowVerdict.MISMATCH for row in rows))
     for reason, code in ((Reason.NOTHING_FITS, 3), (Reason.NOT_TRUSTED, 3), (Reason.NOT_ALLOWED, 5)):
         if rows and all(row.reason == reason for row in rows):
             return code
@@ -129,7 +132,6 @@ def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
 
 LEGEND: Final = "Medians in ms; ±: half of the 95 % interval of the median."
 MAX_REMARKS: Final = 12
-_SHOWN_NOTES: Final = ("not given", "names no dynamic dimension")
 _STYLES: Final = {
     RowStatus.COMPLETE: "green",
     RowStatus.FAILED: "red",
@@ -166,22 +168,17 @@ def adopted_line(row: Row, tasks: int) -> str:
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
-    """What the table has no room for: the legend, why a row is not simply valid, and which sizes were guessed. At most 14 lines."""
+    """What the table has no room for: the legend, and why a row is not simply valid. At most 14 lines."""
     lines: list[str] = []
     if simulated := [row.job_id.rpartition("/")[2] for row in rows if row.simulated]:
         which = "All of it is" if len(simulated) == len(rows) else f"{_numbers(simulated)}:"
         lines.append(f"{which} a simulation: its figures come from a script, nothing was measured.")
-    noted: dict[str, list[str]] = {}
     for row in rows:
         if row.status is not RowStatus.COMPLETE:
             continue
         number = row.job_id.rpartition("/")[2]
         if row.verdict not in ("", RowVerdict.VALID, RowVerdict.SIMULATED):  # simulations share one line
             lines.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
-        notes = [note for note in row.notes.split("; ") if any(word in note for word in _SHOWN_NOTES)]
-        if notes:
-            noted.setdefault(safe_text("; ".join(notes)), []).append(number)
-    lines += [f"{_numbers(numbers)}: {notes}" for notes, numbers in noted.items()]
     lines += [safe_text(line) for line in disagreements(rows)]
     if (more := len(lines) - MAX_REMARKS) > 0:
         lines[MAX_REMARKS:] = [f"and {more} more: see Notes and AgreementReason in the CSV"]
@@ -235,12 +232,13 @@ def plain_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Text]]]:
-    """The task by its number, times as medians, ± how well they are known. The number of threads is shown where it tells rows apart,
-    trust where a device is not this home's, inputs in a second where a batch was asked for; the last column is the verdict if every row has
-    one.
+    """The task by its number, the shape of the first input, times as medians, ± how well they are known. The number of threads is shown
+    where it tells rows apart, trust where a device is not this home's, inputs in a second where a batch was asked for; the last column is
+    the verdict if every row has one.
     """
     threads = len({row.threads for row in rows if row.threads is not None}) > 1
     batches = any(row.batch is not None for row in rows)
+    shapes = any(row.shapes for row in rows)
     trust = any(row.trust not in ("", TrustKind.OWN) for row in rows)
     complete = bool(rows) and all(row.status is RowStatus.COMPLETE for row in rows)
 
@@ -261,6 +259,11 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
     return [
         (name("Task"), lambda row: row.job_id.rpartition("/")[2]),
         (shrinking("Model"), lambda row: short(safe_text(row.file_name, 40))),
+        *(
+            [(shrinking("Shape"), lambda row: short(safe_text(short_shapes(row.shapes), 40)))]
+            if shapes
+            else []
+        ),
         (shrinking("Unit"), lambda row: short(unit(row))),
         (shrinking("Device"), lambda row: short(safe_text(row.device_name, 60) or "-")),
         *([(name("Trust"), lambda row: safe_text(row.trust, 40) or "-")] if trust else []),

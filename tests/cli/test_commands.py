@@ -17,6 +17,7 @@ from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.net.identity import Identity
 from tests.cli.conftest import Typed
+from tests.tiny_onnx import tiny_onnx
 
 COMMANDS = (
     "init",
@@ -38,7 +39,7 @@ COMMANDS = (
 
 def model(folder: Path) -> Path:
     path = folder / "m.onnx"
-    path.write_bytes(b"\x08\x09" + bytes(40))
+    path.write_bytes(tiny_onnx(shape=("N", 4)))
     return path
 
 
@@ -125,10 +126,10 @@ def test_validate_says_what_would_be_measured(typed: Typed) -> None:
     head, *lines = [line.split() for line in done.out.splitlines()[:4]]
     assert head == ["model", "size", "sha256", "unit", "threads", "runs", "loads"]
     assert [line[-3:] for line in lines] == [["1", "7", "2"], ["2", "7", "2"], ["physical", "7", "2"]]
-    assert lines[0][1:3] == ["42", "B"]
+    assert lines[0][1:3] == [str(len(tiny_onnx(shape=("N", 4)))), "B"]
     document = json.loads(typed("validate", file, "--json").out)
     assert document["tasks"] == 3
-    assert document["models"]["m.onnx"]["size"] == 42
+    assert document["models"]["m.onnx"]["size"] == len(tiny_onnx(shape=("N", 4)))
     assert not typed.stored
 
 
@@ -235,7 +236,7 @@ def test_a_gate_that_is_no_address_is_bad_input(typed: Typed, command: str) -> N
 
 def test_piped_tables_are_neither_cut_nor_coloured_nor_read_as_markup(typed: Typed) -> None:
     name = "[bold red]" + "m" * 70 + "[_red].onnx"
-    (typed.folder / name).write_bytes(b"\x08\x09" + bytes(40))
+    (typed.folder / name).write_bytes(tiny_onnx())
     done = typed("validate", plain(typed.folder, models=[name]))
     assert done.code == 0
     assert name in done.out

@@ -13,6 +13,8 @@ import httpx
 import pytest
 import trio
 
+from tests.tiny_onnx import tiny_onnx
+
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 EXAMPLES = re.findall(
     r"^```(sh|python)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
@@ -20,7 +22,7 @@ EXAMPLES = re.findall(
 
 
 async def test_every_command_of_the_page_does_what_it_says(served: httpx.AsyncClient, tmp_path: Path) -> None:
-    (tmp_path / "net.onnx").write_bytes(b"\x08\x09 not quite a model")
+    (tmp_path / "net.onnx").write_bytes(tiny_onnx())
     environment = {**os.environ, "SARK": str(served.base_url).rstrip("/"), "NO_PROXY": "*"}
     shell = "set -e\n" + "\n".join(text for kind, text in EXAMPLES if kind == "sh")
     python = "\n".join(text for kind, text in EXAMPLES if kind == "python")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from onnx import helper
 from drivers.contract.base import Limits, ModelDescription, WorkOrder
 from drivers.inputs.made import Input, make
 from drivers.launch.launch import Zygote, measure
-from protocol.formats.onnx import read_table_rows
+from protocol.formats.model_files import FormatError
+from protocol.formats.onnx import read_depth, read_graph, read_table_rows
 from tests.drivers.onnx_models import FLOAT, INT32, INT64, OnnxModels, node, value
 
 TABLE = helper.make_tensor("table", FLOAT, [50, 2], [0.5] * 100)
@@ -52,6 +54,8 @@ def test_any_other_file_tells_nothing(tmp_path_factory: pytest.TempPathFactory, 
     path = tmp_path_factory.getbasetemp() / "rubbish.onnx"
     path.write_bytes(content)
     assert read_table_rows(path, ("ids",)) == {}
+    with pytest.raises(FormatError):
+        read_graph(path)
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
@@ -61,6 +65,15 @@ def test_a_model_with_a_wrong_byte_never_fails(models: OnnxModels, at: int, byte
     content[at % len(content)] = byte
     path.write_bytes(content)
     assert all(rows > 0 for rows in read_table_rows(path, ("input_ids",)).values())
+    with contextlib.suppress(FormatError):
+        assert read_graph(path).operators > 0
+    assert (read_depth(path) or 1) > 0
+
+
+def test_the_depth_is_that_of_the_longest_way(models: OnnxModels) -> None:
+    nodes = [node("Neg", ["x"], ["a"]), node("Neg", ["a"], ["b"]), node("Add", ["x", "b"], ["y"])]
+    model = models.put("depth", nodes, [value("x", FLOAT, [2])], [value("y", FLOAT, [2])])
+    assert read_depth(Path(model)) == 3
 
 
 def test_a_file_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
@@ -73,6 +86,8 @@ def test_made_ids_fill_their_table() -> None:
 
 
 def test_a_row_says_what_its_ids_index(zygote: Zygote, models: OnnxModels) -> None:
-    order = WorkOrder(models.embedding(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1)
+    order = WorkOrder(
+        models.embedding(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1, dims={"sequence": 8}
+    )
     (result,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, ModelDescription)]
     assert "ids of 'input_ids' are below 10, the rows of their table" in result.notes

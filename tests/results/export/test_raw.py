@@ -100,7 +100,7 @@ def record(**changes: object) -> Record:
             shapes={"x": (1, 3, 8), "n": ()},
             dtypes={"x": "float32"},
             seed=7,
-            notes=("dim 'batch' not given: 1",),
+            notes=("timed by the C interface",),
             output_sha256="c" * 64,
             agrees=True,
             max_error=2.5e-7,
@@ -429,18 +429,32 @@ def test_the_table_fits_eighty_columns_and_tells_why_a_task_failed() -> None:
 def test_what_is_piped_is_plain_and_whole() -> None:
     rows = [make_row(TASK, TaskState.SUCCEEDED, record())] * 2
     text = shown(rows, terminal=False)
-    assert text.splitlines() == [*plain_lines(rows), LEGEND, "3, 3: dim 'batch' not given: 1"]
+    assert text.splitlines() == [*plain_lines(rows), LEGEND]
     assert text.splitlines()[1].split() == (
-        ["3", "m.onnx", "CPU", "(ONNX)", "mini", "11.00", "3.000", "±0.0%", "30.0", "valid"]
+        [
+            "3",
+            "m.onnx",
+            "x",
+            "1×3×8",
+            "+1",
+            "CPU",
+            "(ONNX)",
+            "mini",
+            "11.00",
+            "3.000",
+            "±0.0%",
+            "30.0",
+            "valid",
+        ]
     )
 
 
-def test_below_the_table_stands_why_a_row_is_not_simply_valid_and_what_was_guessed() -> None:
+def test_below_the_table_stands_why_a_row_is_not_simply_valid() -> None:
     valid = make_row(TASK, TaskState.SUCCEEDED, record())
     noisy = valid.model_copy(
         update={"job_id": "c-1/4", "verdict": "noisy", "verdict_reason": "varies\x1b[2J by 9 %", "notes": "x"}
     )
-    assert remarks([valid, noisy]) == [LEGEND, "4 noisy: varies[2J by 9 %", "3: dim 'batch' not given: 1"]
+    assert remarks([valid, noisy]) == [LEGEND, "4 noisy: varies[2J by 9 %"]
     many = remarks([noisy] * 20)
     assert (len(many), many[-1]) == (MAX_REMARKS + 2, "and 8 more: see Notes and AgreementReason in the CSV")
     assert remarks([make_row(TASK, TaskState.CANCELLED)]) == []

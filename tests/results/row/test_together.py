@@ -121,13 +121,18 @@ def test_rounds_that_not_every_model_took_part_in_cannot_be_read(
         observe(record(rounds=(ROUNDS.model_copy(update=change()),)))
 
 
-def test_a_model_beside_has_to_run_where_it_was_asked_and_right() -> None:
+def test_a_model_beside_has_to_run_where_it_was_asked() -> None:
     def of(**facts: Any) -> tuple[Reason, str] | None:
         return not_as_asked(record(ran_beside=(RAN.model_copy(update=facts),)), TASK)
 
     assert of() is None
     assert (of(unit="GPU (ONNX)") or [""])[0] is Reason.WRONG_UNIT
-    assert (of(agrees=False) or [""])[0] is Reason.CHECK_FAILED
+
+
+def test_outputs_of_a_model_beside_that_differ_mark_the_row() -> None:
+    differing = RAN.model_copy(update={"agrees": False, "compared": "y: 3 values"})
+    row = make_row(TASK, TaskState.SUCCEEDED, record(ran_beside=(differing,)))
+    assert (row.verdict, "y: 3 values" in row.verdict_reason) == ("mismatch", True)
 
 
 def test_the_bytes_of_a_record_and_a_task_of_one_model_are_those_of_before() -> None:

@@ -13,8 +13,9 @@ from protocol.values.task import Model
 from scheduler.campaign.load import load_campaign, parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.models.describe import describe_models
+from tests.tiny_onnx import tiny_onnx
 
-ONNX_LIKE = b"\x08\x08\x12\x07tf2onnx" + bytes(range(200))
+ONNX_LIKE = tiny_onnx()
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 

@@ -299,3 +299,36 @@ def test_strangers_that_send_no_results_end_no_task_that_ones_own_device_can_run
     story.tell(story.core.workers.add_quote(own, quote(), story.now))
     story.after(1.0)
     assert story.commits[-1].peer == own
+
+
+def settled(story: Story, peer: str, agrees: bool) -> list[SetAside]:
+    """The next task at `peer` succeeds."""
+    commit = next(commit for commit in story.commits if commit.peer == peer)
+    story.commits.remove(commit)
+    story.grant(commit)
+    settle = story.core.failures.settle
+    return of(story.tell(settle(commit.task, TaskEvent.SUCCEED, None, story.now, agrees=agrees)), SetAside)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_outputs_that_differ_count_against_a_worker_only_where_another_devices_agree(first: bool) -> None:
+    story = Story(tasks=12, workers=2, attempts=5)
+    workers = [story.core.state.worker(peer) for peer in PEERS[:2]]
+    settled(story, PEERS[0], first)
+    assert not workers[0].failures
+    settled(story, PEERS[1], not first)
+    assert [bool(worker.failures) for worker in workers] == [not first, first]
+
+
+def test_two_devices_whose_outputs_differ_blame_nobody() -> None:
+    story = Story(tasks=12, workers=2, attempts=5)
+    for peer in PEERS[:2]:
+        settled(story, peer, agrees=False)
+    assert not any(story.core.state.worker(peer).failures for peer in PEERS[:2])
+
+
+def test_a_device_whose_outputs_keep_differing_from_anothers_is_set_aside() -> None:
+    story = Story(tasks=12, workers=2, attempts=5)
+    settled(story, PEERS[1], agrees=True)
+    asides = [settled(story, PEERS[0], agrees=False) for _ in range(3)]
+    assert any(asides)

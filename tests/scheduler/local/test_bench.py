@@ -38,6 +38,7 @@ from scheduler.cli.bench import add_bench, progress_line, share
 from scheduler.local.bench import Bench, read_measure, unit_for
 from swarm.base.home import Home
 from swarm.net.identity import Identity
+from tests.tiny_onnx import tiny_onnx
 
 KEY = Identity.from_seed("device")
 
@@ -199,7 +200,7 @@ def test_a_comparison_is_one_signed_result_that_can_be_exported_and_verified(tmp
     add_bench(app, lambda home, simulate: Scripted({"a.onnx": 1000, "b.onnx": 1050}))
     models = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
     for model in models:
-        model.touch()
+        model.write_bytes(tiny_onnx())
     csv, raw = tmp_path / "rows.csv", tmp_path / "raw.json"
     done = CliRunner().invoke(
         app, [*map(str, models), "--compare", "--csv", str(csv), "--raw", str(raw)], obj=Home.at(tmp_path)
@@ -267,7 +268,7 @@ def test_progress_is_printed_beside_the_table(tmp_path: Path) -> None:
     app = typer.Typer()
     add_bench(app, lambda home, simulate: Scripted({"a.onnx": 500}))
     model = tmp_path / "a.onnx"
-    model.touch()
+    model.write_bytes(tiny_onnx())
     done = CliRunner().invoke(app, [str(model), "--runs", "20", "--loads", "1"], obj=Home.at(tmp_path))
     assert done.exit_code == 0
     assert done.stderr == "measuring a.onnx on CPU (ONNX) …\n"

@@ -18,8 +18,9 @@ from scheduler.models.fetch import downloader
 from swarm.base.home import Home
 from tests.scheduler.local.test_bench import Scripted
 from tests.swarm.web_parts import Web, web_beside
+from tests.tiny_onnx import tiny_onnx
 
-DATA = b"\x08\x07 a model " * 1000
+DATA = tiny_onnx("a model " * 1000)
 ARGUMENTS = ["--runs", "20", "--loads", "1"]
 
 

@@ -23,8 +23,9 @@ from scheduler.submit.submit import submit_campaign
 from swarm.base.home import Home
 from swarm.download.urls import HfFile
 from tests.swarm.web_parts import Web, reply, web_beside
+from tests.tiny_onnx import tiny_onnx
 
-DATA = b"\x08\x07 this is a model " * 200_000
+DATA = tiny_onnx("this is a model " * 200_000)
 SHA = hashlib.sha256(DATA).hexdigest()
 
 
@@ -96,14 +97,14 @@ def test_one_whose_hash_is_in_the_spool_is_not_fetched_again(home: Home, site: W
 
 
 def test_another_file_than_the_campaign_says_is_refused_with_the_line(home: Home, site: Web) -> None:
-    site.file("/m.onnx", b"\x08\x07 another one")
+    site.file("/m.onnx", tiny_onnx("another one"))
     with pytest.raises(CampaignError, match=r"c.yaml:4: .*not the one in the campaign") as caught:
         described(home, campaign_of(site, f", sha256: {SHA}"))
     assert "the URL has changed" in caught.value.hint
 
 
 def test_a_file_that_changed_on_the_server_is_fetched_anew(home: Home, site: Web) -> None:
-    site.file("/m.onnx", DATA[::-1], tag='"old"')
+    site.file("/m.onnx", tiny_onnx("the other way round" * 200_000), tag='"old"')
     with pytest.raises(AssertionError):
         described(home, campaign_of(site))
     site.file("/m.onnx", DATA, tag='"new"')

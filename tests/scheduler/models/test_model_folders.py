@@ -16,6 +16,7 @@ from scheduler.campaign.load import parse_campaign
 from scheduler.models.describe import describe_models
 from scheduler.models.spool import spool
 from swarm.blobs.bundles import contents
+from tests.tiny_onnx import tiny_onnx
 
 
 def described(folder: Path, path: str, unit: str = "CPU (ONNX)") -> tuple[Path, str, int]:
@@ -25,21 +26,22 @@ def described(folder: Path, path: str, unit: str = "CPU (ONNX)") -> tuple[Path, 
 
 
 def write(folder: Path, **files: bytes) -> Path:
+    """A model, and these files."""
     (folder / "sub").mkdir(parents=True)
-    for name, content in files.items():
+    for name, content in {"net.onnx": tiny_onnx(), **files}.items():
         (folder / name.replace("__", "/")).write_bytes(content)
     return folder
 
 
 def test_a_folder_is_named_by_its_files_and_travels_as_one_blob(tmp_path: Path) -> None:
-    one = write(tmp_path / "net", model=b"graph", sub__weights=b"\0" * 3_000_000, another=b"")
+    one = write(tmp_path / "net", sub__weights=b"\0" * 3_000_000, another=b"")
     path, sha256, size = described(tmp_path, "net")
     blob = b"".join(contents(one))
     assert (path, sha256, size) == (one, hashlib.sha256(blob).hexdigest(), len(blob))
     source = io.BytesIO(blob)
     parts = read_header(source.read) or ()
-    assert [part.path for part in parts] == ["another", "model", "sub/weights"]
-    assert source.read() == b"graph" + b"\0" * 3_000_000
+    assert [part.path for part in parts] == ["another", "net.onnx", "sub/weights"]
+    assert source.read() == tiny_onnx() + b"\0" * 3_000_000
 
 
 def test_the_same_files_elsewhere_have_the_same_name_and_other_content_another(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from protocol.errors import CampaignError
-from protocol.formats.onnx import OnnxInput, read_inputs
+from protocol.formats.model_files import FormatError
+from protocol.formats.onnx import OnnxGraph, read_graph
+from protocol.formats.shapes import InputPort
 from protocol.values.attempt import TaskState
 from protocol.values.record import Record, RunFacts
 from protocol.values.task import Measure, Model, Task, read_task, task_body
@@ -154,13 +156,21 @@ def test_a_server_takes_no_batch() -> None:
 
 
 def test_the_inputs_are_read_from_the_file(tmp_path: Path) -> None:
-    assert read_inputs(onnx(tmp_path / "a", "N")) == (OnnxInput("x", ("N", 4)),)
-    assert read_inputs(onnx(tmp_path / "b", None)) == (OnnxInput("x", (None, 4)),)
-    assert read_inputs(onnx(tmp_path / "c", 2)) == (OnnxInput("x", (2, 4)),)
-    for odd in (b"", b"\x3a\xff\xff\xff\x7f", b"\xff" * 30, b"not a model at all"):
+    assert read_graph(onnx(tmp_path / "a", "N")) == OnnxGraph((InputPort("x", ("N", 4)),), 1)
+    assert read_graph(onnx(tmp_path / "b", None)).inputs == (InputPort("x", (None, 4)),)
+    whole = onnx(tmp_path / "c", 2).read_bytes()
+    for odd in (
+        b"\x3a\xff\xff\xff\x7f",
+        b"\xff" * 30,
+        b"not a model at all",
+        whole[:-1],
+        whole[: len(whole) // 2],
+    ):
         (tmp_path / "odd").write_bytes(odd)
-        assert read_inputs(tmp_path / "odd") == ()
-    assert read_inputs(tmp_path) == ()
+        with pytest.raises(FormatError, match=r"corrupt or cut short|has no graph"):
+            read_graph(tmp_path / "odd")
+    with pytest.raises(FormatError, match="cannot be read"):
+        read_graph(tmp_path)
 
 
 @pytest.mark.parametrize("first", ["N", None, 8], ids=["symbol", "nameless", "fixed at it"])
@@ -175,9 +185,9 @@ def test_a_batch_that_a_local_model_cannot_have_is_refused_at_its_line(tmp_path:
     with pytest.raises(CampaignError) as caught:
         describe_models(campaign("models: [m.onnx]\nmeasure: {batch: [1, 8]}\n"), tmp_path)
     assert str(caught.value).startswith(
-        "c.yaml:3: model 'm.onnx' has a fixed batch and cannot run with one of 8 (x begins with 1)"
+        "c.yaml:3: model 'm.onnx': the batch of the model is fixed and cannot be 8 (x begins with 1)"
     )
-    assert caught.value.hint == "export it with a dynamic first dimension, or give this model batch: [1]"
+    assert caught.value.hint.endswith("or give this model batch: [1]")
 
 
 def test_a_batch_dim_that_the_local_model_lacks_is_refused(tmp_path: Path) -> None:
@@ -187,7 +197,7 @@ def test_a_batch_dim_that_the_local_model_lacks_is_refused(tmp_path: Path) -> No
     with pytest.raises(CampaignError) as caught:
         describe_models(campaign("models: [{path: m.onnx, batch: [8], batch_dim: N}]\n"), tmp_path)
     assert (caught.value.detail, caught.value.hint) == (
-        "model 'm.onnx': batch_dim 'N' is no dynamic dimension of its inputs",
+        "model 'm.onnx': batch_dim 'N' is no dynamic dimension of the model's inputs",
         "there are: rows",
     )
 

@@ -229,13 +229,15 @@ def test_a_record_with_more_than_a_million_samples_in_all_is_refused() -> None:
             check(result, body, WORKER.peer_id, TASK, BODY)
 
 
-def test_outputs_that_disagree_with_the_reference_fail_the_task() -> None:
-    for agrees, failed in [(True, False), (None, False), (False, True)]:
-        record = Record.model_validate(
-            {**GOOD, "ran": RunFacts(unit=UNIT, driver="onnx", runtime="r", agrees=agrees)}
-        )
-        verdict = not_as_asked(record, TASK)
-        assert (verdict is not None and verdict[0] is Reason.CHECK_FAILED) is failed
+def test_other_shapes_than_the_task_names_are_not_what_was_asked_for() -> None:
+    task = TASK.model_copy(
+        update={"measure": TASK.measure.model_copy(update={"shapes": {"x": (1, 48, 320)}})}
+    )
+    for shapes, taken in [({"x": (1, 48, 320)}, True), ({"x": (1, 1, 1)}, False), ({}, False)]:
+        ran = RunFacts(unit=UNIT, driver="onnx", runtime="r", shapes=shapes)
+        verdict = not_as_asked(Record.model_validate({**GOOD, "ran": ran}), task)
+        assert (verdict is None) is taken
+    assert verdict == (Reason.DOES_NOT_FIT, "x was asked for as 1×48×320, the worker ran another shape")
 
 
 def test_a_record_that_another_key_signed_is_refused() -> None:

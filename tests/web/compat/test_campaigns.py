@@ -17,10 +17,11 @@ from protocol.values.attempt import TaskEvent, TaskState
 from protocol.words import Reason
 from results.row.row import COLUMNS, CONTRACT
 from scheduler.core.commands import EndPending
+from tests.tiny_onnx import tiny_onnx
 from web.compat.campaigns import JOB, job_id_of, task_of
 from web.http.context import ApiContext
 
-MODEL: Final = b"\x08\x09 not quite a model"
+MODEL: Final = tiny_onnx()
 CONTRACT_COLUMNS: Final = (
     "Status", "JobId", "FileName", "FileSize", "ComputeUnits", "DeviceName", "Soc", "Ram", "DeviceOs", "LoadMsMedian", "LoadMsAverage",
     "LoadMsStdDev", "PeakLoadRamUsage", "InferenceMsMedian", "InferenceMsAverage", "InferenceMsStdDev", "PeakInferenceRamUsage",

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from scheduler.campaign.text import SCHEMA_FILE
+from tests.tiny_onnx import tiny_onnx
 
 YAML = {"Content-Type": "text/yaml"}
 GOOD = b"campaign: x\nmodels: [https://example.org/a.onnx, https://example.org/b.onnx]\nunits: [CPU (ONNX)]\nmeasure: {threads: [1, 2]}\n"
@@ -42,9 +43,7 @@ async def test_a_valid_campaign_is_shown_with_its_defaults_and_its_tasks_counted
 
 async def test_models_that_were_sent_are_looked_at(client: httpx.AsyncClient) -> None:
     sent = (
-        await client.post(
-            "/api/v1/models", params={"name": "m.onnx"}, content=b"\x08\x08\x12\x04test" + b"w" * 600
-        )
+        await client.post("/api/v1/models", params={"name": "m.onnx"}, content=tiny_onnx("w" * 600))
     ).json()
     campaign = {"campaign": "x", "models": [f"sha256:{sent['sha256']}"], "units": ["CPU (ONNX)"]}
     document = (await client.post("/api/v1/validate", json=campaign)).json()
@@ -78,7 +77,9 @@ async def test_whatever_stands_there_the_answer_says_what_is_wrong(
 
 
 async def test_a_plan_without_a_swarm_says_so(client: httpx.AsyncClient) -> None:
-    sent = (await client.post("/api/v1/models", params={"name": "m.onnx"}, content=b"w" * 600)).json()
+    sent = (
+        await client.post("/api/v1/models", params={"name": "m.onnx"}, content=tiny_onnx("w" * 600))
+    ).json()
     campaign = {"campaign": "x", "models": [f"sha256:{sent['sha256']}"], "units": ["CPU (ONNX)"]}
     answer = await client.post("/api/v1/plan", json=campaign)
     assert answer.status_code == HTTPStatus.FAILED_DEPENDENCY

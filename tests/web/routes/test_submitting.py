@@ -20,6 +20,7 @@ from protocol.errors import ResourceError
 from scheduler.models.uploads import Uploads
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
+from tests.tiny_onnx import tiny_onnx
 from web.app import make_open_app
 from web.http.context import ApiContext
 from web.http.idempotency import KEEP_S, IdempotencyStore
@@ -27,7 +28,7 @@ from web.http.problems import HttpProblem
 
 CAMPAIGNS = "/api/v1/campaigns"
 MODELS = "/api/v1/models"
-MODEL = b"\x08\x09 not quite a model"
+MODEL = tiny_onnx()
 SHA = hashlib.sha256(MODEL).hexdigest()
 NAMED = {"campaign": "vision", "models": [f"sha256:{SHA}"], "units": ["CPU (ONNX)"]}
 
@@ -168,7 +169,7 @@ async def test_with_leave_files_of_the_machine_may_be_named_by_their_whole_path(
 async def test_two_models_of_one_name_are_refused_before_anything_is_stored(
     client: httpx.AsyncClient, writer: Any, sent: str
 ) -> None:
-    other = (await client.post(MODELS, params={"name": "net.onnx"}, content=MODEL + b"2")).json()["sha256"]
+    other = (await client.post(MODELS, params={"name": "net.onnx"}, content=tiny_onnx("2"))).json()["sha256"]
     answer = await client.post(CAMPAIGNS, json={**NAMED, "models": [sent, f"sha256:{other}"]})
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
     assert "two models are called" in answer.json()["detail"]

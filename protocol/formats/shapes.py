@@ -1,0 +1,337 @@
+"""The shape of each input of a model: from what the model fixes and what its user gives. Pure.
+
+Nothing is guessed but the batch, which is 1 unless given: a time without its shape means nothing. A dynamic axis is called by its symbol
+(`height`), which names all axes of that symbol, or by its place (`x[2]`), which names one. A shape names a whole input.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+BATCH: Final = re.compile(r"^(n|b|bs|batch.*|.*batch(_?size)?|num_?batch.*)$", re.IGNORECASE)
+"""Symbols of the batch."""
+PLACEHOLDER: Final = re.compile(r"^(\?|-1|none|unk|unknown|dyn|dynamic)?$", re.IGNORECASE)
+"""Symbols that stand for none: two axes that bear one may differ."""
+_OPAQUE: Final = re.compile(
+    r"^(unk_*\d+|dynamicdimension\.\d+|p2o\..*|s\d+|dim_?\d+|dynamic_axes_\d+)$", re.IGNORECASE
+)
+"""Symbols that exporters number: they do not say what the axis is."""
+STATE: Final = re.compile(r"state|hidden|^(h|c|h0|c0|hx|cx|hn|cn)$", re.IGNORECASE)
+USUAL: Final[tuple[tuple[re.Pattern[str], int], ...]] = (
+    (re.compile(r"past|cache", re.IGNORECASE), 16),
+    (re.compile(r"seq|len|tokens?|^t$|time|frames?|steps?|words?|chars?", re.IGNORECASE), 128),
+    (re.compile(r"^(c|ch|channels?|num_?channels?)$", re.IGNORECASE), 3),
+    (re.compile(r"^(h|w|height|width|.*_(height|width)|img_?(h|w)|image_?size)$", re.IGNORECASE), 224),
+    (re.compile(r"samples?|audio", re.IGNORECASE), 16000),
+)
+"""Sizes that stand in an example, by symbol. Never taken by themselves."""
+IMAGE_CHANNELS: Final = (1, 3, 4)
+MAX_SIZE: Final = 2**31
+_SHAPE: Final = re.compile(r"\s*\d{1,10}\s*([,x×]\s*\d{1,10}\s*)*")
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InputPort:
+    """One input of a model. `shape` entries: a size, a symbol, or None for a nameless dynamic axis."""
+
+    name: str
+    shape: tuple[int | str | None, ...]
+
+    def key(self, axis: int) -> str:
+        return f"{self.name}[{axis}]"
+
+    def symbol(self, axis: int) -> str | None:
+        """The symbol of a dynamic axis; None: it has none that says anything."""
+        size = self.shape[axis]
+        return None if not isinstance(size, str) or PLACEHOLDER.match(size) or _OPAQUE.match(size) else size
+
+    def dynamic(self) -> Iterator[int]:
+        return (axis for axis, size in enumerate(self.shape) if not isinstance(size, int))
+
+    def text(self) -> str:
+        """`1×3×height×?`."""
+        return "×".join(
+            str(size) if isinstance(size, int) else self.symbol(axis) or "?"
+            for axis, size in enumerate(self.shape)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSizes:
+    """What a user gives of a model's inputs."""
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+    """Sizes by symbol or `input[axis]`."""
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Whole shapes by input."""
+    batch: int | None = None
+    batch_dim: str | None = None
+    """The dynamic axis of the batch, by symbol or `input[axis]`; None: the first one of the inputs."""
+
+
+class ShapeError(ValueError):
+    """What is given is not what the model's inputs need. `hint`: what to do."""
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(f"{what}; {hint}" if hint else what)
+        self.what, self.hint = what, hint
+
+
+class MissingShape(ShapeError):
+    """Inputs have axes without a size. `example`: a shape for each of them, with usual sizes where they are not known."""
+
+    def __init__(self, ports: Sequence[InputPort], example: Mapping[str, Shape]) -> None:
+        self.example = dict(example)
+        named = ", ".join(f"{port.name} is {port.text()}" for port in ports[:4])
+        more = f" and {len(ports) - 4} more" if len(ports) > 4 else ""
+        super().__init__(
+            f"{'inputs' if len(ports) > 1 else 'input'} {named}{more}: give the sizes", self.options
+        )
+
+    @property
+    def options(self) -> str:
+        """For the command line."""
+        return "such as " + " ".join(
+            f"--shape '{name}={show_shape(shape, ',')}'" for name, shape in self.example.items()
+        )
+
+    @property
+    def yaml(self) -> str:
+        """For a model of a campaign."""
+        shapes = ", ".join(f"{name}: {list(shape)}" for name, shape in self.example.items())
+        return f"such as inputs: {{{shapes}}}"
+
+
+def read_shape(text: str) -> Shape:
+    """`1,3,224,224` or `1x3x224x224`; empty: a scalar. Raises `ValueError`."""
+    if not text.strip():
+        return ()
+    if _SHAPE.fullmatch(text) is None:
+        raise ValueError(f"{text[:100]!r} is not a shape such as 1,3,224,224")
+    return tuple(int(size) for size in re.split(r"[,x×]", text))
+
+
+def show_shape(shape: Sequence[int], between: str = "×") -> str:
+    return between.join(map(str, shape))
+
+
+def show_shapes(shapes: Mapping[str, Sequence[int]], most: int = 2) -> str:
+    """`1×3×224×224` of one input; `ids 1×128, mask 1×128` of several."""
+    if len(shapes) == 1:
+        return show_shape(next(iter(shapes.values())))
+    shown = [f"{name} {show_shape(shape) or 'scalar'}" for name, shape in list(shapes.items())[:most]]
+    return ", ".join([*shown, *([f"+{len(shapes) - most}"] if len(shapes) > most else [])])
+
+
+def dim_keys(ports: Sequence[InputPort]) -> frozenset[str]:
+    """All by which a dynamic axis may be called."""
+    return frozenset(_Sizes(ports).axes)
+
+
+def resolve(ports: Sequence[InputPort], given: GivenSizes) -> dict[str, Shape]:
+    """The shape of each input. Raises `ShapeError`: an axis without a size, a size for none, or two for one."""
+    sizes = _Sizes(ports)
+    for name, shape in given.shapes.items():
+        sizes.give_shape(name, tuple(shape))
+    for key, size in given.dims.items():
+        sizes.give(key, size)
+    if given.batch is not None:
+        for key in _batch_axes(ports, given.batch_dim, given.batch):
+            sizes.give(key, given.batch, what="the batch")
+    sizes.spread_symbols()
+    for port, axis in _default_batch(ports):
+        sizes.known.setdefault((port.name, axis), 1)
+    sizes.spread_symbols()
+    missing = [port for port in ports if any((port.name, axis) not in sizes.known for axis in port.dynamic())]
+    if missing:
+        raise MissingShape(missing, {port.name: sizes.example(port) for port in missing})
+    return {port.name: sizes.of(port) for port in ports}
+
+
+def _nearest(word: str, words: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+class _Sizes:
+    """Sizes of dynamic axes, by input and axis."""
+
+    def __init__(self, ports: Sequence[InputPort]) -> None:
+        self.ports = {port.name: port for port in ports}
+        self.axes: dict[str, list[tuple[str, int]]] = {}
+        """By each key that may be given."""
+        for port in ports:
+            for axis in port.dynamic():
+                place = (port.name, axis)
+                self.axes.setdefault(port.key(axis), []).append(place)
+                size = port.shape[axis]
+                if isinstance(size, str) and size != port.key(axis):
+                    self.axes.setdefault(size, []).append(place)
+        self.known: dict[tuple[str, int], int] = {}
+        self._by: dict[tuple[str, int], str] = {}
+
+    def give_shape(self, name: str, shape: Shape) -> None:
+        port = self.ports.get(name)
+        if port is None:
+            others = list(self.ports)
+            known = f"its inputs: {', '.join(others[:8]) or 'none'}"
+            raise ShapeError(f"the model has no input {name[:100]!r}", _nearest(name, others) or known)
+        if len(shape) != len(port.shape):
+            raise ShapeError(
+                f"input {name} is {port.text() or 'a scalar'}, and {show_shape(shape) or 'a scalar'} was given",
+                f"give {len(port.shape)} sizes",
+            )
+        for axis, size in enumerate(shape):
+            fixed = port.shape[axis]
+            if not isinstance(fixed, int):
+                self._set((name, axis), size, f"the shape of {name}")
+            elif fixed != size:
+                raise ShapeError(f"input {name} is {port.text()}: its axis {axis} is {fixed}, not {size}")
+
+    def give(self, key: str, size: int, what: str = "") -> None:
+        places = self.axes.get(key)
+        if places is None:
+            raise ShapeError(f"the model has no dynamic dimension {key[:100]!r}", self._known_keys(key))
+        distinct = sorted(set(places))
+        if len(distinct) > 1 and PLACEHOLDER.match(key) is not None:
+            axes = ", ".join(f"{name}[{axis}]" for name, axis in distinct[:4])
+            raise ShapeError(f"several axes are called {key!r}", f"name each by its place: {axes}")
+        for place in distinct:
+            self._set(place, size, what or f"dim {key}")
+
+    def _set(self, place: tuple[str, int], size: int, by: str) -> None:
+        if not 0 <= size <= MAX_SIZE:
+            raise ShapeError(
+                f"{by} gives {place[0]}[{place[1]}] the size {size}", f"a size is 0 to {MAX_SIZE}"
+            )
+        if self.known.setdefault(place, size) != size:
+            raise ShapeError(
+                f"{self._by[place]} says that {place[0]}[{place[1]}] is {self.known[place]}, {by} says {size}",
+                "leave one of them out",
+            )
+        self._by.setdefault(place, by)
+
+    def _known_keys(self, key: str) -> str:
+        ports = self.ports.values()
+        keys = list(
+            dict.fromkeys(port.symbol(axis) or port.key(axis) for port in ports for axis in port.dynamic())
+        )
+        if not keys:
+            return "all its inputs have fixed sizes"
+        return _nearest(key, keys) or f"there are: {', '.join(keys[:8])}"
+
+    def spread_symbols(self) -> None:
+        """An axis without a size has that of the other axes of its symbol, if they agree on one."""
+        for key, places in self.axes.items():
+            values = {self.known[place] for place in places if place in self.known}
+            if len(values) == 1 and PLACEHOLDER.match(key) is None:
+                for place in places:
+                    self.known.setdefault(place, *values)
+
+    def of(self, port: InputPort) -> Shape:
+        return tuple(
+            size if isinstance(size, int) else self.known[port.name, axis]
+            for axis, size in enumerate(port.shape)
+        )
+
+    def example(self, port: InputPort) -> Shape:
+        """Its shape, with usual sizes where none is known."""
+        return tuple(
+            size if isinstance(size, int) else self.known.get((port.name, axis), _usual(port, axis))
+            for axis, size in enumerate(port.shape)
+        )
+
+
+def _usual(port: InputPort, axis: int) -> int:
+    """What stands in an example: by the symbol, else by the place in an image or a sequence."""
+    symbol = port.symbol(axis)
+    for pattern, size in USUAL:
+        if symbol is not None and pattern.search(symbol):
+            return size
+    rank = len(port.shape)
+    if rank == 4 and axis > 0:
+        last = port.shape[3] in IMAGE_CHANNELS and port.shape[1] not in IMAGE_CHANNELS
+        return 3 if axis == (3 if last else 1) else 224
+    return 128 if axis == 1 and rank in (2, 3) else 1 if axis == 0 and rank > 1 else 16
+
+
+# -- the batch ---------------------------------------------------------------------------------------------------------------
+
+
+def _of_state(port: InputPort, axis: int) -> bool:
+    """Whether this is the nameless second axis of a recurrent state: [layers, batch, width]."""
+    nameless = (
+        axis == 1 and len(port.shape) == 3 and not isinstance(port.shape[1], int) and port.symbol(1) is None
+    )
+    return nameless and STATE.search(port.name) is not None
+
+
+def _default_batch(ports: Sequence[InputPort]) -> Iterator[tuple[InputPort, int]]:
+    """Axes that surely are the batch: of its symbol, or nameless and the first of several."""
+    for port in ports:
+        for axis in port.dynamic():
+            symbol = port.symbol(axis)
+            if symbol is None:
+                if _of_state(port, axis) or (axis == 0 and len(port.shape) > 1):
+                    yield port, axis
+            elif BATCH.match(symbol) and (axis == 0 or "batch" in symbol.lower()):
+                yield port, axis
+
+
+def _batch_axes(ports: Sequence[InputPort], named: str | None, batch: int) -> list[str]:
+    """Keys of the axes of the batch, to be given its size. Raises `ShapeError` where it is fixed at another size, or ambiguous."""
+    if named is not None:
+        keys = {
+            key for port in ports for axis in port.dynamic() for key in (port.key(axis), port.shape[axis])
+        }
+        if named not in keys:
+            known = [port.symbol(axis) or port.key(axis) for port in ports for axis in port.dynamic()]
+            there = ", ".join(dict.fromkeys(known[:8])) or "none"
+            raise ShapeError(
+                f"batch_dim {named[:100]!r} is no dynamic dimension of the model's inputs",
+                f"there are: {there}",
+            )
+        return [named]
+    symbols, nameless, others = list[str](), list[str](), list[str]()
+    for port in ports:
+        for axis in port.dynamic():
+            symbol = port.symbol(axis)
+            if axis != 0 and not _of_state(port, axis):
+                continue
+            if symbol is None:
+                nameless.append(port.key(axis))
+            elif BATCH.match(symbol):
+                symbols.append(symbol)
+            elif not any(pattern.search(symbol) for pattern, _ in USUAL):
+                others.append(symbol)
+    if not symbols and len(set(others)) > 1:
+        named_others = ", ".join(dict.fromkeys(others))
+        raise ShapeError(f"several dimensions could be the batch: {named_others}", "name it: batch_dim")
+    flat = {port.key(0) for port in ports if len(port.shape) == 1}
+    full = [key for key in nameless if key not in flat]
+    # a flat input without a name may be a sequence as well: it is the batch only where nothing else can be
+    found = list(dict.fromkeys([*(symbols or others), *full])) or nameless
+    if not found:
+        _refuse_fixed(ports, batch)
+    return found
+
+
+def _refuse_fixed(ports: Sequence[InputPort], batch: int) -> None:
+    """Raise `ShapeError` unless the fixed first axis has this size."""
+    firsts = {port.name: port.shape[0] for port in ports if len(port.shape) > 1}
+    sizes = set(firsts.values())
+    if firsts and sizes == {batch}:
+        return
+    text = ", ".join(f"{name} begins with {size}" for name, size in list(firsts.items())[:4])
+    hint = "export it with a dynamic first dimension, or name one by batch_dim"
+    if len(sizes) == 1:
+        hint += f", or give this model batch: {[*sizes]}"
+    raise ShapeError(
+        f"the batch of the model is fixed and cannot be {batch}" + (f" ({text})" if text else ""), hint
+    )

@@ -1,0 +1,134 @@
+"""A look at a model's file before any device is asked: whether it is whole, of a format that the units run, and has a shape for each input.
+
+Blocking; reads the structure of an ONNX file and no weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import CampaignError
+from protocol.formats.model_files import FormatError, ModelFormat, read_format
+from protocol.formats.onnx import OnnxGraph, read_graph
+from protocol.formats.shapes import GivenSizes, MissingShape, ShapeError, dim_keys, resolve
+from scheduler.campaign.model import ModelEntry
+from swarm.base.text import safe_text
+
+ONNX, TORCH, COREML = "(ONNX)", "(Torch)", "(CoreML)"
+_RUN_BY: Final = {
+    ModelFormat.TORCHSCRIPT: TORCH,
+    ModelFormat.EXPORTED: TORCH,
+    ModelFormat.SAFETENSORS: TORCH,
+    ModelFormat.DECLARED: TORCH,
+    ModelFormat.MLPACKAGE: COREML,
+}
+"""The suffix of the units that run a format."""
+
+
+class UnshapedModel(CampaignError):
+    """A model whose inputs have axes without a size."""
+
+    missing: MissingShape
+
+
+def inspect(
+    entry: ModelEntry,
+    path: Path,
+    units: Collection[str],
+    dims: Mapping[str, int],
+    batches: Sequence[int | None],
+) -> OnnxGraph | None:
+    """The graph of an ONNX model that can be measured; None: the file is of another format, and only its driver can look into it. `dims`:
+    those of all models of the campaign. Raises `CampaignError`, with the line of the model, for a file that none of `units` runs, a broken
+    ONNX file, and sizes of inputs that are missing or wrong; the first is `UnshapedModel`.
+    """
+    suffix = _RUN_BY.get(kind := _format_of(path))
+    families = {unit[unit.rindex("(") :] for unit in units if "(" in unit}
+    if suffix is not None and families <= {ONNX, TORCH, COREML} - {suffix}:
+        raise entry.error(
+            f"{entry.title} is a {kind}, which {' and '.join(sorted(units))} cannot run", _hint(suffix)
+        )
+    if suffix is not None or not (ONNX in families or path.suffix.lower() == ".onnx"):
+        return None
+    graph = _read_onnx(entry, path, families)
+    if graph is not None:
+        check_shapes(entry, graph, dims, batches)
+    return graph
+
+
+def _hint(suffix: str) -> str:
+    return f"measure it with units: [CPU {suffix}]"
+
+
+def _format_of(path: Path) -> ModelFormat:
+    try:
+        return read_format(path)
+    except FormatError:
+        return ModelFormat.OTHER
+
+
+def _read_onnx(entry: ModelEntry, path: Path, families: Collection[str]) -> OnnxGraph | None:
+    """The graph of an ONNX model, a file or a folder with one; None: it may be a model of another of `families`. Raises `CampaignError`."""
+    file = path
+    if path.is_dir():
+        files = sorted(path.rglob("*.onnx"))
+        if len(files) != 1:
+            raise entry.error(
+                f"{entry.title} is a folder with {len(files)} .onnx files",
+                "give a folder with one, and its weights beside it",
+            )
+        file = files[0]
+    try:
+        graph = read_graph(file)
+    except FormatError as why:
+        if path.suffix.lower() != ".onnx" and set(families) != {ONNX}:
+            return None
+        raise entry.error(f"{entry.title} {why}", "export or download it again") from None
+    if set(families) <= {TORCH, COREML}:
+        raise entry.error(f"{entry.title} is an ONNX model", _hint(ONNX))
+    for name in graph.external:
+        if path == file:
+            raise entry.error(
+                f"{entry.title} keeps weights in another file, {safe_text(name, 60)}",
+                "give the folder that holds both instead of the one file",
+            )
+        if not (file.parent / name).is_file():
+            raise entry.error(
+                f"{entry.title} lacks {safe_text(name, 60)}, a file with its weights",
+                "put it beside the .onnx file",
+            )
+    return graph
+
+
+def check_shapes(
+    entry: ModelEntry, graph: OnnxGraph, dims: Mapping[str, int], batches: Sequence[int | None]
+) -> None:
+    """Raise `CampaignError` unless each input has one shape with each of these batches."""
+    if entry.declared:
+        name = next(iter(entry.declared))
+        raise entry.error(
+            f"{entry.title} is an ONNX model, which states the types of its inputs",
+            f"give the shape alone: inputs: {{{safe_text(name, 60)}: [1, 3, 224, 224]}}, or --shape '{safe_text(name, 60)}=1,3,224,224'",
+        )
+    keys = dim_keys(graph.inputs)
+    common = {key: size for key, size in dims.items() if key in keys}
+    for batch in batches:
+        try:
+            resolve(graph.inputs, GivenSizes({**common, **entry.dims}, entry.shapes, batch, entry.batch_dim))
+        except MissingShape as why:
+            error = entry.error(f"{entry.title}: {safe_text(why.what, 400)}", safe_text(why.yaml, 400))
+            unshaped = UnshapedModel(error.what, file=error.file, line=error.line, hint=error.hint)
+            unshaped.missing = why
+            raise unshaped from None
+        except ShapeError as why:
+            raise entry.error(
+                f"{entry.title}: {safe_text(why.what, 400)}", safe_text(why.hint, 400)
+            ) from None
+
+
+def unused_dims(dims: Collection[str], graphs: Sequence[OnnxGraph]) -> tuple[str, ...]:
+    """Of `dims`, those that none of these models has."""
+    keys = frozenset[str]().union(*(dim_keys(graph.inputs) for graph in graphs))
+    return tuple(key for key in dims if key not in keys)
