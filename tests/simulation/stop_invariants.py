@@ -116,7 +116,7 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
                 pass
 
 
-def owed_stops_are_told(history: History) -> Iterator[Breach]:
+def owed_stops_are_sent(history: History) -> Iterator[Breach]:
     """A run that goes on though its task has ended is told to stop as soon as its worker can be reached again, by a later process too.
 
     Excused: campaigns that another scheduler leads there, and workers that serve this one no more.
@@ -140,7 +140,7 @@ def owed_stops_are_told(history: History) -> Iterator[Breach]:
             if awake and led and event.at > since + TOLD_S and not excused & {worker, campaign}:
                 del owed[who, worker, lease]
                 what = f"{who} did not tell {worker} for {event.at - since:.0f} s that {task} has ended"
-                yield Breach("owed_stops_are_told", what, event.at)
+                yield Breach("owed_stops_are_sent", what, event.at)
         run = (event.worker, event.lease)
         match event.kind:
             case Kind.BEGAN:
@@ -174,7 +174,7 @@ def owed_stops_are_told(history: History) -> Iterator[Breach]:
                 pass
 
 
-LASTING: Final[tuple[Invariant, ...]] = (the_overtaken_are_stopped, owed_stops_are_told)
+LASTING: Final[tuple[Invariant, ...]] = (the_overtaken_are_stopped, owed_stops_are_sent)
 """See `scheduler_invariants.LASTING`."""
-SAFETY: Final[tuple[Invariant, ...]] = (the_overtaken_are_stopped, cancelled_is_dead, owed_stops_are_told)
+SAFETY: Final[tuple[Invariant, ...]] = (the_overtaken_are_stopped, cancelled_is_dead, owed_stops_are_sent)
 """Hold at every moment."""

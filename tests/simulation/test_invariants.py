@@ -114,7 +114,7 @@ BAD: dict[str, tuple[Event, ...]] = {
         Event(1.5, K.CANCEL_ASKED, task="c/1"),
         Event(1.6, K.ATTEMPT_ENDED, **TASK, word="cancelled"),
     ),
-    "owed_stops_are_told": (
+    "owed_stops_are_sent": (
         Event(1.5, K.BEGAN, **OTHER),
         Event(1.6, K.OWED, **OTHER | {"who": "s"}),
         Event(40.0, K.QUIET),
