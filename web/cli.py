@@ -104,6 +104,8 @@ def add_serve(
         """Serve the dashboard and the HTTP API for this home, on loopback by default."""
         import trio
 
+        from swarm.join.node import watch_stop_requests
+
         if install and uninstall:
             raise CampaignError("--install and --uninstall exclude each other", hint="give one of them")
         if install or uninstall:
@@ -114,8 +116,10 @@ def add_serve(
         )
 
         async def run() -> None:
-            async with serving(ctx, routers, send_action, options, gate):
-                await trio.sleep_forever()
+            async with trio.open_nursery() as nursery:
+                await nursery.start(watch_stop_requests, lambda name: nursery.cancel_scope.cancel())
+                async with serving(ctx, routers, send_action, options, gate):
+                    await trio.sleep_forever()
 
         trio.run(run)
 

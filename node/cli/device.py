@@ -180,7 +180,8 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
     listed = [membership_of(home, pool, device, now) is not None for pool in joined]
     results = pool_checks(zip(joined, listed, strict=True), now)
     of_pools = [address for pool in joined for address in pool.gates]
-    gates = settings.gates or (*(local_gates(home) or recent_gates(home)), *of_pools)
+    own = settings.gates or local_gates(home) or recent_gates(home)
+    gates = own if settings.gates else (*own, *of_pools)
     neighbours = None
     if settings.lan:
         own_ids: set[str] = set()
@@ -205,7 +206,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
             except ResourceError as exc:  # damaged, or the disk is full: check the rest all the same
                 results.append(Check("key", CheckState.BAD, exc.what, exc.hint))
                 me = Identity.fresh()
-        facts = trio.run(look, usable_gates(gates), me, listen)
+        facts = trio.run(partial(look, usable_gates(gates), me, listen, given=usable_gates(own)))
         return [*results, *net_checks(replace(facts, neighbours=neighbours, worker=worker, fixed=fixed))]
 
 

@@ -31,6 +31,7 @@ from swarm.net.identity import Identity
 from swarm.net.link import Link
 from swarm.net.links import Links, serve_links
 from swarm.net.network import Network
+from swarm.p2p.dial_rules import NOT_DIALLED
 from swarm.p2p.dialler import AnotherAnswers
 from swarm.pools.membership import Membership
 from swarm.reach.autonat import DialBackAnswer, ask
@@ -52,6 +53,8 @@ class GateFacts:
     """`192.0.2.7:4101`."""
     why: str = ""
     """Why it does not answer; empty: it does."""
+    here: bool = False
+    """Its address is of this very machine alone."""
     expected: str = ""
     """The peer id in its address."""
     other: str = ""
@@ -97,14 +100,20 @@ class NetworkFacts:
     """Why nothing could be tried; empty: it was."""
 
 
-async def look(gates: Sequence[str], identity: Identity, listen: Sequence[Address]) -> NetworkFacts:
-    """Join as a node for a few seconds. Network failures end up in the facts and raise nothing."""
+async def look(
+    gates: Sequence[str], identity: Identity, listen: Sequence[Address], *, given: Sequence[Address] = ()
+) -> NetworkFacts:
+    """Join as a node for a few seconds. Network failures end up in the facts and raise nothing.
+
+    `given`: addresses from the owner, which a worker dials even if they are of this machine or of another private network.
+    """
     contacts = gate_contacts(gates)[:GATES]
     if not contacts:
         return NetworkFacts()
     try:
         async with open_host(identity, listen=listen, rng=random.Random()) as network:
             _answer_pings(network)
+            network.owner_gave(given)
             return await _try_all(network, contacts)
     except ResourceError as error:
         return NetworkFacts(trouble=error.what)
@@ -156,7 +165,9 @@ async def _try_gate(
     except Unreachable as error:
         cause = error.__cause__
         other = cause.actual if isinstance(cause, AnotherAnswers) else ""
-        return GateFacts(name, why=error.what, expected=contact.peer, other=other)
+        where = [parse_tcp(address) for address in contact.addresses]
+        here = all(one is not None and one.ip is not None and one.ip.is_loopback for one in where)
+        return GateFacts(name, why=error.what, here=here, expected=contact.peer, other=other)
     fact = GateFacts(name, dials_back=False)
     for _ in range(TRIES):  # one try may be lost
         try:
@@ -264,6 +275,13 @@ def _gates(facts: NetworkFacts) -> list[Check]:
             port = gate.name.rpartition(":")[2]
             what = f"{gate.name} does not answer"
             todo = f"is it running? does this network permit outgoing TCP to port {port}?"
+            forbidden = gate.why.rpartition(NOT_DIALLED)[2] if NOT_DIALLED in gate.why else ""
+            if forbidden:
+                what = f"{gate.name} is not dialled: {forbidden}"
+                todo = "ask its operator for an address that this device can reach; a gate prints them when it starts"
+            elif gate.here:
+                what = f"{gate.name} does not answer, and names this very machine"
+                todo = "start a gate here: sark-node gate\nor give the address of a gate on another machine, which it prints when it starts"
             if gate.other:
                 what = (
                     f"{gate.name} is another gate: expected …{gate.expected[-8:]}, found …{gate.other[-8:]}"

@@ -38,6 +38,10 @@ Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+NOT_DIALLED: Final = "not dialled: "
+"""Stands in an error before why the rules forbid an address."""
+
+
 @dataclass(slots=True)
 class _Purse:
     """What is left for one target."""

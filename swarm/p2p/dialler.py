@@ -33,7 +33,7 @@ from swarm.base.threads import DNS
 from swarm.net.addresses import Address, Circuit, PeerId, all_addresses, parse_circuit, parse_tcp, usable
 from swarm.net.network import Stream
 from swarm.p2p.connection_gater import ConnectionGater
-from swarm.p2p.dial_rules import DialRules
+from swarm.p2p.dial_rules import NOT_DIALLED, DialRules
 from swarm.p2p.yamux import BoundedYamux
 
 DIAL_WITHIN_S: Final = 10.0
@@ -262,11 +262,11 @@ class NodeSwarm(Swarm):
         last: SwarmException | None = None
         name = parse_tcp(address)
         if name is not None and name.ip is None and not self.rules.given(address):
-            raise SwarmException("not dialled: only names of this node's own gates are resolved")
+            raise SwarmException(f"{NOT_DIALLED}only names of this node's own gates are resolved")
         for where in await _resolved(address, self.look_up):
             why = self.rules.why_not(trio.current_time(), str(peer), where, as_given=address)
             if why:
-                last = SwarmException(f"not dialled: {why}")
+                last = SwarmException(f"{NOT_DIALLED}{why}")
                 continue
             try:
                 connection = await self.dial_addr(Multiaddr(where), peer)

@@ -16,11 +16,14 @@ from node.doctor.network import GateFacts, NetworkFacts, look, net_checks, pool_
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.net.identity import Identity
+from swarm.p2p.dial_rules import NOT_DIALLED
 from swarm.pools.membership import Membership
 from swarm.reach.reachability import Reach
 
 GOOD = GateFacts("192.0.2.7:4101", ms=12.0, observed="8.8.4.4", ahead_s=0.1, reserved=True, relayed_ms=41.0)
 DEAD = GateFacts("192.0.2.8:4101", why="no answer")
+HERE = GateFacts("127.0.0.1:4101", why="no way", here=True)
+FORBIDDEN = GateFacts("127.0.0.1:4101", why=f"no way: /ip4: {NOT_DIALLED}it names this very machine")
 TAKEN = GateFacts("192.0.2.9:4101", why="no way", expected="12D3ExpecteD", other="12D3FoundNow")
 DIRECT = NetworkFacts(
     gates=(GOOD,),
@@ -84,6 +87,18 @@ def test_a_device_that_nobody_can_reach_at_all_is_bad_with_each_gates_reason() -
         (NetworkFacts(trouble="port 4102 is taken"), "network", CheckState.NOTE, "port 4102 is taken"),
         (replace(DIRECT, gates=(GOOD, DEAD)), "gate", CheckState.NOTE, "192.0.2.8:4101 does not answer"),
         (replace(DIRECT, gates=(DEAD,)), "gate", CheckState.BAD, "192.0.2.8:4101 does not answer"),
+        (
+            replace(DIRECT, gates=(HERE,)),
+            "gate",
+            CheckState.BAD,
+            "127.0.0.1:4101 does not answer, and names this very machine",
+        ),
+        (
+            replace(DIRECT, gates=(GOOD, FORBIDDEN)),
+            "gate",
+            CheckState.NOTE,
+            "127.0.0.1:4101 is not dialled: it names this very machine",
+        ),
         (
             replace(DIRECT, gates=(DEAD,), connected=False),
             "network",
@@ -202,6 +217,24 @@ async def test_a_look_at_gates_on_loopback_tells_which_answer_and_how_this_devic
     assert other.other == ""
     assert (taken.expected, taken.other) == (wrong, here.identity.peer_id)
     assert (facts.reach, facts.far, facts.behind_router) == (Reach.DIRECT, False, False)
+
+
+async def test_a_gate_of_this_very_machine_is_dialled_if_its_owner_gave_it(tmp_path: Path) -> None:
+    port = free_port()
+    settings = GateSettings(listen=(f"/ip4/127.0.0.1/tcp/{port}",), lan=False)
+    me = Identity.from_seed("me")
+    everywhere = ["/ip4/0.0.0.0/tcp/0"]
+    with trio.fail_after(40):
+        async with trio.open_nursery() as nursery:
+            here = await nursery.start(run_gate, Home.at(tmp_path), settings)
+            gate = f"/ip4/127.0.0.1/tcp/{port}/p2p/{here.identity.peer_id}"
+            dead = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{Identity.from_seed('dead').peer_id}"
+            facts = await look([gate, dead], me, everywhere, given=[gate, dead])
+            nursery.cancel_scope.cancel()
+    alive, other = facts.gates
+    assert alive.why == ""
+    assert other.here
+    assert NOT_DIALLED not in other.why
 
 
 async def test_without_a_gate_no_node_is_started() -> None:
