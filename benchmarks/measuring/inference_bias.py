@@ -28,11 +28,12 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from drivers.contract.base import Limits, MeasureReport, WorkOrder
-from drivers.inputs.made import candidates, make
+from drivers.inputs.made import make
 from drivers.launch.launch import Zygote, measure
 from drivers.native import library as native
 from drivers.native.ort_api import NUMBERS
 from drivers.onnx.session import inputs_of, options, runtime
+from protocol.formats.shapes import GivenSizes, resolve
 
 SOURCE = Path(__file__).with_name("reference_loop.c")
 UNIT = "CPU (ONNX)"
@@ -77,11 +78,11 @@ class Reference:
     def __init__(self, program: Path, model: str, folder: Path) -> None:
         session = runtime().InferenceSession(model, options(1, True), providers=["CPUExecutionProvider"])
         inputs = inputs_of(session)
-        shapes = next(candidates(inputs, {}, {}))
+        shapes = resolve([one.port for one in inputs], GivenSizes())
         self._inputs = folder / f"{Path(model).stem}.inputs"
         with self._inputs.open("wb") as file:
             for one in inputs:
-                values = make(one, shapes.of(one), 0, 100)
+                values = make(one, shapes[one.name], 0, 100)
                 head = [one.name, NUMBERS[one.dtype], values.ndim, *values.shape, values.nbytes]
                 file.write(" ".join(map(str, head)).encode() + b"\n" + values.tobytes())
         library = native.library()

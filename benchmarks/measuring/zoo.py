@@ -7,7 +7,8 @@ the packages of the `dev` extra, and every .onnx file below the folders, such as
 
     pip install --no-deps --target FOLDER silero-vad
 
-Prints a line for each: status, shapes of its inputs, milliseconds, the output check. Ends with 1 if any is not complete.
+Prints a line for each: status, shapes of its inputs, milliseconds, the output check. Where sizes are missing it prints the text that
+`bench` would, and measures with the shapes in that text. Ends with 1 if any is not complete.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import statistics
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -25,6 +27,9 @@ from inference_bias import installed
 
 from drivers.contract.base import CheckReport, DriverError, Limits, MeasureReport, ModelDescription, WorkOrder
 from drivers.launch.launch import Zygote, measure
+from protocol.formats.model_files import FormatError
+from protocol.formats.onnx import read_graph
+from protocol.formats.shapes import GivenSizes, MissingShape, resolve
 from tests.drivers import zoo
 
 LIMITS = Limits(load_s=120, run_s=300)
@@ -32,7 +37,13 @@ LIMITS = Limits(load_s=120, run_s=300)
 
 def visit(model: Path, zygote: Zygote) -> tuple[bool, str]:
     """Whether a model is complete, and its line."""
-    order = WorkOrder(str(model), "CPU (ONNX)", runs=2, loads=1, warmup=1)
+    order, asked = WorkOrder(str(model), "CPU (ONNX)", runs=2, loads=1, warmup=1), ""
+    try:
+        resolve(read_graph(model).inputs, GivenSizes())
+    except FormatError as why:
+        return False, f"{'Refused':9} {why}"
+    except MissingShape as why:
+        order, asked = replace(order, shapes=why.example), f"  asked for: {why.options}"
     try:
         events = list(measure(order, LIMITS, zygote))
     except DriverError as why:
@@ -42,10 +53,11 @@ def visit(model: Path, zygote: Zygote) -> tuple[bool, str]:
     (checked,) = [event for event in events if isinstance(event, CheckReport)]
     shapes = ", ".join(f"{name} {result.dtypes[name]}{list(shape)}" for name, shape in result.shapes.items())
     ms = statistics.median(timed.samples_ns) / 1e6
-    right = {True: "right", False: "WRONG", None: "not compared"}[checked.agrees]
-    note = f" ({checked.note})" if checked.note else ""
-    status = "Failed" if checked.agrees is False else "Complete"
-    return checked.agrees is not False, f"{status:9} {ms:9.3f} ms  {right}{note}  {shapes}"
+    right = {True: "right", False: "DIFFERS", None: "not compared"}[checked.agrees]
+    said = checked.compared if checked.agrees is False else checked.note
+    note = f" ({said})" if said else ""
+    status = "Mismatch" if checked.agrees is False else "Complete"
+    return checked.agrees is not False, f"{status:9} {ms:9.3f} ms  {right}{note}  {shapes}{asked}"
 
 
 def main() -> None:

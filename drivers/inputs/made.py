@@ -46,6 +46,10 @@ NARROW: Final[Mapping[str, int]] = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2
 MASK: Final = re.compile(r"mask", re.IGNORECASE)
 ZEROS: Final = re.compile(r"token_?type|segment|state|hidden|^(h|c|h0|c0|hx|cx)$|past|cache", re.IGNORECASE)
 RATE: Final = re.compile(r"^(sr|sample_?rate|sampling_?rate|fs)$", re.IGNORECASE)
+SHARE: Final = re.compile(r"prob|score|confidence|alpha|iou|threshold|temperature", re.IGNORECASE)
+SOUND: Final = re.compile(r"audio|wave?(form)?|speech|signal|pcm|samples", re.IGNORECASE)
+QUIET: Final = 0.1
+"""Deviation of made sound, whose full scale is 1."""
 POSITION: Final = re.compile(r"position", re.IGNORECASE)
 
 
@@ -112,7 +116,7 @@ def make(made: Input, shape: tuple[int, ...], seed: int, bound: int) -> np.ndarr
     if onnx_number is not None:
         return _narrow(source, shape, made.dtype)
     if dtype.kind == "f":
-        return source.random(shape, dtype=np.float32).astype(dtype)
+        return _floats(source, shape, made.name).astype(dtype)
     if POSITION.search(made.name) and shape:
         return np.broadcast_to(np.arange(shape[-1]) % max(bound, 1), shape).astype(dtype)
     if dtype == np.uint8 and len(shape) >= 3:  # an image of bytes
@@ -138,8 +142,23 @@ def _ones(shape: tuple[int, ...], name: str, dtype: np.dtype[Any]) -> np.ndarray
     return np.full(shape, BIT_ONES.get(name, 1), dtype=dtype)
 
 
+def _floats(source: np.random.Generator, shape: tuple[int, ...], name: str) -> np.ndarray[Any, Any]:
+    """Shares of 1, sound of a tenth of full scale, else noise of mean 0 and deviation 1, as normalised images and features are."""
+    if SHARE.search(name):
+        return source.random(shape, dtype=np.float32)
+    values = noise(source, math.prod(shape)).reshape(shape)
+    return values * np.float32(QUIET) if SOUND.search(name) else values
+
+
+def noise(source: np.random.Generator, count: int) -> np.ndarray[Any, Any]:
+    """Nearly normal: sums of four uniform whole numbers of 16 bits, so that every machine makes the same bits."""
+    words = source.integers(0, 2**64, count, dtype=np.uint64).view(np.uint16).reshape(-1, 4)
+    values: np.ndarray[Any, Any] = (words.sum(axis=1, dtype=np.int32) - 131_070) / 37_837.2
+    return values.astype(np.float32)
+
+
 def _narrow(source: np.random.Generator, shape: tuple[int, ...], name: str) -> np.ndarray[Any, Any]:
-    """Values in [0, 1] as bits: bfloat16 is the upper half of a float32; of the 8-bit types, every pattern up to 1.0 is one."""
+    """As bits: noise in bfloat16, the upper half of a float32; of the 8-bit types shares, every pattern up to 1.0 is one."""
     if name == "bfloat16":
-        return (source.random(shape, dtype=np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        return (noise(source, math.prod(shape)).view(np.uint32) >> 16).astype(np.uint16).reshape(shape)
     return source.integers(0, BIT_ONES[name] + 1, shape, dtype=np.uint8)

@@ -25,6 +25,7 @@ from drivers.contract.base import (
     ProgressReport,
     RoundsReport,
     Unfit,
+    Unshaped,
     WorkOrder,
 )
 from drivers.local.driver import LocalDriver
@@ -47,7 +48,7 @@ class LoadedModel:
 
 
 def run_together(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
-    """One launch. Raises `Unfit` where a model does not run, or they take inputs of different shapes."""
+    """One launch. Raises `Unfit` where a model does not run, `Unshaped` where they take inputs of different shapes."""
     if order.witnessed:
         raise Unfit("a witnessed run has one model: what takes turns with others cannot be repeated alone")
     own, *others = (
@@ -97,7 +98,7 @@ def _check_shapes(loaded: Sequence[LoadedModel]) -> None:
     sizes = [[each.prepared.shapes[one.name] for one in each.model.inputs] for each in loaded]
     for other in sizes[:-1]:
         if sorted(other) != sorted(sizes[-1]):
-            raise Unfit(
+            raise Unshaped(
                 f"they take inputs of different shapes ({_text(other)} and {_text(sizes[-1])}): their times do not compare"
             )
 

@@ -39,11 +39,35 @@ def test_what_a_name_means_decides_its_values() -> None:
     assert filled("position_ids", "int64") == [0, 1, 2, 3]
 
 
-def test_bfloat16_values_are_between_nought_and_one() -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype", "middle", "deviation"),
+    [
+        ("x", "float", 0, 1),
+        ("x", "float16", 0, 1),
+        ("audio", "double", 0, 0.1),
+        ("score_threshold", "float", 0.5, 0.289),
+    ],
+)
+def test_floats_are_noise_of_what_the_name_suggests(
+    name: str, dtype: str, middle: float, deviation: float
+) -> None:
+    values = make(Input(name, dtype, (20_000,)), (20_000,), 0, 100).astype(np.float64)
+    assert values.mean() == pytest.approx(middle, abs=0.02)
+    assert values.std() == pytest.approx(deviation, rel=0.03)
+    if deviation == 1:
+        assert np.mean(np.abs(values) < 1) == pytest.approx(0.67, abs=0.02), "as of the normal law"
+
+
+def test_the_same_bits_are_made_on_every_machine() -> None:
+    values = make(Input("x", "float", (4,)), (4,), 7, 100)
+    assert values.tobytes().hex() == "f1aa843f654802bf504c1a40e150433f"
+
+
+def test_bfloat16_values_are_noise_too() -> None:
     bits = make(Input("x", "bfloat16", (1000,)), (1000,), 0, 100)
     values = (bits.astype(np.uint32) << 16).view(np.float32)
-    assert 0 <= values.min() < 0.1
-    assert 0.9 < values.max() <= 1
+    assert abs(values.mean()) < 0.1
+    assert values.std() == pytest.approx(1, rel=0.1)
 
 
 def test_an_input_of_many_gibibytes_is_refused_before_it_is_made() -> None:
