@@ -6,6 +6,7 @@ anything else is imported.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import io
@@ -316,6 +317,9 @@ def common(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command (None: sys.argv). Expected errors print a line with a hint and set the exit code; bugs print a traceback."""
     gc.set_threshold(*GC_THRESHOLDS)
+    atexit.register(
+        gc.freeze
+    )  # the interpreter's last collection would look at every object of a process that ends
     if isinstance(sys.stdout, io.TextIOWrapper):  # show what this terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

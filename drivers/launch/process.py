@@ -27,6 +27,8 @@ from drivers.sandbox import cleanup
 
 KILL_S: Final = 2.0
 """How long a killed launch may take to be gone before its group is killed without its reaper."""
+CLOSE_S: Final = 0.3
+"""How long an idle zygote may take to see that its node has hung up; one that still imports is killed."""
 READ_BYTES: Final = 1 << 16
 MAX_POLL_S: Final = 60.0
 """poll(2) counts milliseconds in 31 bits, and a limit may be a year."""
@@ -260,8 +262,8 @@ class ZygoteProcess:
         """End it; launches that are still running end by their own sockets. Returns the last of what it printed."""
         self._socket.close()
         try:
-            self._process.wait(KILL_S)
-        except subprocess.TimeoutExpired:  # still importing
+            self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         return output_tail(self._log)

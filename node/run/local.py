@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -30,7 +30,7 @@ from node.run.runner import Report, RunBench, StopRun, run
 from node.settings.settings import API, DriverSecrets, WorkerSettings
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.lease import Fence
-from protocol.values.record import SignedRecord, record_body, record_message
+from protocol.values.record import Record, SignedRecord, record_body, record_message
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from swarm.base.home import Home
@@ -115,7 +115,7 @@ class LocalDevice:
             task=task,
             task_sha256=hashlib.sha256(body).hexdigest(),
         )
-        record = trio.run(run, job, self._bench(path, beside), StopRun(), report)
+        record = _interruptible(partial(run, job, self._bench(path, beside), StopRun(), report))
         made = record_body(record)
         return Local(task, SignedRecord(body=made, signature=self._identity.sign(record_message(made))))
 
@@ -164,6 +164,27 @@ class LocalDevice:
             memory=memory_cap(self.profile, MEMORY_SHARE),
             beside=tuple(others) or None,
         )
+
+
+def _interruptible(measured: Callable[[], Awaitable[Record]]) -> Record:
+    """Run it so that Ctrl-C ends it at once: trio interrupts its main task, and a task that waits for a thread cannot be interrupted.
+    Raises `KeyboardInterrupt` when its processes are dead.
+    """
+    records: list[Record] = []
+
+    async def measure() -> None:
+        records.append(await measured())
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(measure)
+
+    try:
+        trio.run(main)
+    except BaseExceptionGroup as group:
+        alone = group.exceptions[0] if len(group.exceptions) == 1 else group
+        raise alone from None
+    return records[0]
 
 
 def _model(path: Path) -> Model:
