@@ -1,8 +1,9 @@
-"""Why nothing fits, in words: clause by clause how many devices are left, the nearest miss, and the smallest change that would do. Pure.
+"""Why nothing fits, in words: clause by clause how many devices meet it and how many are left, the nearest miss, and the smallest change
+that would do. Pure.
 
 0 of 214 devices fit
-  units has GPU (CoreML)    61 fit
-  ram >= 64 GiB              0 fit   nearest: mini-7 has 48 GiB
+  units has GPU (CoreML)   61 meet it,  61 left
+  ram >= 64 GiB            12 meet it,   0 left   nearest: mini-7 has 48 GiB
 Smallest change: ram >= 48 GiB → 3 devices
 """
 
@@ -32,29 +33,41 @@ LACKS_SIBLING: Final = "join another device of that class, or ask for fewer repl
 
 
 def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
-    """The counts over `adverts`, one line for each clause, each counting what the clauses before it left."""
+    """Of each clause how many of `adverts` meet it, and how many of those meet all clauses before it too."""
     if not adverts:
         return "no device is in the swarm\nIs a worker up (sark-node join), and does it use the same gate?"
     left = list(adverts)
-    lines: list[tuple[str, int, str]] = []
+    lines: list[tuple[str, int, int, str]] = []
     for clause in requirement.clauses:
+        alone = [advert for advert in adverts if match_clause(clause, advert).met is ClauseState.MET]
         verdicts = [(advert, match_clause(clause, advert)) for advert in left]
         met = [advert for advert, verdict in verdicts if verdict.met is ClauseState.MET]
         near = _nearest(clause, verdicts) if left and not met else ""
-        lines.append((str(clause), _distinct(met), near))
+        lines.append((str(clause), _distinct(alone), _distinct(met), near))
         left = met
     total = _distinct(adverts)
-    width = max((len(text) for text, _, _ in lines), default=0)
+    width = max((len(text) for text, *_ in lines), default=0)
     digits = len(str(total))
     text = [f"{_distinct(left)} of {count(total, 'device')} fit"]
     text += [
-        f"  {clause:<{width}}  {fitting:>{digits}} fit" + (f"   nearest: {near}" if near else "")
-        for clause, fitting, near in lines
+        f"  {clause:<{width}}  {alone:>{digits}} {'meets' if alone == 1 else 'meet'} it, {together:>{digits}} left"
+        + (f"   nearest: {near}" if near else "")
+        for clause, alone, together, near in lines
     ]
+    nearest = nearest_device(requirement, adverts)
+    text += [f"Nearest device: {nearest}"] if nearest else []
     change = smallest_change(requirement, adverts)
-    if change:
-        text.append(f"Smallest change: {change}")
+    text += [f"Smallest change: {change}"] if change else []
     return "\n".join(text)
+
+
+def nearest_device(requirement: Requirement, adverts: Iterable[Advert]) -> str:
+    """The device that misses fewest clauses, with each of them; empty where one misses none or one, which the clauses' own lines say."""
+    misses = [(advert, match(requirement, advert).missing) for advert in adverts]
+    advert, missing = min(misses, key=lambda pair: (len(pair[1]), pair[0].name, pair[0].peer))
+    return (
+        f"{shown_name(advert)} ({safe_text('; '.join(map(str, missing)), 1000)})" if len(missing) > 1 else ""
+    )
 
 
 def _distinct(adverts: Iterable[Advert]) -> int:
@@ -80,16 +93,20 @@ def _number(clause: Clause, advert: Advert) -> float | None:
 
 
 def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
-    """The one clause that, loosened or left out, lets most devices in; empty where no single one does."""
+    """The one clause that, loosened or left out, lets most devices in, else the best pair of them; empty where neither does."""
     alone: dict[Clause, list[Advert]] = {}
+    pairs: dict[tuple[Clause, ...], list[Advert]] = {}
     for advert in adverts:
-        missing = match(requirement, advert).missing
+        missing = tuple(item.clause for item in match(requirement, advert).missing)
         if not missing:
             return ""
         if len(missing) == 1:
-            alone.setdefault(missing[0].clause, []).append(advert)
+            alone.setdefault(missing[0], []).append(advert)
+        elif len(missing) == 2:
+            pairs.setdefault(missing, []).append(advert)
     if not alone:
-        return ""
+        pair, near = max(pairs.items(), key=lambda item: (_distinct(item[1]), str(item[0])), default=((), []))
+        return f"without {' and '.join(map(str, pair))} → {count(_distinct(near), 'device')}" if near else ""
     clause, near = max(alone.items(), key=lambda item: (_distinct(item[1]), str(item[0])))
     attribute = attribute_of(clause.attribute)
     numbers = [have for have in (_number(clause, advert) for advert in near) if have is not None]
@@ -173,6 +190,6 @@ def why_waiting(fits: list[WorkerView]) -> str:
     return "; ".join(words)
 
 
-def listed(texts: list[str], separator: str) -> str:
-    """The first three, and how many more there are."""
-    return separator.join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
+def listed(texts: list[str], separator: str, most: int = 3) -> str:
+    """The first of them, and how many more there are."""
+    return separator.join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")

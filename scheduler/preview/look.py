@@ -123,7 +123,7 @@ def explain_campaign(
             f"{campaign} has no task {number!r}", hint=f"see its tasks: sark-node explain {campaign}"
         )
     ids = {task.id for task in tasks}
-    waiting = {task.id for task in tasks if task.state is TaskState.PENDING}
+    waiting = {task.id for task in tasks if task.state in (TaskState.PENDING, TaskState.QUEUED)}
     bodies = {task: read_task(body) for task, body in store.tasks.bodies(campaign).items() if task in waiting}
     unplanned = () if row.planned else _requirements(row)
     found, unreachable = None, ""
@@ -136,7 +136,7 @@ def explain_campaign(
             visit, priority=row.priority, now=now, trust=trust_of_spec(row.spec), book=read_book(home, now)
         )
         try:
-            found = trio.run(look, gates(), home, needs, lambda devices: ())
+            found = trio.run(look, gates(), home, needs, lambda devices: tuple(bodies.values()))
         except* SarkError as group:
             unreachable = first_error(group).what
     attempts = [attempt for attempt in store.attempts.all(campaign) if attempt.task in ids]

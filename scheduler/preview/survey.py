@@ -13,9 +13,9 @@ from typing import Final
 
 import trio
 
-from protocol.errors import SarkError
+from protocol.errors import SarkError, Unreachable
 from protocol.messages.pool import ManifestMessage
-from protocol.messages.work import WORK, Denied, Quote, ShapeQuote, ShowCredentials
+from protocol.messages.work import WORK, CredentialsReply, Denied, Quote, ShapeQuote, ShowCredentials
 from protocol.values.advert import Advert
 from protocol.values.index_keys import named_peers
 from protocol.values.match import match
@@ -69,6 +69,10 @@ class DeviceAnswer:
     quote: Quote | None = None
     why: str = ""
     shapes: dict[Kind, ShapeQuote] = field(default_factory=dict)
+    most: int | None = None
+    """The highest priority that this submitter's tasks have there; None: it did not say."""
+    gone: bool = False
+    """It could not be reached, though its advert is still found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +217,17 @@ async def ask_devices(
         async with slots:
             try:
                 link = await links.get(advert.peer, advert.addresses, max_wait_s=3.0)
-                if isinstance(await link.call(token, max_wait_s=3.0), Denied):
+                permitted = await link.call(token, max_wait_s=3.0)
+                if isinstance(permitted, Denied):
                     for name, manifest in manifests:  # the worker's copy may be older than our membership
                         if name in advert.pools and manifest is not None:
                             await link.call(manifest, max_wait_s=3.0)
-                    await link.call(token, max_wait_s=3.0)  # the probe shows what became of it
+                    permitted = await link.call(token, max_wait_s=3.0)  # the probe shows what became of it
+                if isinstance(permitted, CredentialsReply):
+                    answer.most = permitted.priority
                 await _ask(link, fitting, answer, priority)
             except SarkError as exc:
-                answer.quote, answer.why = None, exc.what
+                answer.quote, answer.why, answer.gone = None, exc.what, isinstance(exc, Unreachable)
 
     async with trio.open_nursery() as nursery:
         links = Links(network, ProtocolId.WORK, WORK, nursery)

@@ -25,7 +25,7 @@ from protocol.words import asks_for_it
 from results.row.form import JsonModel
 from results.row.simulated import marked, shown_name
 from scheduler.core.allocator import ELSEWHERE_S
-from scheduler.core.explain import LACKS_SIBLING, explain, why_untrusted
+from scheduler.core.explain import LACKS_SIBLING, explain, listed, why_untrusted
 from scheduler.core.ranking import LEAST_AHEAD
 from scheduler.core.retry import retry_delay_s
 from scheduler.output.tables import safe_columns
@@ -108,6 +108,11 @@ class LiveFacts:
         """All of them, trusted or not."""
         return None if self.found is None else (*self.found.adverts, *self.found.others)
 
+    def most_at(self, worker: str | None) -> int | None:
+        """The highest priority that this home's tasks have there; None: the worker did not say."""
+        answer = self.found.answers.get(worker or "") if self.found is not None else None
+        return answer.most if answer is not None else None
+
 
 def why_report(
     campaign: CampaignRow,
@@ -135,7 +140,11 @@ def why_report(
     stories = tuple(writer.story(reasons, alike, tried) for (_, reasons), alike in ordered)
     remarks = [*_unplanned(campaign, tasks, unplanned, live), *set_aside(events, now)]
     if any(task.state is TaskState.QUEUED for task in tasks):
-        remarks.append(_priority_line(campaign.priority))
+        queued_at = {
+            task.worker: safe_text(task.device, 40) for task in tasks if task.state is TaskState.QUEUED
+        }
+        most = {device: live.most_at(worker) for worker, device in queued_at.items()}
+        remarks.append(_priority_line(campaign.priority, most))
     if campaign.ended is None and not live.scheduling:
         remarks.insert(0, nobody_line(campaign.id))
     if live.found is not None and campaign.ended is None:
@@ -269,10 +278,15 @@ class _StoryWriter:
             fitting = [advert for advert in adverts if match(requirement, advert).fits]
             fits = [advert for advert in fitting if advert.peer not in strangers]
             labels = tell_apart({advert.peer: shown_name(advert, 40) for advert in fits})
-            names = [f"{labels[advert.peer]}{self._load(safe_text(advert.name, 40))}" for advert in fits]
-            more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-            there = f"{_FITTING}: {', '.join(names[:MAX_NAMES])}{more}"
-            lines = [there] if fits else [why_untrusted(len(fitting))]
+            answers = self.live.found.answers if self.live.found else {}
+            gone = [advert for advert in fits if advert.peer in answers and answers[advert.peer].gone]
+            there = [advert for advert in fits if advert not in gone]
+            names = [f"{labels[advert.peer]}{self._load(safe_text(advert.name, 40))}" for advert in there]
+            lines = [f"{_FITTING}: {listed(names, ', ', MAX_NAMES)}"] if there else []
+            if gone:
+                verb = "fits, and does not answer" if len(gone) == 1 else "fit, and do not answer"
+                lines.append(f"{verb}: {listed([labels[advert.peer] for advert in gone], ', ', MAX_NAMES)}")
+            lines = lines or [why_untrusted(len(fitting))]
             if not fitting:
                 lines = explain(requirement, adverts).splitlines()
             self._fits[requirement] = tuple(lines)
@@ -287,10 +301,12 @@ class _StoryWriter:
         lines = [f"at {safe_text(task.device)}: {progress_text(task)}"] if self.alone else [_QUEUES]
         if task.note and safe_text(task.note, 300) not in lines[0]:
             lines.append(safe_text(task.note, 300))
+        most = self.live.most_at(task.worker)
+        priority = self.campaign.priority if most is None else min(self.campaign.priority, most)
         aged = int((self.now - self.since[task.id]) // AGEING_S)
         if self.alone and aged > 0:
             higher = f"{min(aged, MAX_AGEING)} higher by waiting"
-            lines.append(f"its priority counts as {self.campaign.priority}, {higher}")
+            lines.append(f"its priority counts as {priority}, {higher}")
         return lines
 
 
@@ -311,11 +327,22 @@ def _cut(lines: list[str], most: int) -> list[str]:
     return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more"]
 
 
-def _priority_line(priority: int) -> str:
-    """How queues are ordered, once for all that wait in one."""
-    order = f"Priority {priority}: higher ones go first; among equals, whoever was served least lately."
-    below = priority - PREEMPT_GAP
-    if below < 0:
+def _priority_line(priority: int, most: Mapping[str, int | None]) -> str:
+    """How queues are ordered, once for all that wait in one. `most`: by device, the highest priority there; None: not known."""
+    capped = {device: cap for device, cap in most.items() if cap is not None and cap < priority}
+    there = listed([f"{cap} at {device}" for device, cap in capped.items()], ", ", MAX_NAMES)
+    counts = f", which counts as {there}, its ticket's most" if capped else ""
+    if None in most.values():
+        counts += (
+            ", and elsewhere as no more than a ticket permits"
+            if capped
+            else ", or less where a ticket permits less"
+        )
+    order = (
+        f"Priority {priority}{counts}: higher ones go first; among equals, whoever was served least lately."
+    )
+    below = min([priority, *capped.values()]) - PREEMPT_GAP
+    if below < 0 or None in most.values():
         return order
     return f"{order} Runs of priority {below} or less give way, unless they are being timed."
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Reason, WorkerState
-from scheduler.core.explain import REPLICAS_DONE, explain, smallest_change, why_none
+from scheduler.core.explain import REPLICAS_DONE, explain, nearest_device, smallest_change, why_none
 from scheduler.core.ranking import LEAST_AHEAD, MOST_AHEAD, WorkerView, choose, depth
 from swarm.net.identity import Identity
 
@@ -90,20 +90,31 @@ def need(*clauses: str) -> Requirement:
     return Requirement(clauses=tuple(parse_clause(text) for text in clauses))
 
 
-def test_each_clause_counts_what_those_before_it_left() -> None:
-    adverts = [advert("a", 8), advert("b", 48, ("GPU (CUDA)",)), advert("c", 16, ("GPU (CUDA)",))]
+def test_each_clause_counts_who_meets_it_and_who_is_left() -> None:
+    adverts = [advert("a", 64), advert("b", 48, ("GPU (CUDA)",)), advert("c", 16, ("GPU (CUDA)",))]
     assert explain(need("units has GPU (CUDA)", "ram >= 64 GiB"), adverts).splitlines() == [
         "0 of 3 devices fit",
-        "  units has GPU (CUDA)  2 fit",
-        "  ram >= 64 GiB         0 fit   nearest: b has 48 GiB",
+        "  units has GPU (CUDA)  2 meet it, 2 left",
+        "  ram >= 64 GiB         1 meets it, 0 left   nearest: b has 48 GiB",
         "Smallest change: ram >= 48 GiB → 1 device",
     ]
+
+
+def test_with_two_misses_the_nearest_device_and_the_best_pair_are_named() -> None:
+    adverts = [advert("a", 8), advert("b", 16), advert("c", 4)]
+    assert explain(need("os == Plan9", "ram >= 64 GiB", "ram >= 8 GiB"), adverts).splitlines()[-2:] == [
+        "Nearest device: a (os is not known, needs == Plan9; ram: has 8 GiB, needs >= 64 GiB)",
+        "Smallest change: without os == Plan9 and ram >= 64 GiB → 2 devices",
+    ]
+    three = need("os == Plan9", "ram >= 64 GiB", "cores >= 1000")
+    assert nearest_device(three, adverts).count("needs") == 3
+    assert smallest_change(three, adverts) == ""
 
 
 def test_a_clause_that_alone_keeps_devices_out_is_named() -> None:
     adverts = [advert("a", 8), advert("b", 8)]
     assert smallest_change(need("os == Plan9", "ram >= 4 GiB"), adverts) == "without os == Plan9 → 2 devices"
-    assert smallest_change(need("os == Plan9", "ram >= 64 GiB"), adverts) == ""
+    assert nearest_device(need("os == Plan9", "ram >= 4 GiB"), adverts) == ""
     assert smallest_change(need("ram >= 4 GiB"), adverts) == ""
 
 

@@ -179,8 +179,8 @@ def test_a_cell_that_nobody_fits_says_which_clause_and_what_would_do() -> None:
     assert uncovered_lines(plan.cells) == [
         "a.onnx × CPU (ONNX), b.onnx × CPU (ONNX):",
         "  0 of 2 devices fit",
-        "    units has CPU (ONNX)  2 fit",
-        "    ram >= 64 GiB         0 fit   nearest: one has 48 GiB",
+        "    units has CPU (ONNX)  2 meet it, 2 left",
+        "    ram >= 64 GiB         0 meet it, 0 left   nearest: one has 48 GiB",
         "  Smallest change: ram >= 48 GiB → 1 device",
     ]
 

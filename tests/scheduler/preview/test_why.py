@@ -18,7 +18,7 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, QueuePosition, RecordGrant
-from scheduler.preview.survey import SwarmVisit
+from scheduler.preview.survey import DeviceAnswer, SwarmVisit
 from scheduler.preview.why import LiveFacts, WhyReport, preemption_line, ranges, why_lines, why_report
 from scheduler.store.database import Location as StorePlace
 from scheduler.store.progress import clipped
@@ -127,8 +127,8 @@ def test_tasks_with_the_same_story_are_shown_once_with_the_clauses_and_what_woul
         "37 tasks (1-37) wait for a device, for 1:12",
         "  tiny.onnx × CPU (ONNX)",
         "    0 of 1 device fit",
-        "      units has CPU (ONNX)  1 fit",
-        "      ram >= 64 GiB         0 fit   nearest: one has 8 GiB",
+        "      units has CPU (ONNX)  1 meets it, 1 left",
+        "      ram >= 64 GiB         0 meet it, 0 left   nearest: one has 8 GiB",
         "    Smallest change: ram >= 8 GiB → 1 device",
         "",
         "Task 38 waits for a device, for 1:12",
@@ -148,8 +148,41 @@ def test_a_queued_lease_shows_its_position_its_expected_start_and_what_decides(
     assert story.head == "Task 1 waits in a queue, for 2:10"
     assert story.why[0] == "at mini-7: queued 3rd, starts in ~40 s"
     assert story.why[1] == "its priority counts as 50, 2 higher by waiting"
-    assert "Runs of priority 40 or less give way" in report_of(store, clock).remarks[0]
+    assert "or less where a ticket permits less" in report_of(store, clock).remarks[0], "nobody said"
     assert story.tried == ("attempt 1: mini-7 has it in its queue (2:10)",)
+
+
+def answering(most: int = 100) -> LiveFacts:
+    """The worker of `begin` says the highest priority there."""
+    return LiveFacts(SwarmVisit((advert("one"),), {WORKER: DeviceAnswer(most=most)}))
+
+
+def test_a_ticket_that_caps_priorities_is_not_promised_more(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)], priority=80)
+    begin(store, 1, queued=True)
+    clock.now += 130
+    capped = report_of(store, clock, seen=answering(most=20))
+    assert capped.stories[0].why[1] == "its priority counts as 20, 2 higher by waiting"
+    assert capped.remarks[0].startswith(
+        "Priority 80, which counts as 20 at mini-7, its ticket's most: higher"
+    )
+    assert "Runs of priority 10 or less give way" in capped.remarks[0]
+    free = report_of(store, clock, seen=answering())
+    assert free.remarks[0].startswith("Priority 80: higher ones go first")
+    assert "Runs of priority 70 or less give way" in free.remarks[0]
+
+
+def test_a_device_that_does_not_answer_is_not_said_to_be_there(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    one, two = advert("one"), advert("two")
+    lost = DeviceAnswer(why="no way", gone=True)
+    seen = LiveFacts(SwarmVisit((one, two), {one.peer: lost}))
+    assert report_of(store, clock, seen=seen).stories[0].why == (
+        "there now and fit: two",
+        "fits, and does not answer: one",
+    )
+    alone = LiveFacts(SwarmVisit((one,), {one.peer: lost}))
+    assert report_of(store, clock, seen=alone).stories[0].why == ("fits, and does not answer: one",)
 
 
 def test_queued_leases_are_shown_together_with_the_position_of_each(store: Store, clock: Clock) -> None:
@@ -173,7 +206,7 @@ def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Cl
 def test_the_lowest_priorities_make_nobody_give_way(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)], priority=9)
     begin(store, 1, queued=True)
-    assert not any("give way" in line for line in report_of(store, clock).remarks)
+    assert not any("give way" in line for line in report_of(store, clock, seen=answering()).remarks)
 
 
 def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock: Clock) -> None:
