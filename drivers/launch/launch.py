@@ -391,6 +391,8 @@ class ProbedUnits:
 
     units: tuple[UnitInfo, ...]
     troubles: tuple[str, ...]
+    sure: bool = True
+    """Each driver has answered: none was killed, none took too long."""
 
 
 def probe_units(
@@ -405,6 +407,7 @@ def probe_units(
     """
     units: list[UnitInfo] = []
     troubles: list[str] = []
+    sure = True
     private = private or {}
     for name in registry.names(simulate):
         if (name in registry.OWNED and not private.get(name)) or (only is not None and name not in only):
@@ -418,4 +421,5 @@ def probe_units(
                     units.append(reply)
         except DriverError as why:
             troubles.append(f"driver {name!r}: {why}")
-    return ProbedUnits(tuple(units), tuple(troubles))
+            sure = sure and why.permanent
+    return ProbedUnits(tuple(units), tuple(troubles), sure)

@@ -20,8 +20,11 @@ from typing import Final, Self
 
 import trio
 
+from drivers.contract.base import DriverError
 from drivers.launch.launch import probe_units
+from drivers.measure.gpu import find_gpus
 from node.device.calibration import FLOOR_UNKNOWN, read_calibration
+from node.device.known_units import known_units, state_of
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, lock_name, memory_cap, probe_device
 from node.run.launchers import Launchers
@@ -70,9 +73,11 @@ class LocalDevice:
         self._home = home
         self._private = private or DriverSecrets()
         self._identity = load_or_create(home.key("worker"))
-        self.profile: Profile = probe_device(
-            home.folder("worker"), partial(probe_units, simulate, private=self._private)
-        )
+        gpus = find_gpus()
+        look = partial(probe_units, simulate, private=self._private)
+        if not simulate and not self._private:  # an owner's server comes and goes
+            look = partial(known_units, home.cache / "units.json", state_of(gpus), look)
+        self.profile: Profile = probe_device(home.folder("worker"), look, find=lambda: gpus)
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name(), lock_folder)
         self._launchers = Launchers(self.profile, self._private, max_wait_s, simulate=simulate)
@@ -106,6 +111,8 @@ class LocalDevice:
         Raises `CampaignError` for a file that is not there, `ResourceError` for a unit that does not work here.
         """
         self._require(unit)
+        with contextlib.suppress(DriverError):  # which the launch meets again, and the record tells
+            self._launchers.start([self.profile.drivers[unit]])  # imports its runtime while the model is read
         task = self._task(path, unit, measure, timeouts or Timeouts(), beside)
         body = task_body(task)
         job = RecordJob(

@@ -23,3 +23,7 @@ class Phase(StrEnum):
 
 NODE_PHASES: Final = frozenset({Phase.QUEUED, Phase.FETCH, Phase.UPLOAD})
 """Reported by the node; all others happen in a driver's child process."""
+
+
+BUSY: Final = "waits for other work on the device to end"
+"""For a preparation that counts seconds: a device measures when it is idle, or after that time anyway."""

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protocol.errors import CampaignError
-from protocol.formats.phase import Phase
+from protocol.formats.phase import BUSY, Phase
 from protocol.formats.shapes import read_shape, show_shape
 from scheduler.cli import completion
 from scheduler.cli.options import AsJson, fetching
 from scheduler.output.terminal import print_lines
-from scheduler.store.progress import BUSY
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
 
@@ -131,7 +130,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         from results.export.csv import csv_lines
         from results.export.raw import check_folder, json_lines, write_lines
         from scheduler.local.bench import Bench, local_paths, unit_for
-        from scheduler.output.tables import show_results
+        from scheduler.output.results_table import show_results
 
         for file in (csv, raw):
             if file is not None:

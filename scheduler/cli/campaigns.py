@@ -242,7 +242,7 @@ def results(
     from results.export.columnar import jsonl_lines, write_parquet
     from results.export.csv import csv_lines
     from results.export.raw import json_lines
-    from scheduler.output.tables import show_results
+    from scheduler.output.results_table import show_results
     from scheduler.store.progress import nobody_line
     from scheduler.store.results import campaign_rows, raw_results
     from scheduler.submit.daemon import is_running

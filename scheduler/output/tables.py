@@ -1,31 +1,25 @@
-"""Tables and closing lines of the commands: results, campaigns."""
+"""The table of campaigns, and how a campaign's end is shown and written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rich import box
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from protocol.values.attempt import TaskState
-from protocol.values.trust import TrustKind
 from protocol.words import Reason, asks_for_it
 from results.export.csv import csv_lines
 from results.export.raw import json_lines, write_lines
-from results.row.form import short_shapes
-from results.row.names import with_distinct_names
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked
-from results.row.strangers import strangers_line
 from results.row.verdict import RowVerdict
-from scheduler.core.failures import COPIED
-from scheduler.output.terminal import name, number, print_lines, short, shrinking, table
-from scheduler.store.progress import ADOPTED
+from scheduler.output.results_table import show_results
+from scheduler.output.terminal import name, number, print_lines, table
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary
 from scheduler.store.store import Store
@@ -126,160 +120,3 @@ def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
         if rows and all(row.reason == reason for row in rows):
             return code
     return 1
-
-
-# -- results -----------------------------------------------------------------------------------------------------------------------------
-
-LEGEND: Final = "Medians in ms; ±: half of the 95 % interval of the median."
-MAX_REMARKS: Final = 12
-_STYLES: Final = {
-    RowStatus.COMPLETE: "green",
-    RowStatus.FAILED: "red",
-    RowStatus.CANCELLED: "yellow",
-    RowStatus.ADOPTED: "yellow",
-}
-
-
-def show_results(rows: Sequence[Row], console: Console) -> None:
-    """Print `rows` and, below them, the legend, remarks, and why each failed one failed."""
-    if line := strangers_line(rows):
-        console.print(line, style="yellow", highlight=False, soft_wrap=True)
-    if console.is_terminal:
-        console.print(results_table(rows))
-    else:
-        console.out("\n".join(plain_lines(rows)), highlight=False)
-    lines, last = remarks(rows), ""
-    for row in rows:
-        if row.status is RowStatus.FAILED:
-            why = failure_text(row)
-            lines.append(f"{row.job_id} failed: {why if why != last else 'for the same reason'}")
-            last = why
-    if adopted := [row for row in rows if row.status is RowStatus.ADOPTED]:
-        lines.append(adopted_line(adopted[0], len(adopted)))
-    print_lines(lines, console)
-
-
-def adopted_line(row: Row, tasks: int) -> str:
-    """Of tasks that another scheduler took over; `row`: one of them."""
-    subject = "1 task is" if tasks == 1 else f"{tasks} tasks are"
-    words = COPIED if row.detail == COPIED else ADOPTED
-    campaign = row.job_id.rpartition("/")[0]
-    return f"{subject} {words}: the results will be there; sark-node watch {campaign}, on that machine"
-
-
-def remarks(rows: Sequence[Row]) -> list[str]:
-    """What the table has no room for: the legend, and why a row is not simply valid. At most 14 lines."""
-    lines: list[str] = []
-    if simulated := [row.job_id.rpartition("/")[2] for row in rows if row.simulated]:
-        which = "All of it is" if len(simulated) == len(rows) else f"{_numbers(simulated)}:"
-        lines.append(f"{which} a simulation: its figures come from a script, nothing was measured.")
-    for row in rows:
-        if row.status is not RowStatus.COMPLETE:
-            continue
-        number = row.job_id.rpartition("/")[2]
-        if row.verdict not in ("", RowVerdict.VALID, RowVerdict.SIMULATED):  # simulations share one line
-            lines.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
-    lines += [safe_text(line) for line in disagreements(rows)]
-    if (more := len(lines) - MAX_REMARKS) > 0:
-        lines[MAX_REMARKS:] = [f"and {more} more: see Notes and AgreementReason in the CSV"]
-    measured = any(row.load_ms_median is not None or row.inference_ms_median is not None for row in rows)
-    return [LEGEND, *lines] if measured else lines
-
-
-def _numbers(numbers: Sequence[str]) -> str:
-    """A few of them, and how many more."""
-    return ", ".join(numbers[:8]) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
-
-
-def failure_text(row: Row) -> str:
-    """Why it failed: the reason's word and its detail, which may be a small table of several lines."""
-    first, *more = (safe_columns(line) for line in row.detail.splitlines()[:40] or [""])
-    return "\n    ".join([": ".join(filter(None, [row.reason, first])) or "no reason was given", *more])
-
-
-def safe_columns(line: str) -> str:
-    """`line` made safe, with the spaces that align it."""
-    return " ".join(safe_text(word, 400) for word in line.rstrip().split(" "))
-
-
-def results_table(rows: Sequence[Row]) -> Table:
-    """A table in which numbers stand whole, names are shortened, nothing is wrapped."""
-    rows = with_distinct_names(rows)
-    lines = table(rows, *_columns(rows), gap=1)
-    lines.box, lines.pad_edge, lines.show_edge, lines.header_style = (
-        box.SIMPLE_HEAD,
-        False,
-        False,
-        "table.header",
-    )
-    return lines
-
-
-def plain_lines(rows: Sequence[Row]) -> list[str]:
-    """The same cells in full, in columns of spaces."""
-    rows = with_distinct_names(rows)
-    columns = _columns(rows)
-    lines = [[str(head.header) for head, _ in columns]]
-    lines += [[str(cell(row)) for _, cell in columns] for row in rows]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if head.justify == "right" else cell.ljust(width)
-            for (head, _), cell, width in zip(columns, line, widths, strict=True)
-        ).rstrip()
-        for line in lines
-    ]
-
-
-def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Text]]]:
-    """The task by its number, the shape of the first input, times as medians, ± how well they are known. The number of threads is shown
-    where it tells rows apart, trust where a device is not this home's, inputs in a second where a batch was asked for; the last column is
-    the verdict if every row has one.
-    """
-    threads = len({row.threads for row in rows if row.threads is not None}) > 1
-    batches = any(row.batch is not None for row in rows)
-    shapes = any(row.shapes for row in rows)
-    trust = any(row.trust not in ("", TrustKind.OWN) for row in rows)
-    complete = bool(rows) and all(row.status is RowStatus.COMPLETE for row in rows)
-
-    def unit(row: Row) -> str:
-        ran = f" ×{row.threads}" if threads and row.threads is not None else ""
-        return safe_text(row.compute_units, 40) + ran + ("" if row.batch is None else f", batch {row.batch}")
-
-    def outcome(row: Row) -> Text:
-        verdict = row.verdict if row.status is RowStatus.COMPLETE else ""
-        return Text(verdict or str(row.status).lower(), _STYLES.get(row.status, ""))
-
-    def memory(row: Row) -> str:
-        return "" if row.peak_inference_ram_usage is None else f"{row.peak_inference_ram_usage:.1f}"
-
-    def per_s(row: Row) -> str:
-        return "" if row.throughput_per_s is None else f"{row.throughput_per_s:.4g}"
-
-    return [
-        (name("Task"), lambda row: row.job_id.rpartition("/")[2]),
-        (shrinking("Model"), lambda row: short(safe_text(row.file_name, 40))),
-        *(
-            [(shrinking("Shape"), lambda row: short(safe_text(short_shapes(row.shapes), 40)))]
-            if shapes
-            else []
-        ),
-        (shrinking("Unit"), lambda row: short(unit(row))),
-        (shrinking("Device"), lambda row: short(safe_text(row.device_name, 60) or "-")),
-        *([(name("Trust"), lambda row: safe_text(row.trust, 40) or "-")] if trust else []),
-        (number("Load ms"), lambda row: _time(row.load_ms_median, None)),
-        (number("Inference ms"), lambda row: _time(row.inference_ms_median, row.half_width_percent)),
-        *([(number("Per s"), per_s)] if batches else []),
-        (number("RAM MB"), memory),
-        (name("Verdict" if complete else "Result"), outcome),
-    ]
-
-
-def _time(median: float | None, percent: float | None) -> str:
-    """Three digits that mean something; `percent` of it is how far the truth may be away."""
-    if median is None:
-        return ""
-    digits = 3 if median < 10 else 2 if median < 100 else 1
-    return f"{median:.{digits}f}" + (
-        "" if percent is None else f" ±{percent:.{0 if percent >= 9.95 else 1}f}%"
-    )

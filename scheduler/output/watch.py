@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from protocol.formats.phase import Phase
+from protocol.formats.phase import BUSY, Phase
 from protocol.values.attempt import TaskState
 from protocol.words import asks_for_it
 from results.row.row import Configuration, configuration_of
@@ -23,7 +23,7 @@ from results.row.strangers import of_stranger
 from scheduler.output.campaign_tasks import CampaignTasks
 from scheduler.output.terminal import name, print_lines, table
 from scheduler.output.top import bar
-from scheduler.store.progress import BUSY, STATE_WORDS, fraction, progress_text
+from scheduler.store.progress import STATE_WORDS, fraction, progress_text
 from scheduler.store.rows import ENDED, CampaignRow, TaskRow
 from scheduler.store.store import Store
 from swarm.base.screen import Screen, can_live

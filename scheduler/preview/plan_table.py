@@ -13,7 +13,7 @@ from rich.text import Text
 from protocol.errors import CampaignError
 from protocol.values.campaign_manifest import MAX_MANIFEST, MAX_MANIFEST_TASKS
 from protocol.values.requirement import show_size
-from scheduler.output.tables import safe_columns
+from scheduler.output.results_table import safe_columns
 from scheduler.output.terminal import name, number, short, shrinking, table
 from scheduler.preview.plan import HASH_DIGITS, LivePlan, PlanCell
 from scheduler.trust.serving import OPEN_LINE, UntrustedDevice, untrusted_lines

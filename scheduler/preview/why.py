@@ -28,7 +28,7 @@ from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.explain import LACKS_SIBLING, explain, listed, why_untrusted
 from scheduler.core.ranking import LEAST_AHEAD
 from scheduler.core.retry import retry_delay_s
-from scheduler.output.tables import safe_columns
+from scheduler.output.results_table import safe_columns
 from scheduler.preview.survey import SwarmVisit
 from scheduler.store.progress import ADOPTED, attempt_words, nobody_line, progress_text
 from scheduler.store.rows import (

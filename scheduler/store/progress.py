@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-from protocol.formats.phase import Phase
+from protocol.formats.phase import BUSY, Phase
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
@@ -23,9 +23,6 @@ ADOPTED: Final = ELSEWHERE
 
 STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "leased"}
 """Words for states whose names are the protocol's."""
-
-BUSY: Final = "waits for other work on the device to end"
-"""For a preparation that counts seconds: a device measures when it is idle, or after that time anyway."""
 
 
 def progress_text(task: TaskRow) -> str:

@@ -36,7 +36,7 @@ from protocol.words import Reason, RunOutcome
 from results.export.csv import csv_cell, csv_lines, show_number
 from results.export.raw import json_lines, raw_result, read_raw, write_lines
 from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_meanings, make_row
-from scheduler.output.tables import LEGEND, MAX_REMARKS, plain_lines, remarks, show_results
+from scheduler.output.results_table import LEGEND, MAX_REMARKS, plain_lines, remarks, show_results
 from swarm.base.text import is_safe, safe_text
 
 PEER = "12D3KooW" + "W" * 44

@@ -5,7 +5,7 @@ from __future__ import annotations
 from results.analysis.matrix import make_matrix
 from results.row.names import with_distinct_names
 from results.row.row import Row, RowStatus
-from scheduler.output.tables import plain_lines
+from scheduler.output.results_table import plain_lines
 
 
 def row(n: int, name: str, worker: str) -> Row:

@@ -12,7 +12,7 @@ from results.row.identity import device_identity
 from results.row.replicas import compare_replicas, differences, disagreements
 from results.row.row import Row, RowStatus
 from results.row.stats import median_interval
-from scheduler.output.tables import show_results
+from scheduler.output.results_table import show_results
 
 
 def row(

@@ -35,8 +35,9 @@ from scheduler.core.explain import explain
 from scheduler.output.comparisons import matrix_of, pair_info
 from scheduler.output.fleet import ObservedDevice, device_info
 from scheduler.output.peers import peer_remarks, peers_table
+from scheduler.output.results_table import show_results
 from scheduler.output.schemas import campaign_info, task_info
-from scheduler.output.tables import campaigns_table, show_results
+from scheduler.output.tables import campaigns_table
 from scheduler.output.task_detail import task_detail
 from scheduler.output.top import draw, top_json
 from scheduler.output.watch import render

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from scheduler.output.tables import show_results
+from scheduler.output.results_table import show_results
 from tests.results.row.test_strangers import row
 
 

@@ -27,7 +27,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.service import digest_of
 from scheduler.models.describe import describe_models
-from scheduler.output.tables import plain_lines
+from scheduler.output.results_table import plain_lines
 from scheduler.planning.tasks import cells, derive_cells, tasks_of
 from tests.scheduler.run.test_receive import GOOD, TASK
 
