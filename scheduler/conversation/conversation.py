@@ -72,6 +72,8 @@ SURVEY_S: Final = 15.0
 """Between two looks at which devices would fit if they were trusted, while none that is does."""
 LIES: Final = (Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
 """What no honest worker's result ends with."""
+MAX_EARLY: Final = 1024
+"""Runs that were heard of before the answers to their commits."""
 RIVALS_S: Final = 2.0
 """How long a ticket that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
 
@@ -134,6 +136,8 @@ class SchedulerConversation:
         """Signed tasks by id."""
         self.progress: dict[str, LiveAttempt] = {}
         """By task: not stored yet."""
+        self._early: dict[tuple[str, str], Progress] = {}
+        """By worker and lease: the latest note on a run that is not known to be granted yet."""
         self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
         self.links = self.links_type(self.core, self._shell, self._claims, self._log, self.carry_out)
         self.witness = self.witness_type(lambda message: self.sign(message))
@@ -245,7 +249,7 @@ class SchedulerConversation:
         start = self._shell.start
         match command:
             case CommitTo():
-                start(self.links.commit(command, self._commit_message(command)))
+                start(self._commit(command))
             case ProbeWorker():
                 start(self.links.probe(command.peer))
             case CancelOn() | ReleaseOn():
@@ -321,6 +325,25 @@ class SchedulerConversation:
 
     # -- what workers say ---------------------------------------------------------------------------------------------------------------
 
+    async def _commit(self, command: CommitTo) -> None:
+        peer = command.peer
+        await self.links.commit(command, self._commit_message(command))
+        early = [note for (of, _), note in self._early.items() if of == peer]
+        for note in early:
+            if self.core.state.by_lease(peer, note.lease, note.fence) or not self.links.commits_to(peer):
+                del self._early[peer, note.lease]
+                self._advance(peer, note)
+
+    def _advance(self, peer: str, note: Progress) -> None:
+        """A run moved on. It may say so before the answer to its commit was heard."""
+        if self.core.state.by_lease(peer, note.lease, note.fence) is None and self.links.commits_to(peer):
+            if (peer, note.lease) in self._early or len(self._early) < MAX_EARLY:
+                self._early[peer, note.lease] = note
+            return
+        live = self.core.reconciler.progress(peer, note, self._shell.now())
+        if live is not None:
+            self.progress[live.task] = live
+
     async def received(self, peer: str, message: Message) -> Message | None:
         """A worker's message; gives the answer, None to a note. Fails with `RemoteProtocolError` on what a worker does not say, and where
         there is no answer: the link is reset then, and the worker says it again.
@@ -329,9 +352,7 @@ class SchedulerConversation:
             await self._taken_up(message)
         match message:
             case Progress():
-                live = self.core.reconciler.progress(peer, message, self._shell.now())
-                if live is not None:
-                    self.progress[live.task] = live
+                self._advance(peer, message)
                 return None
             case Preempt(lease=lease, fence=fence, priority=priority):
                 commands = self.core.reconciler.warn(peer, lease, fence, priority, self._shell.now())

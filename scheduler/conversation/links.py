@@ -161,6 +161,10 @@ class WorkerLinks:
         link = self._of(peer)
         await WaitFor(lambda: not link.committing, self._shell.now() + SETTLE_S)
 
+    def commits_to(self, peer: str) -> bool:
+        """Whether an answer to a commit is on its way from this worker."""
+        return self._of(peer).committing > 0
+
     @property
     def committing(self) -> bool:
         """Whether any answer to a commit is on its way: it may speak of a run that is to be stopped."""

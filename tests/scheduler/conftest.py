@@ -128,6 +128,8 @@ class FakeWorker:
         """The same, but that renewals only say that leases are lost by that."""
         self.page_s: float | None = None
         """How late each page of what it holds comes, of which there is no end; None: it says all at once."""
+        self.commit_s = 0.0
+        """How late its answer to a commit comes; what it grants begins before."""
         self.deliveries = 1
         self.at_once = False
         """Whether it delivers a result so often at once, or one after the other."""
@@ -291,7 +293,9 @@ class FakeWorker:
             case Probe():
                 return self.deny or self.quote(len(message.shapes))
             case Commit():
-                return self.deny or self.stale or self.take(link, message)
+                answer = self.deny or self.stale or self.take(link, message)
+                await trio.sleep(self.commit_s)
+                return answer
             case Renew() | AdoptRequest() if self.stale is not None:
                 return self.stale
             case AdoptRequest() if self.lost_to is not None:

@@ -21,6 +21,7 @@ from scheduler.campaign.model import Campaign, Devices, ModelEntry, TrustText
 from scheduler.conversation.effects import SleepUntil
 from scheduler.core.allocator import MAX_HANDED_OUT
 from scheduler.core.commands import CommitTo, EndPending
+from scheduler.core.entries import BEGIN_S
 from scheduler.core.failures import PORTION
 from scheduler.run.service import BEAT_S
 from scheduler.store.results import campaign_rows
@@ -492,6 +493,17 @@ async def test_a_worker_that_sends_half_a_measurement_does_not_get_it_recorded(
         world.worker("honest")
         await world.until(lambda: world.task().state is TaskState.SUCCEEDED)
     assert all(row.worker != lazy.peer for row in world.store.results.rows("c-one"))
+
+
+async def test_a_run_that_was_reported_before_its_grant_was_heard_is_one_that_began(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("mini", seconds=BEGIN_S + 60)
+    worker.commit_s = 0.5
+    world.submit(1)
+    await world.run()
+    assert worker.ran == [("c-one/1", 1)]
+    assert world.task().state is TaskState.SUCCEEDED
 
 
 async def test_outputs_that_differ_from_the_reference_mark_the_row_and_keep_its_times(
