@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 PACKAGES = ("protocol", "results", "swarm", "drivers", "node", "scheduler", "gate", "web")
 DISTRIBUTION = "sark-node"
@@ -241,6 +241,10 @@ COMMANDS: Mapping[str, str | Callable[[], typer.Typer]] = {
 """Where each command is, in the order of `--help`: the name of a module with an `app`, or what makes one."""
 
 
+START: Final = ("demo", "bench", "init", "submit", "results", "invite", "join", "doctor")
+"""Commands that `--help` shows first."""
+
+
 class Program(TyperGroup):
     """Imports only the module of the command that is called; a list of commands, or a hint at what was meant, needs all."""
 
@@ -251,7 +255,9 @@ class Program(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         self._load(COMMANDS)
-        return super().list_commands(ctx)
+        for name in START:
+            self.commands[name].rich_help_panel = "Start here"  # type: ignore[attr-defined]
+        return list(dict.fromkeys((*START, *super().list_commands(ctx))))
 
     def _load(self, places: Iterable[str]) -> None:
         for place in map(COMMANDS.__getitem__, places):

@@ -68,13 +68,18 @@ def create(
     owner = owner_line(home)
     created.change(lambda manifest: with_member(manifest, owner, time.time()))
     print(f"Created pool {name}: {created.id}")
-    print(f"  its key: {created.folder / 'pool.key'}   keep a copy; whoever has it controls the pool")
+    print(f"  {key_line(created)}")
     print(f"  invite a device: sark-node pool invite {_quoted(name)}")
     print(f"  invite a submitter: sark-node pool invite {_quoted(name)} --submit")
     if not _gates_of(ctx, created):
         print(
             "Tickets need a gate, and none is known. Start one on this home: sark-node gate", file=sys.stderr
         )
+
+
+def key_line(own: OwnPool) -> str:
+    """Where the key of a pool made here is."""
+    return f"its key: {own.key_file}   keep a copy; whoever has it controls the pool"
 
 
 @pool.command()
@@ -210,6 +215,7 @@ def members(ctx: typer.Context, name: Annotated[str, NAME], as_json: Annotated[b
         own = named_pool(home, name, time.time())
         manifest, listed = own.manifest(), own.manifest().members
         title, none = f"pool {own.name}, manifest {manifest.number}: {own.id}", "no members yet"
+        lines.append(key_line(own))
         tickets, revoked = own.open_tickets(time.time()), [each.peer for each in manifest.revoked]
         document = {"pool": own.id, "name": own.name, "number": manifest.number, "revoked": revoked}
         document["tickets"] = [

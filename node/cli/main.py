@@ -152,7 +152,7 @@ _PLACE: Final = re.compile(r"([^,/]*:)?[0-9]+(,.*)?")
 
 
 def with_places(words: Sequence[str]) -> list[str]:
-    """The arguments of `join` with a port for each `--serve` that has none. `--api` without a URL is an alias of `--serve`."""
+    """The arguments of `join` with a port for each `--serve` that has none. Raises `SettingsError` for `--api` with a port or nothing."""
     completed: list[str] = []
     rest = list(words)
     while rest:
@@ -160,7 +160,15 @@ def with_places(words: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         if word == "--":
             return [*completed, word, *rest]
-        if name not in ("--serve", "--api"):
+        if name == "--api":
+            given = value if equals else rest[0] if rest and not rest[0].startswith("-") else ""
+            if not given or _PLACE.fullmatch(given):
+                raise SettingsError(
+                    f"--api: {given!r} is no URL of a server of models" if given else "--api has no URL",
+                    hint=f"to serve the dashboard and the HTTP API: sark-node join --serve {given or SERVE_PORT}"
+                    "\nto offer a server of models: sark-node join --api http://127.0.0.1:8000/v1",
+                )
+        if name != "--serve":
             completed.append(word)
             continue
         if (
@@ -169,10 +177,7 @@ def with_places(words: Sequence[str]) -> list[str]:
             and (_PLACE.fullmatch(rest[0]) or (rest[0] and not rest[0].startswith(("-", "sark1"))))
         ):
             value = rest.pop(0)
-        if name == "--api" and value and not _PLACE.fullmatch(value):
-            completed += [name, value]
-        else:
-            completed += ["--serve", value or SERVE_PORT]
+        completed += ["--serve", value or SERVE_PORT]
     return completed
 
 
@@ -270,7 +275,7 @@ def join(
         str | None,
         typer.Option(
             help="Also serve the dashboard and HTTP API, by default on port 5000 of this machine only. Other addresses need a"
-            " token. Alias: --api [PORT].",
+            " token.",
             metavar="[ADDRESS:]PORT[,NAME]",
         ),
     ] = None,

@@ -101,19 +101,7 @@ def gates_of(ctx: typer.Context, flags: list[str] | None, *, check: bool = False
     Without flags, this home's own worker is added while it runs. If there is no way (`check`: if none answers), the LAN is searched;
     `ctx.meta["neighbours"]` holds what was found there.
     """
-    from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses
-
-    settings = scheduler_settings(ctx, gates=flags)
-    named = settings.gates or local_gates(ctx.obj) or recent_gates(ctx.obj)
-    if flags:
-        return named
-    gates = tuple(dict.fromkeys((*named, *worker_addresses(ctx.obj))))
-    if settings.lan and not (gates and (not check or any_answers(gates))):
-        from swarm.reach.mdns import ways_on_lan
-
-        neighbours = ctx.meta["neighbours"] = ways_on_lan()
-        gates = (*gates, *neighbours)
-    return gates
+    return _ways(ctx, flags, check=check)[0]
 
 
 def scheduler_settings(ctx: typer.Context, **flags: list[str] | None) -> SchedulerSettings:
@@ -128,15 +116,36 @@ def answering_gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, .
     """`gates_of`, of which at least one answers. Raises `Unreachable`."""
     from swarm.join.known_gates import any_answers
 
-    gates = gates_of(ctx, flags, check=True)
+    gates, untried = _ways(ctx, flags, check=True)
     if not gates:
         raise Unreachable("no gate is known", hint=NO_GATE_HINT)
-    if not any_answers(gates):
+    if untried is not None and not any_answers(untried):
         raise Unreachable(
             f"no gate answers: {', '.join(gates)}",
             hint="check that the gate runs and that its address is right",
         )
     return gates
+
+
+def _ways(
+    ctx: typer.Context, flags: list[str] | None, *, check: bool
+) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """`gates_of`, and those of them that were not tried; None: one has answered."""
+    from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses
+
+    settings = scheduler_settings(ctx, gates=flags)
+    named = settings.gates or local_gates(ctx.obj) or recent_gates(ctx.obj)
+    if flags:
+        return named, named
+    gates = tuple(dict.fromkeys((*named, *worker_addresses(ctx.obj))))
+    if not settings.lan or (gates and not check):
+        return gates, gates
+    if gates and any_answers(gates):
+        return gates, None
+    from swarm.reach.mdns import ways_on_lan
+
+    neighbours = ctx.meta["neighbours"] = ways_on_lan()
+    return (*gates, *neighbours), neighbours
 
 
 def keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -74,24 +76,40 @@ def _recent_file(home: Home, role: Role) -> Path:
 
 
 ANSWER_WITHIN_S: Final = 3.0
+Connect = Callable[[tuple[str, int], float], socket.socket]
 
 
-def any_answers(gates: Sequence[str], within_s: float = ANSWER_WITHIN_S) -> bool:
-    """Whether anybody listens at one of these addresses, so that a wrong one shows at once. Blocking."""
+MOST_TRIED: Final = 16
 
-    def reached(gate: str) -> bool:
-        from swarm.net.addresses import (
-            parse_tcp,  # with it comes libp2p's address parser: not for every command
-        )
 
-        address = parse_tcp(gate)
-        if address is None:
-            return False
-        try:
-            socket.create_connection((address.host, address.port), within_s).close()
-        except OSError:
-            return False
-        return True
+def any_answers(
+    gates: Sequence[str], within_s: float = ANSWER_WITHIN_S, connect: Connect = socket.create_connection
+) -> bool:
+    """Whether anybody listens at one of these addresses, so that a wrong one shows at once. Blocks until one answers, for `within_s` at
+    most: names that nobody resolves and addresses that stay silent hold nothing up."""
+    answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
-    with ThreadPoolExecutor(max_workers=max(1, min(16, len(gates)))) as pool:
-        return any(list(pool.map(reached, gates[:16])))
+    def reach(gate: str) -> None:
+        answered = False
+        with contextlib.suppress(OSError, ValueError):
+            answered = _reached(gate, within_s, connect)
+        answers.put(answered)
+
+    tried = gates[:MOST_TRIED]
+    for gate in tried:
+        threading.Thread(target=reach, args=(gate,), daemon=True).start()
+    until = time.monotonic() + within_s
+    with contextlib.suppress(queue.Empty):
+        return any(answers.get(timeout=max(0.0, until - time.monotonic())) for _ in tried)
+    return False
+
+
+def _reached(gate: str, within_s: float, connect: Connect) -> bool:
+    """Raises `OSError`."""
+    from swarm.net.addresses import parse_tcp  # with it comes libp2p's address parser: not for every command
+
+    address = parse_tcp(gate)
+    if address is None:
+        return False
+    connect((address.host, address.port), within_s).close()
+    return True

@@ -35,6 +35,7 @@ JOINED: Final = "joined"
 """The folder of joined pools; each pool made here has a folder of its own next to it."""
 HOME_POOL: Final = "home"
 """The name of the pool that every home has: `swarm.pools.home_pool`."""
+KEY_FILE: Final = "pool.key"
 LOCK_WAIT_S: Final = 2.0
 """How long a change waits for another process of the home, which holds its lock for a few milliseconds."""
 
@@ -103,10 +104,11 @@ class OwnPool:
 
     def __init__(self, folder: Path) -> None:
         """Raises `ResourceError` when one of its files is missing or damaged."""
-        if not (folder / "pool.key").exists():
-            raise ResourceError(f"{folder / 'pool.key'} is missing", hint="restore it from a copy")
+        self.key_file: Final = folder / KEY_FILE
+        if not self.key_file.exists():
+            raise ResourceError(f"{self.key_file} is missing", hint="restore it from a copy")
         self.folder: Final = folder
-        self.key: Final = load_or_create(folder / "pool.key")
+        self.key: Final = load_or_create(self.key_file)
         file = read_file(folder / "pool", _PoolFile)
         self.name: Final = file.name
         self.gates: Final = file.gates
@@ -268,7 +270,7 @@ def write_pool(
     folder: Path, name: str, gates: tuple[str, ...] = (), members: tuple[PoolMember, ...] = ()
 ) -> None:
     """Write the files of a new pool, its manifest last: without that there is no pool. The caller holds the folder's lock."""
-    key = load_or_create(folder / "pool.key")
+    key = load_or_create(folder / KEY_FILE)
     write_durably(folder / "pool", pack(_PoolFile(name=name, gates=gates).to_wire()))
     first = PoolManifest(pool=key.peer_id, name=name, number=1, members=members)
     write_durably(folder / "manifest", pack(sign_manifest(key, first).to_wire()))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import sark
 from protocol.values.attempt import TaskEvent
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
@@ -82,6 +83,17 @@ def test_the_programs_help_names_every_command_and_every_exit_code(typed: Typed)
     assert done.code == 0
     assert all(f"│ {command} " in done.out for command in COMMANDS)
     assert "130 interrupted" in " ".join(done.out.split())
+
+
+def test_the_programs_help_begins_with_a_few_commands_to_start_with(typed: Typed) -> None:
+    options, first, *others = typed("--help").out.split("╭─ ")[1:]
+    assert options.startswith("Options ")
+    assert first.startswith("Start here ")
+    named = [
+        word for line in first.splitlines()[1:] if (word := line.removeprefix("│ ").split(" ")[0]).isalpha()
+    ]
+    assert named == list(sark.START)
+    assert len(others) >= 5
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ def test_a_new_pool_is_shown_with_its_key_and_what_to_do_next(typed: Typed) -> N
     assert 'sark-node pool invite "lab two"' in done.out
     key = typed.home / "data" / "pools" / "lab two" / "pool.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert f"its key: {key} " in done.out
+    assert f"its key: {key} " in typed("pool", "members", "lab two").out
     again = typed("pool", "create", "lab two")
     assert (again.code, again.out) == (2, "")
     assert "this home already has a pool lab two" in again.err

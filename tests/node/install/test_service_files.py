@@ -43,6 +43,7 @@ from node.install.service_files import (
 from protocol.errors import ResourceError
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
+from swarm.base.settings import SettingsError
 
 COMMAND = (sys.executable, "-P", "-m", "sark", "join", "--name", 'lab "3" at 50 % of $HOME', "--quiet", "Sat")
 TASK = "{http://schemas.microsoft.com/windows/2004/02/mit/task}"
@@ -367,19 +368,34 @@ def test_the_service_joins_with_the_same_arguments_but_for_what_was_for_once() -
         (["--serve", "sark1abc"], ["--serve", "5000", "sark1abc"]),
         (["--serve", "0.0.0.0:80,name"], ["--serve", "0.0.0.0:80,name"]),
         (["--serve=8080"], ["--serve", "8080"]),
-        (["--api"], ["--serve", "5000"]),
-        (["--api", "127.0.0.1:5001", "--upnp"], ["--serve", "127.0.0.1:5001", "--upnp"]),
+        (["--api=http://127.0.0.1:8000/v1"], ["--api=http://127.0.0.1:8000/v1"]),
         (["--api", "http://127.0.0.1:8000/v1,fast"], ["--api", "http://127.0.0.1:8000/v1,fast"]),
         (["--", "--serve"], ["--", "--serve"]),
     ],
 )
-def test_serving_needs_no_port_and_has_two_names(typed: list[str], words: list[str]) -> None:
+def test_serving_needs_no_port(typed: list[str], words: list[str]) -> None:
     assert with_places(typed) == words
+
+
+@pytest.mark.parametrize(
+    ("typed", "place"),
+    [
+        (["--api", "5000"], "5000"),
+        (["--api=127.0.0.1:5001,name", "--upnp"], "127.0.0.1:5001,name"),
+        (["--api", "--upnp"], "5000"),
+        (["--api"], "5000"),
+    ],
+)
+def test_api_is_for_a_server_of_models_and_a_port_is_of_serve(typed: list[str], place: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        with_places(typed)
+    assert f"sark-node join --serve {place}\n" in caught.value.hint
+    assert caught.value.exit_code == 2
 
 
 def test_the_port_is_that_of_serve_and_a_service_keeps_it() -> None:
     assert int(SERVE_PORT) == web.cli.PORT
-    assert again("--api", "--on-battery") == ["--on-battery", "--serve", SERVE_PORT]
+    assert again("--serve", "--on-battery") == ["--on-battery", "--serve", SERVE_PORT]
 
 
 def test_the_service_has_the_same_home(tmp_path: Path) -> None:
