@@ -23,6 +23,7 @@ from drivers.contract.base import UnitInfo
 from drivers.contract.boot import clean_environment
 from drivers.launch.launch import ProbedUnits
 from drivers.measure.gpu import GpuReport
+from protocol.errors import ResourceError
 from swarm.base.durable import write_durably
 
 PACKAGES: Final = (".dist-info", ".egg-info", ".pth")
@@ -49,7 +50,7 @@ def known_units(file: Path, state: str, look: Callable[[], ProbedUnits]) -> Prob
     if found.sure:
         units = [asdict(unit) for unit in found.units]
         content = {"state": state, "units": units, "troubles": list(found.troubles)}
-        with contextlib.suppress(OSError):  # the next measurement looks again
+        with contextlib.suppress(ResourceError):  # the next measurement looks again
             write_durably(file, json.dumps(content).encode())
     return found
 

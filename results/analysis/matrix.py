@@ -69,6 +69,8 @@ class MatrixCell:
     """Largest difference of the outputs from the reference."""
     rouge_l: float | None = None
     """Quality of summaries, where those were measured."""
+    shapes: str = ""
+    """Of the inputs, as in the row."""
 
 
 def make_matrix(
@@ -108,8 +110,8 @@ def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
         return None
     bases = []
     for other in rows:
-        if not _is_base(other, base):
-            continue
+        if not _is_base(other, base) or other.verdict == RowVerdict.MISMATCH:
+            continue  # wrong outputs are no measure
         model = base == other.file_name or other.file_name == row.file_name
         model = model or (base == other.variant and stem(other) == stem(row))
         device = names_device(base, other) or device_identity(other) == device_identity(row)
@@ -129,6 +131,7 @@ def _cell(row: Row, base: Row | None, base_name: str, prices: Mapping[str, Price
         batch=row.batch,
         variant=row.variant,
         job=row.job_id,
+        shapes=row.shapes,
     )
     median, joules = row.inference_ms_median, row.energy_per_inference_j
     if row.status is not RowStatus.COMPLETE or median is None:
@@ -209,13 +212,20 @@ def pareto_front(points: Sequence[tuple[float, float]], *, more_is_better: bool 
     return matches
 
 
+def _timed(cells: Sequence[MatrixCell]) -> list[MatrixCell]:
+    """Those with a time that counts: with outputs that agree; simulations where nothing was measured."""
+    return counting(
+        cell for cell in cells if cell.median_ms is not None and cell.verdict != RowVerdict.MISMATCH
+    )
+
+
 def front(cells: Sequence[MatrixCell], axis: Axis) -> tuple[str, ...]:
     """Jobs on the front of time against `axis`, the quickest first. Cells without a time or without a value on `axis` are in no front,
     nor are simulations where anything was measured.
     """
     points = [
         (cell.median_ms, float(value), cell.job)
-        for cell in counting(cell for cell in cells if cell.median_ms is not None)
+        for cell in _timed(cells)
         if cell.median_ms is not None and (value := getattr(cell, CELL_FIELDS[axis])) is not None
     ]
     points.sort(key=lambda point: point[2])
@@ -225,7 +235,7 @@ def front(cells: Sequence[MatrixCell], axis: Axis) -> tuple[str, ...]:
 
 def fronts(cells: Sequence[MatrixCell]) -> dict[Axis, tuple[str, ...]]:
     """The front of each axis on which two cells or more have a value."""
-    timed = counting(cell for cell in cells if cell.median_ms is not None)
+    timed = _timed(cells)
     return {
         axis: front(cells, axis)
         for axis in Axis

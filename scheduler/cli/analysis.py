@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.table import Column, Table
@@ -19,9 +19,6 @@ from scheduler.cli.options import RESULTS, AsJson, opened, write_out
 from scheduler.output.terminal import number, print_lines, show_figure, show_interval, table
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import count, safe_text
-
-if TYPE_CHECKING:
-    from results.analysis.matrix import MatrixCell
 
 app = typer.Typer()
 
@@ -207,9 +204,10 @@ def matrix(
     csv: CsvFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show model × device × unit in one table, with ratios, and throughput per watt and price."""
+    """Show models and units by device in one table, with ratios, and throughput per watt and price."""
     from results.analysis.matrix import MatrixCell, read_prices
     from scheduler.output.comparisons import matrix_of, merged, read_source
+    from scheduler.output.matrix_table import matrix_lines
 
     rows = [entry.row for entry in merged([read_source(name, ctx.obj) for name in results])]
     try:
@@ -219,42 +217,11 @@ def matrix(
     if as_json:
         print_json(made)
     if csv is not None:
-        _write_table(csv, [field.name for field in fields(MatrixCell)], map(asdict, made.cells))
+        _write_table(csv, [field.name for field in fields(MatrixCell)], (asdict(cell) for cell in made.cells))
     if not as_json and csv is None:
-        _show_matrix(made.cells, base)
-
-
-def _show_matrix(cells: Sequence[MatrixCell], base: str) -> None:
-    from results.row.simulated import marked
-    from results.row.verdict import RowVerdict
-    from scheduler.output.comparisons import unit_words
-
-    currency = next((cell.currency for cell in cells if cell.currency), "")
-    batches, energy = (any(getattr(cell, field) for cell in cells) for field in ("batch", "per_watt"))
-
-    def unit(cell: MatrixCell) -> str:
-        return safe_text(unit_words(cell.unit, cell.threads, cell.batch))
-
-    lines = table(
-        cells,
-        (Column("model"), lambda cell: safe_text(cell.model)),
-        (Column("device"), lambda cell: marked(safe_text(cell.device), cell.verdict == RowVerdict.SIMULATED)),
-        (Column("unit"), unit),
-        (number("median ms"), lambda cell: show_figure(cell.median_ms) or "–"),
-        (number("95 %"), lambda cell: show_interval(cell.low_ms, cell.high_ms)),
-        (number("ratio"), lambda cell: show_figure(cell.ratio, ".3f")) if base else None,
-        (number("inputs per s"), lambda cell: show_figure(cell.per_s)) if batches else None,
-        (number("per s and W"), lambda cell: show_figure(cell.per_watt)) if energy else None,
-        (number(safe_text(f"{currency} per million")), lambda cell: show_figure(cell.per_million))
-        if currency
-        else None,
-    )
-    notes = [
-        f"{safe_text(cell.model)} × {safe_text(cell.device or 'no device')} × {unit(cell)}: {safe_text(cell.remark, 400)}"
-        for cell in cells
-        if cell.remark
-    ]
-    _print_with_notes(lines, notes)
+        console = new_console()
+        for line in matrix_lines(made.cells, base, console.width):
+            console.print(line, soft_wrap=True)
 
 
 @app.command(rich_help_panel=RESULTS)

@@ -30,7 +30,7 @@ def test_what_a_killed_driver_left_open_is_asked_again(tmp_path: Path) -> None:
     unsure = ProbedUnits((), ("driver 'onnx': killed",), sure=False)
     assert known_units(file, "a", lambda: unsure) == unsure
     assert known_units(file, "a", lambda: FOUND) == FOUND
-    assert known_units(tmp_path / "no folder" / "units.json", "a", lambda: FOUND) == FOUND, "kept nowhere"
+    assert known_units(file / "units.json", "a", lambda: FOUND) == FOUND, "a file where a folder should be"
 
 
 def test_the_state_changes_with_packages_gpus_and_the_drivers_environment(

@@ -296,8 +296,8 @@ def test_matrix_puts_several_results_together(tmp_path: Path) -> None:
         tmp_path, "matrix", *files(tmp_path), "--base", "one", "--prices", str(tmp_path / "p.yaml")
     )
     assert code == 0
-    assert "EUR per million" in shown
-    assert "3.000" in shown
+    assert "EUR for a million inputs" in shown
+    assert "6 ±0% ×3" in shown
     _, outcome = run(tmp_path, "matrix", *files(tmp_path), "--json")
     assert [cell["device"] for cell in json.loads(outcome)["cells"]] == ["one", "two"]
 

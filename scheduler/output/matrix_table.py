@@ -1,0 +1,244 @@
+"""The matrix for people: devices as columns, the models' units as rows, in blocks of as many columns as fit. Pure.
+
+    net.onnx 1×3×224×224       mini         zen4
+      CPU (ONNX)           12.5 ±2%   *18.2 ±3%
+      GPU (ONNX)            3.1 ±1%         [1]
+
+`*`: the quickest of the model, and what cannot be told from it. `[1]`: see the reasons below.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from results.analysis.matrix import MatrixCell
+from results.row.form import short_shapes
+from results.row.simulated import counting, marked
+from results.row.verdict import RowVerdict
+from swarm.base.text import count, safe_text
+
+MAX_LABEL: Final = 34
+MAX_HEAD: Final = 22
+GAP: Final = "  "
+Show = Callable[[MatrixCell], str]
+
+
+@dataclass(frozen=True, slots=True)
+class GridRow:
+    """One unit of one model, or, without cells, the heading of a model."""
+
+    label: str
+    cells: dict[str, MatrixCell] = field(default_factory=dict)
+    """By device."""
+
+
+def matrix_lines(cells: Sequence[MatrixCell], base: str, width: int) -> list[Text]:
+    """The whole matrix: times, then what else is known, then why cells are not simply valid."""
+    reasons = _Reasons()
+    best = _best(cells)
+    rows = list(_rows(cells))
+    devices = _devices(cells, base)
+
+    def time(cell: MatrixCell) -> str:
+        star = "*" if id(cell) in best else ""
+        ratio = "" if not base else " ×–" if cell.ratio is None else f" ×{cell.ratio:.3g}"
+        return " ".join(filter(None, [f"{star}{_time(cell)}{ratio}".strip(), reasons.of(cell)]))
+
+    lines = _grid(rows, devices, time, width)
+    for title, show in _more(cells):
+        lines += [Text(), Text(title, "bold"), *_grid(rows, devices, show, width)]
+    legend = ["Medians in ms; ±: half of the 95 % interval of the median."]
+    if best:
+        legend.append("* the quickest of its model, or not to be told from it.")
+    if base:
+        legend.append(f"× the ratio to {safe_text(base)}.")
+    return [*lines, Text(), *map(Text, textwrap.wrap(" ".join(legend), width)), *reasons.lines(width)]
+
+
+# -- what stands where ---------------------------------------------------------------------------------------------------------------
+
+
+def _device(cell: MatrixCell) -> str:
+    return marked(safe_text(cell.device), cell.verdict == RowVerdict.SIMULATED) if cell.device else ""
+
+
+def _devices(cells: Sequence[MatrixCell], base: str) -> list[str]:
+    """In the order of their names, the base first, where nothing ran last."""
+    return sorted({_device(cell) for cell in cells}, key=lambda name: (name != base, not name, name))
+
+
+def _model(cell: MatrixCell) -> tuple[str, int]:
+    return cell.model, cell.batch or 0
+
+
+def _groups(cells: Sequence[MatrixCell]) -> Iterator[tuple[str, list[MatrixCell]]]:
+    """Cells that may be held against each other, with their model, batch and shape. What has no shape stands with the first that has."""
+    models: dict[tuple[str, int], dict[str, list[MatrixCell]]] = {}
+    for cell in cells:
+        models.setdefault(_model(cell), {}).setdefault(cell.shapes, []).append(cell)
+    for (model, batch), shapes in models.items():
+        unshaped = shapes.pop("", []) if len(shapes) > 1 else []
+        for at, (shape, group) in enumerate(shapes.items()):
+            words = (safe_text(model), f"batch {batch}" if batch else "", safe_text(short_shapes(shape)))
+            yield GAP.join(filter(None, words)), [*group, *(unshaped if at == 0 else ())]
+
+
+def _rows(cells: Sequence[MatrixCell]) -> Iterator[GridRow]:
+    for heading, group in _groups(cells):
+        yield GridRow(heading)
+        seen: dict[tuple[str, str], set[int | None]] = {}
+        for cell in group:
+            seen.setdefault((cell.unit, _device(cell)), set()).add(cell.threads)
+        several = {unit for (unit, _), threads in seen.items() if len(threads - {None}) > 1}
+        units: dict[str, list[dict[str, MatrixCell]]] = {}
+        for cell in sorted(group, key=lambda cell: (cell.unit, cell.threads or 0)):
+            threads = cell.threads if cell.unit in several else None
+            label = safe_text(cell.unit) + ("" if threads is None else f", {count(threads, 'thread')}")
+            slots = units.setdefault(label, [])
+            free = next((slot for slot in slots if _device(cell) not in slot), None)
+            if free is None:
+                slots.append(free := {})
+            free[_device(cell)] = cell
+        for label, slots in units.items():
+            yield from (GridRow(f"{GAP}{label}", slot) for slot in slots)
+
+
+def _best(cells: Sequence[MatrixCell]) -> set[int]:
+    """Ids of each model's quickest cells, where there is more than one to choose from."""
+    best: set[int] = set()
+    for _, group in _groups(cells):
+        timed = counting(cell for cell in group if cell.median_ms and cell.verdict != RowVerdict.MISMATCH)
+        if len(timed) > 1:
+            first = min(timed, key=lambda cell: cell.median_ms or 0)
+            limit = max(first.high_ms or 0, first.median_ms or 0)
+            best |= {id(cell) for cell in timed if (cell.median_ms or 0) <= limit}
+    return best
+
+
+def _time(cell: MatrixCell) -> str:
+    if cell.median_ms is None:
+        return ""
+    half = ""
+    if cell.low_ms is not None and cell.high_ms is not None and cell.median_ms:
+        half = f" ±{50 * (cell.high_ms - cell.low_ms) / cell.median_ms:.0f}%"
+    return f"{cell.median_ms:.3g}{half}" if cell.median_ms < 1000 else f"{cell.median_ms:.0f}{half}"
+
+
+def _more(cells: Sequence[MatrixCell]) -> Iterator[tuple[str, Show]]:
+    """Further figures that some cell has, each with its title."""
+    currency = next((cell.currency for cell in cells if cell.currency), "")
+
+    def shown(name: str) -> Show:
+        def show(cell: MatrixCell) -> str:
+            value = getattr(cell, name)
+            return "" if value is None else f"{value:.4g}"
+
+        return show
+
+    if any(cell.batch for cell in cells):
+        yield "Inputs in a second", shown("per_s")
+    if any(cell.per_watt for cell in cells):
+        yield "Inferences in a second and watt", shown("per_watt")
+    if currency:
+        yield f"{safe_text(currency)} for a million inputs", shown("per_million")
+
+
+# -- drawing ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _grid(rows: Sequence[GridRow], devices: Sequence[str], show: Show, width: int) -> list[Text]:
+    """The rows in blocks of as many devices as fit beside the labels; a device that is in none of a block's rows takes no place."""
+    texts = [{device: show(cell) for device, cell in row.cells.items()} for row in rows]
+    label = min(MAX_LABEL, max((cell_len(row.label) for row in rows if row.cells), default=0))
+    heads = {device: _cut(device or "no device", MAX_HEAD) for device in devices}
+    wide = {
+        device: max(cell_len(heads[device]), *(cell_len(text.get(device, "")) for text in texts))
+        for device in devices
+    }
+    lines: list[Text] = []
+    for block in _blocks(devices, wide, width - label):
+        if lines:
+            lines.append(Text())
+        lines.append(
+            Text(" " * label + "".join(GAP + _right(heads[device], wide[device]) for device in block), "dim")
+        )
+        for row, text in zip(rows, texts, strict=True):
+            if not row.cells:
+                lines.append(Text(_cut(row.label, width), "bold"))
+                continue
+            line = Text(set_cell_size(_cut(row.label, label), label))
+            for device in block:
+                word = text.get(device, "")
+                line.append(GAP + _right(word, wide[device]), "green" if word.startswith("*") else "")
+            line.rstrip()
+            lines.append(line)
+    return lines
+
+
+def _blocks(devices: Sequence[str], wide: dict[str, int], room: int) -> Iterator[list[str]]:
+    block: list[str] = []
+    left = room
+    for device in devices:
+        needed = len(GAP) + wide[device]
+        if block and needed > left:
+            yield block
+            block, left = [], room
+        block.append(device)
+        left -= needed
+    if block:
+        yield block
+
+
+def _right(text: str, width: int) -> str:
+    return " " * (width - cell_len(text)) + text
+
+
+def _cut(text: str, most: int) -> str:
+    """At most so many columns; of a longer one the middle is left out, since names often differ at their ends."""
+    if cell_len(text) <= most:
+        return text
+    head = set_cell_size(text, (most - 1) // 2).rstrip()
+    tail = text
+    while cell_len(head) + 1 + cell_len(tail) > most:
+        tail = tail[1:]
+    return f"{head}…{tail}"
+
+
+class _Reasons:
+    """Why cells are not simply valid, each kind under one number: what differs in figures alone is one kind."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, list[MatrixCell]] = {}
+
+    def of(self, cell: MatrixCell) -> str:
+        """The cell's mark: `[2]`; empty for one that is valid."""
+        if not cell.remark or cell.verdict == RowVerdict.SIMULATED:
+            return ""
+        kind = re.sub(r"[-+]?\d[\d.,]*", "#", cell.remark)
+        self._kinds.setdefault(kind, []).append(cell)
+        return f"[{list(self._kinds).index(kind) + 1}]"
+
+    def lines(self, width: int) -> list[Text]:
+        lines = []
+        for number, cells in enumerate(self._kinds.values(), 1):
+            first = cells[0]
+            where = f"{safe_text(first.model)} on {safe_text(first.device or 'no device')}"
+            more = f" ({where}, and {len(cells) - 1} more alike)" if len(cells) > 1 else ""
+            head = f"[{number}] "
+            text = safe_text(first.remark, 400) + more
+            lines += textwrap.wrap(
+                text,
+                width,
+                initial_indent=head,
+                subsequent_indent=" " * len(head),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        return [Text(line) for line in lines]
