@@ -28,6 +28,7 @@ from swarm.base.text import shorten
 from swarm.net.addresses import PeerId
 from swarm.net.cost import PeerClass
 from swarm.pools.manifests import DELEGATION_S, is_live
+from swarm.pools.people import names_of, shown
 from swarm.pools.tokens import LEEWAY_S, Grant, TokenProof, least
 
 MAX_PEERS: Final = 4_096
@@ -161,6 +162,14 @@ class Authorization:
         if permit is None or permit.stranger:
             return PeerClass.STRANGER
         return PeerClass.OWN if permit.owner else PeerClass.KNOWN
+
+    def name_of(self, peer: PeerId) -> str:
+        """What the pools' manifests call it, else the end of its id."""
+        pools = [
+            (pool.name, [member for lines in pool.members.values() for member in lines])
+            for pool in self._pools.values()
+        ]
+        return shown(peer, names_of(pools, self._owners))
 
     def principals_of(self, peer: PeerId) -> frozenset[str]:
         """On whose behalf `peer` may run tasks here now."""

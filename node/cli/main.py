@@ -313,6 +313,7 @@ def join(
     from node.serve.process import check_anyone, pool_changes, run_process
     from node.settings.settings import WorkerSettings, private_of
     from swarm.join.known_gates import local_gates, recent_gates
+    from swarm.pools.people import known_names
     from swarm.pools.tickets import read_ticket, secret_text
 
     home: Home = ctx.obj
@@ -351,7 +352,7 @@ def join(
         what = "a simulated worker" if profile.simulated else "a worker"
         print(f"{profile.name} is {what} now: {units}. Press Ctrl-C to stop.", flush=True)
         print(f"  {here.identity.peer_id}", flush=True)
-        print(f"  serves: {serves(settings, [pool.name for pool in pools])}", flush=True)
+        print(f"  serves: {serves(settings, [pool.name for pool in pools], known_names(home))}", flush=True)
         if settings.allow or settings.owners:
             print(
                 "  whoever submits has to trust this device too; send them this command:"
@@ -431,9 +432,10 @@ def options_given(ctx: typer.Context) -> list[str]:
     return words
 
 
-def serves(settings: WorkerSettings, pools: Sequence[str]) -> str:
-    """`you; pool lab, only team vision; scheduler …nF2cDYa1`."""
+def serves(settings: WorkerSettings, pools: Sequence[str], names: Mapping[str, str]) -> str:
+    """`you; pool lab, only team vision; scheduler …nF2cDYa1`. `names`: of schedulers, as far as known."""
     from swarm.pools.owner import HOME_POOL
+    from swarm.pools.people import shown
 
     who = ["you"]
     teams = (
@@ -445,7 +447,7 @@ def serves(settings: WorkerSettings, pools: Sequence[str]) -> str:
         f"{'a home that invited it' if name == HOME_POOL else f'pool {name}'}{teams}"
         for name in sorted(pools)
     ]
-    ids = ", ".join(f"…{peer[-8:]}" for peer in settings.allow)
+    ids = ", ".join(shown(peer, names) for peer in settings.allow)
     who += [f"scheduler{'s' if len(settings.allow) > 1 else ''} {ids}"] if ids else []
     who += ["anybody"] if settings.accept_anyone else []
     return "; ".join(who)

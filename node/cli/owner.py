@@ -104,8 +104,8 @@ def _send(
     from node.settings.settings import WorkerSettings
     from protocol.words import Role
     from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses
-    from swarm.net.identity import load_or_create
     from swarm.pools.membership import joined_pools
+    from swarm.pools.people import known_names
 
     home: Home = ctx.obj
     settings = WorkerSettings.load(
@@ -123,7 +123,7 @@ def _send(
         print_json({"devices": [reply_json(reply) for reply in replies]})
     else:
         console = new_console()
-        me = load_or_create(home.key("scheduler")).peer_id
+        names = known_names(home)
         for reply in replies:
             if reply.error is not None:
                 print(f"sark-node: {status_line(reply)}", file=sys.stderr)
@@ -135,7 +135,7 @@ def _send(
                 for line in still_held(reply):
                     console.print(escape(line), highlight=False, soft_wrap=True)
             if reply.status is not None and reply.status.jobs and isinstance(message, StatusRequest):
-                console.print(jobs_table(reply.status.jobs, me))
+                console.print(jobs_table(reply.status.jobs, names))
     code = max((reply.error.exit_code for reply in replies if reply.error is not None), default=0)
     if code:
         raise SystemExit(code)

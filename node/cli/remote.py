@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from swarm.join.known_gates import read_addresses
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.links import Links
 from swarm.net.network import Network, Path, path_json, path_words
+from swarm.pools.people import shown
 from swarm.pools.tokens import Grant, issue
 
 TOKEN_TTL_S: Final = 60.0
@@ -235,14 +236,15 @@ def still_held(reply: OwnerReply) -> tuple[str, ...]:
     )
 
 
-def jobs_table(jobs: Sequence[RunningJob], me: str) -> Table:
-    """A row for each job, running ones first. `me`: the peer id that is shown as `you`."""
+def jobs_table(jobs: Sequence[RunningJob], names: Mapping[str, str]) -> Table:
+    """A row for each job, running ones first. `names`: of those for whom they run, as far as known."""
     table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
     for column in ("task", "model", "for", "team", "priority", "state", "since"):
         table.add_column(
             column,
             no_wrap=column not in ("model", "team"),
-            overflow="fold",
+            overflow="ellipsis" if column == "for" else "fold",
+            max_width=16 if column == "for" else None,
             justify="right" if column in ("priority", "since") else "left",
         )
     for job in jobs:
@@ -250,7 +252,7 @@ def jobs_table(jobs: Sequence[RunningJob], me: str) -> Table:
         table.add_row(
             escape_text(job.task),
             escape_text(job.model),
-            "you" if job.principal == me else f"…{job.principal[-8:]}",
+            escape_text(shown(job.principal, names)),
             escape_text(job.team),
             str(job.priority),
             f"{state}, {job.phase}" if job.phase is not None and state == "running" else state,

@@ -110,6 +110,8 @@ class RunManager:
     """Wait until no result is on its way to the disk."""
     tell: Callable[[str], object]
     """Takes a line about each run, for the device's owner."""
+    name_of: Callable[[str], str]
+    """What a scheduler is called, for people."""
     _stops: dict[str, runner.StopRun] = field(default_factory=dict)
     _witnesses: dict[str, _Witness] = field(default_factory=dict)
     """By lease: of the witnessed runs."""
@@ -169,7 +171,7 @@ class RunManager:
         if witness is not None:
             self._witnesses[lease] = witness
         self.advert_changed()
-        self.tell(began_line(job.task))
+        self.tell(began_line(job.task, self.name_of(job.task.scheduler)))
         log.info("run.began", task=job.task.task, attempt=job.attempt, lease=lease, fence=job.fence.key())
 
         def report(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
@@ -243,9 +245,9 @@ class RunManager:
         await self.sharing.manifests.fetch(job.task.campaign, job.task.scheduler, needed, run_s)
 
 
-def began_line(task: Task) -> str:
-    """`c-1a2b/3 m.onnx on CPU (ONNX) for …nF2cDYa1: running`."""
-    what = f"{task.task} {task.model.name} on {task.unit} for …{task.scheduler[-8:]}"
+def began_line(task: Task, who: str) -> str:
+    """`c-1a2b/3 m.onnx on CPU (ONNX) for alice: running`."""
+    what = f"{task.task} {task.model.name} on {task.unit} for {who}"
     return f"{escape_text(what)}: running"
 
 

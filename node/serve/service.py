@@ -225,6 +225,7 @@ class Worker:
             examine=self.examiner.examine,
             disk_idle=lambda: self.shell.wait_for(lambda: self.conversation.commands.disk_idle),
             tell=parts.tell,
+            name_of=self.permits.name_of,
         )
 
     def advert(self) -> Advert:

@@ -362,3 +362,11 @@ def test_a_worker_that_serves_anybody_still_tells_those_it_knows_from_strangers(
     who = permits(wall, anyone=True, allow={BOB.peer_id})
     assert who.permit_of(EVE.peer_id) is not None
     assert [who.knows(peer.peer_id) for peer in (OWNER, BOB, EVE)] == [True, True, False]
+
+
+def test_whom_a_run_is_for_has_the_name_that_its_pool_gives(wall: Wall) -> None:
+    who = permits(wall)
+    assert who.name_of(ANN.peer_id) == f"…{ANN.peer_id[-8:]}"
+    listed(who, line(ANN).model_copy(update={"name": "alice"}))
+    assert who.name_of(ANN.peer_id) == "alice"
+    assert who.name_of(OWNER.peer_id) == "you"

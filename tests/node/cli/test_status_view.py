@@ -18,6 +18,7 @@ from swarm.net.network import Path
 
 PEER = Identity.from_seed("worker").peer_id
 ME = Identity.from_seed("me").peer_id
+FRIEND = Identity.from_seed("friend").peer_id
 
 
 def status(**changes: object) -> WorkerStatus:
@@ -64,12 +65,15 @@ def test_jobs_fit_in_80_columns_with_their_principal() -> None:
     jobs = (
         RunningJob(task="c-ab23cd45/3", model="mobilenet_v2.onnx", principal=ME, priority=50, state="running", phase=Phase.RUN, since_s=12),
         RunningJob(task="c-ab23cd45/12", model="m" * 40, principal=PEER, team="vision", priority=20, state="queued", since_s=200),
+        RunningJob(task="c-ab23cd45/13", model="m.onnx", principal=FRIEND, priority=20, state="queued", since_s=9),
     )  # fmt: skip
     out = io.StringIO()
-    Console(file=out, width=80).print(jobs_table(jobs, ME))
+    Console(file=out, width=80).print(jobs_table(jobs, {ME: "you", FRIEND: "alice"}))
     text = out.getvalue()
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "you" in text
+    assert " alice " in text
+    assert FRIEND[-8:] not in text
     assert f"…{PEER[-8:]}" in text
     assert "running, run" in text
     assert "3 min" in text

@@ -11,7 +11,8 @@ from protocol.words import Reason, RunOutcome
 def test_a_model_with_a_strange_name_cannot_write_on_the_owners_terminal() -> None:
     model = Model.model_construct(name="\x1b[2Jm.onnx\n\u202e")
     task = Task.model_construct(task="c-1/3", model=model, unit="CPU (ONNX)", scheduler="12D3KooWabcdefgh")
-    assert run_manager.began_line(task) == r"c-1/3 \x1b[2Jm.onnx\n\u202e on CPU (ONNX) for …abcdefgh: running"
+    line = r"c-1/3 \x1b[2Jm.onnx\n\u202e on CPU (ONNX) for a\x1bb: running"
+    assert run_manager.began_line(task, "a\x1bb") == line
 
 
 def test_the_end_says_how_long_it_took_or_why_it_failed() -> None:
