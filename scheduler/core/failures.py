@@ -453,7 +453,7 @@ class Failures:
         if attempt is None or (attempt.lease is not None and not entry.runs(attempt)):
             return None
         since = now if attempt.stop_at is None else attempt.stop_at
-        held = attempt.held(None)
+        held = attempt.held(entry.epoch)
         stop = OwedStop(entry.id, attempt.number, attempt.worker, held, since + OWED_S)
         return self._state.stops.add(stop, since, now)
 

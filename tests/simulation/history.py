@@ -50,7 +50,7 @@ class Kind(StrEnum):
     STEPPED_DOWN = "stepped-down"
     """`who` heard that another scheduler carries the campaign on: campaign."""
     HEARD = "heard"
-    """`worker` answered `who`."""
+    """`worker` answered `who`: word (what), number: how many seconds ago that was sent, rounded up."""
     SILENT = "silent"
     """`who` counts on what `worker` holds, and has had no answer from it for so long: number, in seconds."""
     UP = "up"
@@ -141,7 +141,7 @@ ON_DISK: Final = frozenset(
     }
 )
 """What a scheduler's disk knows of."""
-ON_WORKERS_DISK: Final = frozenset({Kind.STORED, Kind.LET_GO})
+ON_WORKERS_DISK: Final = frozenset({Kind.STORED, Kind.LET_GO, Kind.RESTORED, Kind.BORN})
 
 
 @dataclass(frozen=True, slots=True)

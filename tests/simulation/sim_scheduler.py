@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Coroutine
+from math import ceil
 from types import SimpleNamespace
 from typing import Any
 
@@ -408,9 +409,11 @@ class SimScheduler:
             case effects.Connect(peer):
                 return await self.connect(peer)
             case effects.Call(end, message, max_wait_s):
+                sent_at = self.process.kernel.now
                 reply = await end.call(message, max_wait_s)
                 self._answered[end.peer] = self.process.now()
-                self._tell(Kind.HEARD, who=self.name, worker=end.peer)
+                what = {"word": type(message).__name__.lower(), "number": ceil(self.process.kernel.now - sent_at)}
+                self._tell(Kind.HEARD, who=self.name, worker=end.peer, **what)
                 self._look_for_proof(message, reply)
                 if isinstance(message, (Cancel, Release)) and isinstance(reply, Stopped):
                     for lease in reply.leases:

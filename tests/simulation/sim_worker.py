@@ -42,6 +42,7 @@ from protocol.messages.work import (
     Granted,
     Queued,
     Release,
+    Renew,
     Renewed,
     Result,
     Reveal,
@@ -341,11 +342,13 @@ class SimWorker:
                     if isinstance(message, Cancel):
                         self._tell(Kind.CANCEL_RECEIVED, peer=end.peer, lease=item.lease)
                     if state is not None and (place is None or place.state is not state):
-                        self._spoke(end, campaign, type(message).__name__.lower())
-            case _ if isinstance(reply, Renewed):
+                        self._spoke(end, campaign, type(message).__name__.lower(), item.epoch)
+            case Renew() if isinstance(reply, Renewed):
+                epochs = {item.lease: item.epoch for item in message.held}
                 for lease in reply.renewed:
                     place = self.ledger.allocation(lease)
-                    self._spoke(end, place.request.task.campaign if place is not None else "", "renew")
+                    campaign = place.request.task.campaign if place is not None else ""
+                    self._spoke(end, campaign, "renew", epochs[lease])
             case _:
                 pass
 

@@ -8,9 +8,10 @@ from typing import Final
 
 from tests.simulation.history import Breach, History, Invariant, Kind
 
-SILENCE_S: Final = 7.0
-"""Sooner than this after any answer no scheduler gives a worker up, however fast its clock runs. It counts from the last renewal, which
-may be 5 s before."""
+SILENCE_S: Final = 12.0
+"""Sooner than this after it sent a renewal that was answered no scheduler gives a worker up, however fast its clock runs."""
+LONG_S: Final = 20.0
+"""Who renewed nothing for so long held nothing: what it answers next begins anew."""
 STOP_S: Final = 25.0
 """The same after it was asked to stop a run, for a worker that answers and does not confirm that."""
 FELT_S: Final = 60.0
@@ -97,7 +98,9 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
             case Kind.DIED:
                 alive = {run: what for run, what in alive.items() if run[0] != event.worker}
             case Kind.HEARD:
-                heard[event.who, event.worker] = event.at
+                two = (event.who, event.worker)
+                if event.word == "renew" or event.at > heard.get(two, -1e9) + LONG_S:
+                    heard[two] = event.at - (event.number or 0)
             case Kind.CANCEL_ASKED:
                 asked.setdefault(event.task, event.at)
             case Kind.STEPPED_DOWN | Kind.REVOKED:

@@ -102,6 +102,13 @@ def test_a_stop_without_an_answer_is_owed_with_since_when_and_until_when() -> No
     assert story.core.idle
 
 
+def test_an_owed_stop_is_told_under_the_epoch_of_its_campaign_so_that_an_adopters_run_goes_on() -> None:
+    story = Story(epoch=7)
+    unconfirmed(story)
+    (told,) = story.core.state.stops.tell(PEERS[0])
+    assert [held.epoch for held in told.held] == [7]
+
+
 def test_an_owed_stop_is_over_when_the_lease_must_be() -> None:
     story = Story()
     unconfirmed(story)
