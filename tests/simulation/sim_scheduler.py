@@ -412,7 +412,10 @@ class SimScheduler:
                 sent_at = self.process.kernel.now
                 reply = await end.call(message, max_wait_s)
                 self._answered[end.peer] = self.process.now()
-                what = {"word": type(message).__name__.lower(), "number": ceil(self.process.kernel.now - sent_at)}
+                what = {
+                    "word": type(message).__name__.lower(),
+                    "number": ceil(self.process.kernel.now - sent_at),
+                }
                 self._tell(Kind.HEARD, who=self.name, worker=end.peer, **what)
                 self._look_for_proof(message, reply)
                 if isinstance(message, (Cancel, Release)) and isinstance(reply, Stopped):
