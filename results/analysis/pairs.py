@@ -1,9 +1,9 @@
 """Two sets of results compared: which rows belong together, whether they may be compared at all, and what comes of it. Pure.
 
 Rows belong together by model, unit, threads, batch and device; where the sides share no device, by the others alone, and whatever the
-threads if there is one row of it on either side; where each side has one model, the two models are what is compared; where each side is a
-single row, the two rows are, such as a task on the CPU and one on the GPU. A pair that may not be compared (other shapes, not complete)
-says so instead.
+threads if there is one row of it on either side. Of two results, not of two devices of one: where each side has one model, the two models
+are what is compared; where each side is a single row, the two rows are, such as a task on the CPU and one on the GPU. A pair that may not
+be compared (other shapes, not complete) says so instead.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ def pair_up(
     """
     models = {entry.row.file_name for entry in (*a, *b)} - {reference}
     one_model = all(len({entry.row.file_name for entry in side} - {reference}) == 1 for side in (a, b))
-    named = not (one_model and len(models) == 2)
-    alone = all(sum(entry.row.file_name != reference for entry in side) == 1 for side in (a, b))
+    named = across_devices or not (one_model and len(models) == 2)
+    alone = not across_devices and all(
+        sum(entry.row.file_name != reference for entry in side) == 1 for side in (a, b)
+    )
     devices = not across_devices and bool(_devices(a) & _devices(b))
 
     def key(row: Row) -> tuple[object, ...]:
@@ -127,10 +129,10 @@ def unlike(a: Row, b: Row) -> str:
             return f"{side} is {row.status}" + (f" ({row.reason})" if row.reason else "")
         if row.inference_ms_median is None:
             return f"{side} has no times"
-    if _sizes(a.shapes) != _sizes(b.shapes):
+    if sizes(a.shapes) != sizes(b.shapes):
         return f"the input shapes differ: {a.shapes or 'unknown'} and {b.shapes or 'unknown'}"
     variants = bool(a.variant and b.variant) and stem(a) == stem(b)  # other types are what they are for
-    if not variants and a.dtypes and b.dtypes and _sizes(a.dtypes) != _sizes(b.dtypes):
+    if not variants and a.dtypes and b.dtypes and sizes(a.dtypes) != sizes(b.dtypes):
         return f"the element types differ: {a.dtypes} and {b.dtypes}"
     return ""
 
@@ -153,7 +155,7 @@ def other_host(a: Row, b: Row) -> str:
     return f"{slowed[0]} was slowed by heat or power" if len(slowed) == 1 else ""
 
 
-def _sizes(shapes: str) -> list[str]:
+def sizes(shapes: str) -> list[str]:
     """Without the inputs' names: another export of a model may call them otherwise."""
     return [part.rpartition(" ")[2] for part in shapes.split("; ")]
 

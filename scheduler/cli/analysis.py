@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
-from rich.table import Column, Table
 from rich.text import Text
 
 from protocol.errors import CampaignError
 from scheduler.cli import completion
 from scheduler.cli.options import RESULTS, AsJson, opened, write_out
-from scheduler.output.terminal import number, print_lines, show_figure, show_interval, table
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import count, safe_text
 
@@ -33,7 +31,6 @@ Results = Annotated[
 CsvFile = Annotated[
     str | None, typer.Option(help="Write the table to a CSV file; - for standard output.", metavar="PATH")
 ]
-_STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -137,7 +134,8 @@ def compare(
 
     Each pair of rows is FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval.
     """
-    from scheduler.output.comparisons import PairInfo, compare_sources, one_device, pair_places, read_source
+    from scheduler.output.compare_table import compare_lines
+    from scheduler.output.comparisons import PairInfo, compare_sources, one_device, read_source
 
     if of and by != "device":
         raise CampaignError("--of requires --by device", hint="name the results as A and B")
@@ -156,28 +154,7 @@ def compare(
     if not pairs:
         print("There is nothing to compare: one side has no rows.")
         return
-    places = [tuple(map(safe_text, pair_places(pair))) for pair in pairs]
-    rows = list(zip(info.pairs, places, strict=True))
-
-    def verdict(row: tuple[PairInfo, tuple[str, ...]]) -> Text:
-        return Text("–" if row[0].ratio is None else row[0].verdict, _STYLE[row[0].verdict])
-
-    lines = table(
-        rows,
-        (Column("B is"), verdict),
-        (Column("model"), lambda row: row[1][0]),
-        (Column("unit"), lambda row: row[1][1]),
-        (Column("device"), lambda row: row[1][2]),
-        (number("A ms"), lambda row: show_figure(row[0].a_median_ms)),
-        (number("B ms"), lambda row: show_figure(row[0].b_median_ms)),
-        (number("ratio"), lambda row: show_figure(row[0].ratio, ".3f")),
-        (number("95 %"), lambda row: show_interval(row[0].ratio_low, row[0].ratio_high, ".3f")),
-    )
-    notes: list[str] = []
-    for pair, (model, unit, _) in rows:
-        why = pair.why if pair.verdict == "AMBIGUOUS" or pair.ratio_low is None else ""
-        notes += [f"{model} × {unit}: {safe_text(note, 400)}" for note in (why, pair.note) if note]
-    _print_with_notes(lines, notes)
+    _print_lines(lambda width: compare_lines(pairs, width))
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -219,9 +196,7 @@ def matrix(
     if csv is not None:
         _write_table(csv, [field.name for field in fields(MatrixCell)], (asdict(cell) for cell in made.cells))
     if not as_json and csv is None:
-        console = new_console()
-        for line in matrix_lines(made.cells, base, console.width):
-            console.print(line, soft_wrap=True)
+        _print_lines(lambda width: matrix_lines(made.cells, base, width))
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -326,10 +301,11 @@ def _file_name(name: str) -> str:
     return safe.strip(".-")[:80] or "report"
 
 
-def _print_with_notes(lines: Table, notes: Iterable[str]) -> None:
+def _print_lines(lines: Callable[[int], Iterable[Text]]) -> None:
+    """Print what fits the terminal."""
     console = new_console()
-    console.print(lines)
-    print_lines(notes, console)
+    for line in lines(console.width):
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def _write_table(path: str, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

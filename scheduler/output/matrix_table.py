@@ -4,12 +4,11 @@
       CPU (ONNX)           12.5 ±2%   *18.2 ±3%
       GPU (ONNX)            3.1 ±1%         [1]
 
-`*`: the quickest of the model, and what cannot be told from it. `[1]`: see the reasons below.
+`*`: the quickest of the model, and what is as quick within its interval. `[1]`: see the reasons below.
 """
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,8 @@ from results.analysis.matrix import MatrixCell
 from results.row.form import short_shapes
 from results.row.simulated import counting, marked
 from results.row.verdict import RowVerdict
+from scheduler.output.reasons import Reasons
+from scheduler.output.terminal import cut_middle
 from swarm.base.text import count, safe_text
 
 MAX_LABEL: Final = 34
@@ -41,7 +42,7 @@ class GridRow:
 
 def matrix_lines(cells: Sequence[MatrixCell], base: str, width: int) -> list[Text]:
     """The whole matrix: times, then what else is known, then why cells are not simply valid."""
-    reasons = _Reasons()
+    reasons = Reasons()
     best = _best(cells)
     rows = list(_rows(cells))
     devices = _devices(cells, base)
@@ -49,14 +50,14 @@ def matrix_lines(cells: Sequence[MatrixCell], base: str, width: int) -> list[Tex
     def time(cell: MatrixCell) -> str:
         star = "*" if id(cell) in best else ""
         ratio = "" if not base else " ×–" if cell.ratio is None else f" ×{cell.ratio:.3g}"
-        return " ".join(filter(None, [f"{star}{_time(cell)}{ratio}".strip(), reasons.of(cell)]))
+        return " ".join(filter(None, [f"{star}{_time(cell)}{ratio}".strip(), _reason(cell, reasons)]))
 
     lines = _grid(rows, devices, time, width)
     for title, show in _more(cells):
         lines += [Text(), Text(title, "bold"), *_grid(rows, devices, show, width)]
     legend = ["Medians in ms; ±: half of the 95 % interval of the median."]
     if best:
-        legend.append("* the quickest of its model, or not to be told from it.")
+        legend.append("* the quickest of its model, or as quick within its interval.")
     if base:
         legend.append(f"× the ratio to {safe_text(base)}.")
     return [*lines, Text(), *map(Text, textwrap.wrap(" ".join(legend), width)), *reasons.lines(width)]
@@ -150,6 +151,12 @@ def _more(cells: Sequence[MatrixCell]) -> Iterator[tuple[str, Show]]:
         yield f"{safe_text(currency)} for a million inputs", shown("per_million")
 
 
+def _reason(cell: MatrixCell, reasons: Reasons) -> str:
+    if cell.verdict == RowVerdict.SIMULATED:
+        return ""
+    return reasons.mark(cell.remark, f"{safe_text(cell.model)} on {safe_text(cell.device or 'no device')}")
+
+
 # -- drawing ----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +164,7 @@ def _grid(rows: Sequence[GridRow], devices: Sequence[str], show: Show, width: in
     """The rows in blocks of as many devices as fit beside the labels; a device that is in none of a block's rows takes no place."""
     texts = [{device: show(cell) for device, cell in row.cells.items()} for row in rows]
     label = min(MAX_LABEL, max((cell_len(row.label) for row in rows if row.cells), default=0))
-    heads = {device: _cut(device or "no device", MAX_HEAD) for device in devices}
+    heads = {device: cut_middle(device or "no device", MAX_HEAD) for device in devices}
     wide = {
         device: max(cell_len(heads[device]), *(cell_len(text.get(device, "")) for text in texts))
         for device in devices
@@ -171,9 +178,9 @@ def _grid(rows: Sequence[GridRow], devices: Sequence[str], show: Show, width: in
         )
         for row, text in zip(rows, texts, strict=True):
             if not row.cells:
-                lines.append(Text(_cut(row.label, width), "bold"))
+                lines.append(Text(cut_middle(row.label, width), "bold"))
                 continue
-            line = Text(set_cell_size(_cut(row.label, label), label))
+            line = Text(set_cell_size(cut_middle(row.label, label), label))
             for device in block:
                 word = text.get(device, "")
                 line.append(GAP + _right(word, wide[device]), "green" if word.startswith("*") else "")
@@ -198,47 +205,3 @@ def _blocks(devices: Sequence[str], wide: dict[str, int], room: int) -> Iterator
 
 def _right(text: str, width: int) -> str:
     return " " * (width - cell_len(text)) + text
-
-
-def _cut(text: str, most: int) -> str:
-    """At most so many columns; of a longer one the middle is left out, since names often differ at their ends."""
-    if cell_len(text) <= most:
-        return text
-    head = set_cell_size(text, (most - 1) // 2).rstrip()
-    tail = text
-    while cell_len(head) + 1 + cell_len(tail) > most:
-        tail = tail[1:]
-    return f"{head}…{tail}"
-
-
-class _Reasons:
-    """Why cells are not simply valid, each kind under one number: what differs in figures alone is one kind."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, list[MatrixCell]] = {}
-
-    def of(self, cell: MatrixCell) -> str:
-        """The cell's mark: `[2]`; empty for one that is valid."""
-        if not cell.remark or cell.verdict == RowVerdict.SIMULATED:
-            return ""
-        kind = re.sub(r"[-+]?\d[\d.,]*", "#", cell.remark)
-        self._kinds.setdefault(kind, []).append(cell)
-        return f"[{list(self._kinds).index(kind) + 1}]"
-
-    def lines(self, width: int) -> list[Text]:
-        lines = []
-        for number, cells in enumerate(self._kinds.values(), 1):
-            first = cells[0]
-            where = f"{safe_text(first.model)} on {safe_text(first.device or 'no device')}"
-            more = f" ({where}, and {len(cells) - 1} more alike)" if len(cells) > 1 else ""
-            head = f"[{number}] "
-            text = safe_text(first.remark, 400) + more
-            lines += textwrap.wrap(
-                text,
-                width,
-                initial_indent=head,
-                subsequent_indent=" " * len(head),
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        return [Text(line) for line in lines]

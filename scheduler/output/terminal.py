@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -73,3 +74,14 @@ def shrinking(head: str) -> Column:
 def short(text: str) -> Text:
     """A name in a shrinking column: what has no room ends in an ellipsis."""
     return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def cut_middle(text: str, most: int) -> str:
+    """At most so many columns; of a longer one the middle is left out, since names often differ at their ends."""
+    if cell_len(text) <= most:
+        return text
+    head = set_cell_size(text, (most - 1) // 2).rstrip()
+    tail = text
+    while cell_len(head) + 1 + cell_len(tail) > most:
+        tail = tail[1:]
+    return f"{head}…{tail}"

@@ -91,6 +91,16 @@ def test_devices_are_compared_where_that_is_asked_for_or_none_is_shared() -> Non
     assert pair_up([*a, *b], [*a, *b], across_devices=True)[0].comparison.verdict is ComparisonVerdict.SAME
 
 
+@pytest.mark.parametrize(("model", "unit"), [("y", "CPU (ONNX)"), ("x", "GPU (ONNX)")])
+def test_devices_are_never_compared_by_different_models_or_units(model: str, unit: str) -> None:
+    a, b = [entry(row("x", "one"))], [entry(row(model, "two", compute_units=unit))]
+    assert [pair.comparison.why for pair in pair_up(a, b, across_devices=True)] == [
+        "not compared: only A has it",
+        "not compared: only B has it",
+    ]
+    assert len(pair_up(a, b)) == 1, "unless exactly these two are named"
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -272,7 +282,9 @@ def test_rows_that_are_not_compared_have_no_verdict_in_the_table(tmp_path: Path)
     path.write_text("".join(csv_lines([row("x"), row("y")])))
     _, shown = run(tmp_path, "compare", a, str(path))
     assert "AMBIGUOUS" not in shown
-    assert shown.count("not compared: only") == 3
+    assert [line.count("–") for line in shown.splitlines()].count(1) == 3, "one line each"
+    assert shown.count("not compared: only") == 2, "and each reason once"
+    assert "and 1 more alike" in shown
 
 
 def test_a_missing_price_file_and_a_missing_campaign_have_their_own_errors(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""Two results compared, for people: one line for each pair, what all pairs share above them, reasons by number below. Pure.
+
+CPU (ONNX), 4 threads · mini
+SLOWER  ×1.052  1.048 – 1.057   12.5 ms   13.2 ms  resnet50.onnx  1×3×224×224
+–                                2.1 ms            vad.onnx [1]
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from results.analysis.pairs import Pair, sizes
+from results.row.form import short_shapes
+from scheduler.output.comparisons import pair_places
+from scheduler.output.reasons import Reasons
+from scheduler.output.terminal import cut_middle, show_figure, show_interval
+from swarm.base.text import safe_text
+
+GAP: Final = "  "
+LEAST: Final = 16
+"""Columns for what is compared, whatever the width."""
+_STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
+
+
+def compare_lines(pairs: Sequence[Pair], width: int) -> list[Text]:
+    """All of it, in lines of at most `width` columns."""
+    facts = [_facts(pair) for pair in pairs]
+    alike = [len(set(column)) == 1 and len(pairs) > 1 for column in zip(*facts, strict=True)]
+    shared = [fact for fact, same in zip(facts[0], alike, strict=True) if same and fact]
+    reasons = Reasons()
+    cells = [_cells(pair) for pair in pairs]
+    heads = ("B is", "ratio", "95 %", "A ms", "B ms")
+    wide = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    left = max(LEAST, width - sum(wide) - len(GAP) * len(wide))
+    lines = [Text(" · ".join(shared), "bold")] if shared else []
+    lines.append(Text(_line(heads, wide), "dim"))
+    for pair, row, own in zip(pairs, cells, facts, strict=True):
+        name = " · ".join(fact for fact, same in zip(own, alike, strict=True) if fact and not same)
+        mark = reasons.mark(_reason(pair), " · ".join(filter(None, own)))
+        room = left - (cell_len(mark) + 1 if mark else 0)
+        line = Text(_line(row, wide))
+        line.stylize(_STYLE[pair.comparison.verdict], 0, len(row[0]))
+        line.append(GAP + cut_middle(name or " · ".join(filter(None, own)), room))
+        line.append(f" {mark}" if mark else "", "dim")
+        lines.append(line)
+    legend = textwrap.wrap("Medians in ms; ratio: B's by A's, with its 95 % interval.", width)
+    return [*lines, Text(), *map(Text, legend), *reasons.lines(width)]
+
+
+def _facts(pair: Pair) -> tuple[str, ...]:
+    """Model, shape, unit, device."""
+    model, unit, device = map(safe_text, pair_places(pair))
+    shapes = {tuple(sizes(row.shapes)): row.shapes for row in (pair.a, pair.b) if row is not None}
+    shape = safe_text(short_shapes(next(iter(shapes.values())))) if len(shapes) == 1 else ""
+    return model, shape, unit, device
+
+
+def _cells(pair: Pair) -> tuple[str, ...]:
+    found = pair.comparison
+    a, b = (None if row is None else row.inference_ms_median for row in (pair.a, pair.b))
+    return (
+        "–" if found.ratio is None else found.verdict.value,
+        "" if found.ratio is None else f"×{found.ratio:.3f}",
+        show_interval(found.low, found.high, ".3f"),
+        show_figure(a),
+        show_figure(b),
+    )
+
+
+def _reason(pair: Pair) -> str:
+    """Why it is not sure, and what else matters."""
+    found = pair.comparison
+    why = found.why if found.verdict == "AMBIGUOUS" or found.low is None else ""
+    return "; ".join(filter(None, (why, pair.note)))
+
+
+def _line(cells: Sequence[str], wide: Sequence[int]) -> str:
+    first, *others = zip(cells, wide, strict=True)
+    return GAP.join(
+        [first[0].ljust(first[1]), *(" " * (room - cell_len(cell)) + cell for cell, room in others)]
+    )
