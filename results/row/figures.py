@@ -172,6 +172,7 @@ def _inferences(record: Record, observed: RecordView, batch: int | None) -> dict
         "inference_ms_p99": run.p99 if single else None,
         "throughput_per_s": 1000 * (batch or 1) / middle.median if middle.median and not served else None,
         "half_width_percent": _percent(middle.half_width),
+        "horizon_s": max(timing.began_s + timing.wall_s for timing in timings),
         "launches": middle.launches,
         "launch_spread_percent": _percent(middle.spread),
         "runs": run.n,

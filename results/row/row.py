@@ -211,6 +211,9 @@ class Row(BaseModel):
     """In what it disagrees with which replica: outputs further apart than the tolerance, or medians more than 5 % apart with intervals
     that do not overlap."""
 
+    horizon_s: float | None = None
+    """Seconds from the first timed inference to the last. The interval of the median holds for this stretch of time: another hour may give
+    another median."""
     launches: int | None = None
     """Fresh processes that timed inferences."""
     half_width_percent: float | None = None

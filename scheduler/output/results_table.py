@@ -20,7 +20,7 @@ from results.row.verdict import RowVerdict
 from scheduler.output.terminal import name, number, print_lines, short, shrinking, table
 from swarm.base.text import safe_text
 
-LEGEND: Final = "Medians in ms; ±: half of the 95 % interval of the median."
+LEGEND: Final = "Medians in ms; ±: half of their 95 % interval"
 MAX_REMARKS: Final = 12
 _STYLES: Final = {
     RowStatus.COMPLETE: "green",
@@ -76,7 +76,16 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     if (more := len(lines) - MAX_REMARKS) > 0:
         lines[MAX_REMARKS:] = [f"and {more} more: see Notes and AgreementReason in the CSV"]
     measured = any(row.load_ms_median is not None or row.inference_ms_median is not None for row in rows)
-    return [LEGEND, *lines] if measured else lines
+    return [legend(rows), *lines] if measured else lines
+
+
+def legend(rows: Sequence[Row]) -> str:
+    """What the numbers are, and for when the intervals hold."""
+    spans = [row.horizon_s for row in rows if row.horizon_s is not None]
+    if not spans:
+        return f"{LEGEND}."
+    least, most = (f"{span:.2g}" if span < 10 else f"{span:.0f}" for span in (min(spans), max(spans)))
+    return f"{LEGEND} in these {most if least == most else f'{least} to {most}'} s."
 
 
 def _numbers(numbers: Sequence[str]) -> str:

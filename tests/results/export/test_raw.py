@@ -36,7 +36,7 @@ from protocol.words import Reason, RunOutcome
 from results.export.csv import csv_cell, csv_lines, show_number
 from results.export.raw import json_lines, raw_result, read_raw, write_lines
 from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_meanings, make_row
-from scheduler.output.results_table import LEGEND, MAX_REMARKS, plain_lines, remarks, show_results
+from scheduler.output.results_table import MAX_REMARKS, legend, plain_lines, remarks, show_results
 from swarm.base.text import is_safe, safe_text
 
 PEER = "12D3KooW" + "W" * 44
@@ -429,7 +429,7 @@ def test_the_table_fits_eighty_columns_and_tells_why_a_task_failed() -> None:
 def test_what_is_piped_is_plain_and_whole() -> None:
     rows = [make_row(TASK, TaskState.SUCCEEDED, record())] * 2
     text = shown(rows, terminal=False)
-    assert text.splitlines() == [*plain_lines(rows), LEGEND]
+    assert text.splitlines() == [*plain_lines(rows), legend(rows)]
     assert text.splitlines()[1].split() == (
         [
             "3",
@@ -449,12 +449,19 @@ def test_what_is_piped_is_plain_and_whole() -> None:
     )
 
 
+def test_the_legend_says_for_when_the_intervals_hold() -> None:
+    row = make_row(TASK, TaskState.SUCCEEDED, record())
+    spans = [row.model_copy(update={"horizon_s": seconds}) for seconds in (2.14, 39.6)]
+    assert legend(spans) == "Medians in ms; ±: half of their 95 % interval in these 2.1 to 40 s."
+    assert legend([make_row(TASK, TaskState.CANCELLED)]) == "Medians in ms; ±: half of their 95 % interval."
+
+
 def test_below_the_table_stands_why_a_row_is_not_simply_valid() -> None:
     valid = make_row(TASK, TaskState.SUCCEEDED, record())
     noisy = valid.model_copy(
         update={"job_id": "c-1/4", "verdict": "noisy", "verdict_reason": "varies\x1b[2J by 9 %", "notes": "x"}
     )
-    assert remarks([valid, noisy]) == [LEGEND, "4 noisy: varies[2J by 9 %"]
+    assert remarks([valid, noisy]) == [legend([valid, noisy]), "4 noisy: varies[2J by 9 %"]
     many = remarks([noisy] * 20)
     assert (len(many), many[-1]) == (MAX_REMARKS + 2, "and 8 more: see Notes and AgreementReason in the CSV")
     assert remarks([make_row(TASK, TaskState.CANCELLED)]) == []
