@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
 
+from swarm.base.units import show_ms
+
 
 class JsonModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
@@ -24,3 +26,12 @@ def short_shapes(shapes: str) -> str:
     name, _, sizes = inputs[0]
     first = sizes.replace("x", "×")
     return first if len(inputs) == 1 else f"{name} {first} +{len(inputs) - 1}"
+
+
+def median_text(median_ms: float | None, low_ms: float | None, high_ms: float | None) -> str:
+    """`12.5 ms ±2 %`: a median with half of its 95 % interval, where that is known; empty for none."""
+    if median_ms is None:
+        return ""
+    if not median_ms or low_ms is None or high_ms is None:
+        return show_ms(median_ms)
+    return f"{show_ms(median_ms)} ±{50 * (high_ms - low_ms) / median_ms:.2g} %"

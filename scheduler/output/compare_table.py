@@ -1,8 +1,9 @@
-"""Two results compared, for people: one line for each pair, what all pairs share above them, reasons by number below. Pure.
+"""Two results compared, for people: one line for each pair below its model, reasons by number below all. Pure.
 
-CPU (ONNX), 4 threads · mini
-SLOWER  ×1.052  1.048 – 1.057   12.5 ms   13.2 ms  resnet50.onnx  1×3×224×224
-–                                2.1 ms            vad.onnx [1]
+B is     ratio         95 %  A ms  B ms
+resnet50.onnx  1×3×224×224  mini
+SLOWER  ×1.052  1.048–1.057  12.5  13.2  CPU (ONNX), 4 threads
+–                             2.1        GPU (ONNX) [1]
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from results.analysis.pairs import Pair, sizes
 from results.row.form import short_shapes
 from scheduler.output.comparisons import pair_places
 from scheduler.output.reasons import Reasons
-from scheduler.output.terminal import cut_middle, show_figure, show_interval
+from scheduler.output.terminal import cut_middle, show_figure
 from swarm.base.text import safe_text
 
 GAP: Final = "  "
+HEADING: Final = 2
+"""Facts of a pair that stand above it: model and shape."""
 LEAST: Final = 16
 """Columns for what is compared, whatever the width."""
 _STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
@@ -31,23 +34,30 @@ def compare_lines(pairs: Sequence[Pair], width: int) -> list[Text]:
     """All of it, in lines of at most `width` columns."""
     facts = [_facts(pair) for pair in pairs]
     alike = [len(set(column)) == 1 and len(pairs) > 1 for column in zip(*facts, strict=True)]
-    shared = [fact for fact, same in zip(facts[0], alike, strict=True) if same and fact]
     reasons = Reasons()
     cells = [_cells(pair) for pair in pairs]
     heads = ("B is", "ratio", "95 %", "A ms", "B ms")
     wide = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
     left = max(LEAST, width - sum(wide) - len(GAP) * len(wide))
-    lines = [Text(" · ".join(shared), "bold")] if shared else []
-    lines.append(Text(_line(heads, wide), "dim"))
-    for pair, row, own in zip(pairs, cells, facts, strict=True):
-        name = " · ".join(fact for fact, same in zip(own, alike, strict=True) if fact and not same)
-        mark = reasons.mark(_reason(pair), " · ".join(filter(None, own)))
-        room = left - (cell_len(mark) + 1 if mark else 0)
-        line = Text(_line(row, wide))
-        line.stylize(_STYLE[pair.comparison.verdict], 0, len(row[0]))
-        line.append(GAP + cut_middle(name or " · ".join(filter(None, own)), room))
-        line.append(f" {mark}" if mark else "", "dim")
-        lines.append(line)
+    lines = [Text(_line(heads, wide), "dim")]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for at, own in enumerate(facts):
+        groups.setdefault(own[:HEADING], []).append(at)
+    shared = [fact for fact, same in zip(facts[0][HEADING:], alike[HEADING:], strict=True) if same and fact]
+    for heading, members in groups.items():
+        lines.append(Text(cut_middle(GAP.join(filter(None, (*heading, *shared))), width), "bold"))
+        for at in members:
+            pair, row, own = pairs[at], cells[at], facts[at][HEADING:]
+            name = " · ".join(
+                fact for fact, same in zip(own, alike[HEADING:], strict=True) if fact and not same
+            )
+            mark = reasons.mark(_reason(pair), " · ".join(filter(None, facts[at])))
+            line = Text(_line(row, wide))
+            line.stylize(_STYLE[pair.comparison.verdict], 0, len(row[0]))
+            line.append(GAP + cut_middle(name, left - (cell_len(mark) + 1 if mark else 0)))
+            line.append(f" {mark}" if mark else "", "dim")
+            line.rstrip()
+            lines.append(line)
     legend = textwrap.wrap("Medians in ms; ratio: B's by A's, with its 95 % interval.", width)
     return [*lines, Text(), *map(Text, legend), *reasons.lines(width)]
 
@@ -66,7 +76,7 @@ def _cells(pair: Pair) -> tuple[str, ...]:
     return (
         "–" if found.ratio is None else found.verdict.value,
         "" if found.ratio is None else f"×{found.ratio:.3f}",
-        show_interval(found.low, found.high, ".3f"),
+        "" if found.low is None or found.high is None else f"{found.low:.3f}–{found.high:.3f}",
         show_figure(a),
         show_figure(b),
     )

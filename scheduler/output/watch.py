@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -63,6 +63,8 @@ _VIEWS: Final = {
     TaskState.CANCELLED: _StateView("cancelled", "yellow", "–", 4),
     TaskState.SUCCEEDED: _StateView("done", "green", "✓", 4),
 }
+NO_OUTCOMES: Final[Mapping[str, str]] = {}
+"""None is known."""
 
 
 def watch(
@@ -86,6 +88,7 @@ def watch(
     shown: dict[str, TaskRow] = {}
     tasks: Sequence[TaskRow] = ()
     configurations: dict[str, Configuration] = {}
+    outcomes: dict[str, str] = {}
     crashed = ""
     with Screen(console) if can_live(console) else nullcontext() as screen:
         while True:
@@ -95,16 +98,28 @@ def watch(
                     configurations = {task: configuration_of(body) for task, body in bodies.items()}
                 changed = [replace(task, unit=configurations[task.id].on(task.unit)) for task in changed]
                 shown |= {task.id: task for task in changed}
+                ended = [task.id for task in changed if task.state is TaskState.SUCCEEDED]
+                outcomes |= store.results.outcomes(ended)
                 tasks = [shown[task.id] for task in rows.all]
             campaign = store.campaigns.get(campaign_id)
             if campaign is None:
                 raise LookupError(campaign_id)  # the store was replaced
             if screen is None:
-                lines.update(changed)
+                lines.update(changed, outcomes)
             else:
                 width, height = console.size
                 room = max(1, height - HEADS)
-                screen.show(render(campaign, tasks, wall(), width=width, height=room, hint=crashed or hint))
+                screen.show(
+                    render(
+                        campaign,
+                        tasks,
+                        wall(),
+                        width=width,
+                        height=room,
+                        hint=crashed or hint,
+                        outcomes=outcomes,
+                    )
+                )
             if campaign.ended is not None:
                 return campaign
             if rounds % 8 == 0:
@@ -124,11 +139,10 @@ class _Lines:
         self._last: dict[str, str] = {}
         self._phases: set[tuple[str, int, str]] = set()
 
-    def update(self, tasks: Sequence[TaskRow]) -> None:
+    def update(self, tasks: Sequence[TaskRow], outcomes: Mapping[str, str] = NO_OUTCOMES) -> None:
         for task in tasks:
-            step = (
-                progress_text(task) if task.state in ENDED or task.state is TaskState.PENDING else _step(task)
-            )
+            told = task.state in ENDED or task.state is TaskState.PENDING
+            step = progress_text(task, outcomes.get(task.id, "")) if told else _step(task)
             if self._last.get(task.id) != step and not self._is_repeated(task, step):
                 self._last[task.id] = step
                 where = f" on {safe_text(task.device)}" if task.device else ""
@@ -154,9 +168,16 @@ def _step(task: TaskRow) -> str:
 
 
 def render(
-    campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, width: int, height: int, hint: str
+    campaign: CampaignRow,
+    tasks: Sequence[TaskRow],
+    now: float,
+    *,
+    width: int,
+    height: int,
+    hint: str,
+    outcomes: Mapping[str, str] = NO_OUTCOMES,
 ) -> RenderableType:
-    """A headline and as many tasks as fit, those that move first."""
+    """A headline and as many tasks as fit, those that move first. `outcomes`: what those that succeeded measured."""
     done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
     failed = sum(task.state is TaskState.FAILED for task in tasks)
     status = Text.assemble(
@@ -191,7 +212,10 @@ def render(
         None if narrow else (name("unit", most=unit), lambda task: safe_text(task.unit)),
         (name("device", 6, device), _device),
         (Column("", no_wrap=True, width=8), progress) if wide else None,
-        (name("phase", 20, ratio=1), lambda task: styled(task, progress_text(task))),
+        (
+            name("phase", 20, ratio=1),
+            lambda task: styled(task, progress_text(task, outcomes.get(task.id, ""))),
+        ),
         expand=True,
     )
     footer = Text("  ".join(filter(None, (left_out(tasks, shown), hint))), style="dim")

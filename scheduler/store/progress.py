@@ -25,11 +25,11 @@ STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "leased"
 """Words for states whose names are the protocol's."""
 
 
-def progress_text(task: TaskRow) -> str:
-    """One phrase, safe to be shown."""
+def progress_text(task: TaskRow, outcome: str = "") -> str:
+    """One phrase, safe to be shown. `outcome`: what it measured, in words."""
     match task.state:
         case TaskState.SUCCEEDED:
-            return "done"
+            return outcome or "done"
         case TaskState.FAILED:
             why = task.detail.splitlines() or [str(task.reason)]
             return safe_text(f"failed: {why[0]}", 300)

@@ -18,12 +18,13 @@ from protocol.values.trust import TrustKind
 from protocol.words import UNIT
 from results.export.pivots import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
 from results.export.raw import RawResult, raw_result
+from results.row.form import median_text
 from results.row.replicas import compare_replicas
 from results.row.row import Row, make_row
 from results.row.verdict import RowVerdict
 from results.row.witness import WitnessAccount
 from scheduler.store import schema as t
-from scheduler.store.database import Database, columns_of
+from scheduler.store.database import Database, batched, columns_of
 from scheduler.store.rows import ResultRow, TaskRow
 from swarm.base.names import tell_apart
 
@@ -53,6 +54,18 @@ class ResultRepository:
             query = query.where(t.tasks.c.n <= high)
         rows = self._database.all(query)
         return tuple(ResultRow(TaskRow(*row[: len(own)]), *row[len(own) :]) for row in rows)
+
+    def outcomes(self, tasks: Sequence[str]) -> dict[str, str]:
+        """`12.5 ms ±2 %, noisy` of those of these tasks that have a time, by id."""
+        r = t.results.c
+        figures = (r.inference_ms_median, r.inference_ms_median_low, r.inference_ms_median_high)
+        found: dict[str, str] = {}
+        for portion in batched(tasks):
+            query = sa.select(r.task, r.verdict, *figures).where(r.task.in_(portion), figures[0].is_not(None))
+            for task, verdict, *times in self._database.tuples(query):
+                doubt = "" if verdict in ("", RowVerdict.VALID) else f", {verdict}"
+                found[task] = median_text(*times) + doubt
+        return found
 
     def page(self, after: str | None = None, limit: int = 100, filters: Filters | None = None) -> ResultsPage:
         """Ended tasks, the latest first, at most `limit` (1 to 1000). `after`: the `next` of the page before.

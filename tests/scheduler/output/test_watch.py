@@ -13,6 +13,7 @@ from rich.console import Console
 from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
+from results.row.form import median_text
 from results.row.row import Configuration
 from scheduler.core.allocator import why_waiting
 from scheduler.core.ranking import WorkerView
@@ -246,6 +247,25 @@ def test_times_have_three_digits_that_mean_something(value: float, text: str) ->
 @pytest.mark.parametrize(("seconds", "text"), [(14.9, "0:14"), (125, "2:05"), (3753, "1:02:33")])
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert show_elapsed(seconds) == text
+
+
+def test_a_task_that_succeeded_shows_what_it_measured() -> None:
+    ended, out = changed(state=TaskState.SUCCEEDED, ended=9.0), io.StringIO()
+    _Lines(Console(file=out, width=80)).update([ended], {ended.id: "12.5 ms ±2 %, noisy"})
+    assert out.getvalue().rstrip().endswith("on laptop-7: 12.5 ms ±2 %, noisy")
+    screen = Console(file=io.StringIO(), width=80)
+    screen.print(
+        render(
+            CAMPAIGN, [ended], 114.0, width=80, height=9, hint="q", outcomes={ended.id: "12.5 ms ±2 %, noisy"}
+        )
+    )
+    assert "12.5 ms ±2 %, noisy" in screen.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_median_has_half_its_interval() -> None:
+    assert median_text(12.5, 12.25, 12.75) == "12.5 ms ±2 %"
+    assert median_text(2500.0, None, None) == "2.5 s"
+    assert median_text(None, None, None) == ""
 
 
 def test_a_pipe_reads_each_step_forward_in_a_queue_once() -> None:

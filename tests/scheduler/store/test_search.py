@@ -166,6 +166,15 @@ def test_a_task_that_failed_has_no_figures_whatever_its_record_says(store: Store
     assert set(line.figures.values()) == {None}
 
 
+def test_what_tasks_measured_is_told_in_words(store: Store) -> None:
+    campaign(store, "c-one", 3)
+    finish(store, "c-one", 1, "mini", 5)
+    finish(store, "c-one", 2, "mini", 5, TaskEvent.FAIL)
+    outcomes = store.results.outcomes([f"c-one/{n}" for n in (1, 2, 3)])
+    assert list(outcomes) == ["c-one/1"]
+    assert outcomes["c-one/1"].startswith("5 ms")
+
+
 def test_a_cursor_that_was_never_given_out_is_refused(store: Store) -> None:
     for after in ("x", "1000", "x~y"):
         with pytest.raises(CampaignError, match="after"):
