@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from protocol.errors import CampaignError, Refused
 from protocol.formats.model_files import (
     RUNS_CODE,
-    TORCH,
     FormatError,
     ModelFormat,
     find_other_format,
@@ -166,7 +165,7 @@ def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, s
     size = 0
     for chunk in contents(path):
         if size == 0 and set(units) != {SIMULATED_UNIT}:
-            _refuse_other_files(entry, path, chunk[:_HEAD], units)
+            _refuse_other_files(entry, path, chunk[:_HEAD])
         hashing.update(chunk)
         size += len(chunk)
     if size == 0:
@@ -174,9 +173,9 @@ def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, s
     return size, hashing.hexdigest()
 
 
-def _refuse_other_files(entry: ModelEntry, path: Path, head: bytes, units: Collection[str]) -> None:
+def _refuse_other_files(entry: ModelEntry, path: Path, head: bytes) -> None:
     """Raise `CampaignError` for a file that is plainly something else than a model. The driver looks closer."""
-    if any(unit.endswith(TORCH) for unit in units) and head.startswith(b"PK\x03\x04"):
+    if head.startswith(b"PK\x03\x04"):
         try:
             kind = read_format(path)
         except FormatError:

@@ -87,7 +87,9 @@ def _read_onnx(entry: ModelEntry, path: Path, families: Collection[str]) -> Onnx
             return None
         raise entry.error(f"{entry.title} {why}", "export or download it again") from None
     if set(families) <= {TORCH, COREML}:
-        raise entry.error(f"{entry.title} is an ONNX model", _hint(ONNX))
+        raise entry.error(
+            f"{entry.title} is an ONNX model, which {' and '.join(families)} units cannot run", _hint(ONNX)
+        )
     for name in graph.external:
         if path == file:
             raise entry.error(
@@ -119,7 +121,7 @@ def check_shapes(
             resolve(graph.inputs, GivenSizes({**common, **entry.dims}, entry.shapes, batch, entry.batch_dim))
         except MissingShape as why:
             error = entry.error(f"{entry.title}: {safe_text(why.what, 400)}", safe_text(why.yaml, 400))
-            unshaped = UnshapedModel(error.what, file=error.file, line=error.line, hint=error.hint)
+            unshaped = UnshapedModel(error.detail, file=error.file, line=error.line, hint=error.hint)
             unshaped.missing = why
             raise unshaped from None
         except ShapeError as why:

@@ -1,0 +1,117 @@
+"""Models are looked at before any device is asked: whole, of a format that the units run, and of one shape."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+
+from protocol.errors import CampaignError
+from protocol.values.task import Measure
+from scheduler.campaign.load import parse_campaign
+from scheduler.local.bench import look_at
+from scheduler.models.describe import describe_models
+from scheduler.models.inspect import UnshapedModel
+from tests.tiny_onnx import tiny_onnx
+
+CUT = tiny_onnx(shape=("?", 3, "?", "?"))
+"""As a text detector: two dimensions of one symbol that differ."""
+
+
+def looked_at(folder: Path, model: str, *, units: str = "CPU (ONNX)", measure: str = "{}") -> None:
+    text = f"campaign: t\nunits: [{units}]\nmeasure: {measure}\nmodels:\n - {model}\n"
+    describe_models(parse_campaign(text.encode(), "c.yaml"), folder)
+
+
+def refused(folder: Path, model: str, **more: str) -> CampaignError:
+    with pytest.raises(CampaignError) as caught:
+        looked_at(folder, model, **more)
+    assert str(caught.value).count("c.yaml") == 1
+    return caught.value
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "m.onnx").write_bytes(CUT)
+    return tmp_path
+
+
+def test_a_size_that_is_missing_is_asked_for_with_the_text_to_add(folder: Path) -> None:
+    error = refused(folder, "m.onnx")
+    assert isinstance(error, UnshapedModel)
+    assert (error.line, error.detail) == (5, "model 'm.onnx': input x is ?×3×?×?: give the sizes")
+    assert error.hint == "such as inputs: {x: [1, 3, 224, 224]}"
+    looked_at(folder, "{path: m.onnx, inputs: {x: [1, 3, 224, 224]}}")
+    looked_at(folder, "{path: m.onnx, dims: {'x[2]': 48, 'x[3]': 192}, batch: [1, 8]}")
+
+
+@pytest.mark.parametrize(
+    ("model", "what", "hint"),
+    [
+        ("{path: m.onnx, dims: {width: 8}}", "no dynamic dimension 'width'", "there are: x[0], x[2], x[3]"),
+        ("{path: m.onnx, inputs: {y: [1]}}", "no input 'y'", "its inputs: x"),
+        ("{path: m.onnx, inputs: {x: [1, 4, 8, 8]}}", "its axis 1 is 3, not 4", ""),
+        ("{path: m.onnx, inputs: {x: 'float32[1, 3, 8, 8]'}}", "states the types", "give the shape alone"),
+        (
+            "{path: m.onnx, inputs: {x: [1, 3, 8, 8]}, batch: [4]}",
+            "the batch says 4",
+            "leave one of them out",
+        ),
+    ],
+)
+def test_what_is_given_and_does_not_fit_is_refused(folder: Path, model: str, what: str, hint: str) -> None:
+    error = refused(folder, model)
+    assert what in error.detail
+    assert hint in (error.hint or "")
+
+
+def test_sizes_for_all_models_have_to_be_of_one_of_them(folder: Path) -> None:
+    looked_at(folder, "{path: m.onnx, inputs: {x: [1, 3, 8, 8]}}", measure="{dims: {'x[3]': 8}}")
+    error = refused(folder, "{path: m.onnx, inputs: {x: [1, 3, 8, 8]}}", measure="{dims: {W: 8}}")
+    assert "measure.dims: no model has a dynamic dimension 'W'" in error.detail
+
+
+def test_a_broken_file_is_refused_and_a_healthy_one_of_another_format_is_called_that(tmp_path: Path) -> None:
+    (tmp_path / "cut.onnx").write_bytes(tiny_onnx()[:-7])
+    assert "is corrupt or cut short" in refused(tmp_path, "cut.onnx").detail
+    (tmp_path / "good.onnx").write_bytes(tiny_onnx())
+    for unit in ("GPU (CoreML)", "CPU (Torch)"):
+        error = refused(tmp_path, "good.onnx", units=unit)
+        assert (error.hint, "is an ONNX model, which" in error.detail) == (
+            "measure it with units: [CPU (ONNX)]",
+            True,
+        )
+    with zipfile.ZipFile(tmp_path / "net.pt2", "w") as archive:
+        archive.writestr("net/archive_format", "pt2")
+    error = refused(tmp_path, "net.pt2", units="GPU (CoreML)")
+    assert "is a torch.export program, which GPU (CoreML) cannot run" in error.detail
+    assert error.hint == "measure it with units: [CPU (Torch)]"
+
+
+def test_weights_in_another_file_have_to_be_there(tmp_path: Path) -> None:
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value="w.bin")
+    port = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [port("x", TensorProto.FLOAT, [4])],
+        [port("y", TensorProto.FLOAT, [4])],
+        [weight],
+    )
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "net.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    assert "keeps weights in another file, w.bin" in refused(tmp_path, "net/net.onnx").detail
+    assert "lacks w.bin" in refused(tmp_path, "net").detail
+    (tmp_path / "net" / "w.bin").write_bytes(bytes(16))
+    looked_at(tmp_path, "net")
+
+
+def test_a_bench_says_what_to_add_on_the_command_line(folder: Path) -> None:
+    with pytest.raises(UnshapedModel) as caught:
+        look_at(folder / "m.onnx", "CPU (ONNX)", Measure(dims={"x[2]": 48}))
+    assert caught.value.hint == "such as --shape 'x=1,3,48,224'"
+    look_at(folder / "m.onnx", "CPU (ONNX)", Measure(shapes={"x": (1, 3, 48, 320)}))
+    look_at(folder / "m.onnx", "Fake (Simulation)", Measure())
