@@ -2,12 +2,13 @@
 
 B is     ratio         95 %  A ms  B ms
 resnet50.onnx  1×3×224×224  mini
-SLOWER  ×1.052  1.048–1.057  12.5  13.2  CPU (ONNX), 4 threads
+SLOWER  ×1.052  1.048–1.057  12.5  13.2  CPU (ONNX) ×4
 –                             2.1        GPU (ONNX) [1]
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Final
@@ -63,11 +64,11 @@ def compare_lines(pairs: Sequence[Pair], width: int) -> list[Text]:
 
 
 def _facts(pair: Pair) -> tuple[str, ...]:
-    """Model, shape, unit, device."""
+    """Model, shape, unit with its threads, device."""
     model, unit, device = map(safe_text, pair_places(pair))
     shapes = {tuple(sizes(row.shapes)): row.shapes for row in (pair.a, pair.b) if row is not None}
     shape = safe_text(short_shapes(next(iter(shapes.values())))) if len(shapes) == 1 else ""
-    return model, shape, unit, device
+    return model, shape, re.sub(r", (\d+) threads?", r" ×\1", unit), device
 
 
 def _cells(pair: Pair) -> tuple[str, ...]:

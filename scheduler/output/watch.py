@@ -141,8 +141,8 @@ class _Lines:
 
     def update(self, tasks: Sequence[TaskRow], outcomes: Mapping[str, str] = NO_OUTCOMES) -> None:
         for task in tasks:
-            told = task.state in ENDED or task.state is TaskState.PENDING
-            step = progress_text(task, outcomes.get(task.id, "")) if told else _step(task)
+            whole = task.state in ENDED or task.state is TaskState.PENDING
+            step = progress_text(task, outcomes.get(task.id, "")) if whole else _step(task)
             if self._last.get(task.id) != step and not self._is_repeated(task, step):
                 self._last[task.id] = step
                 where = f" on {safe_text(task.device)}" if task.device else ""

@@ -267,7 +267,7 @@ def test_compare_shows_a_table_and_speaks_json_and_csv(tmp_path: Path) -> None:
     assert code == 0
     assert "SLOWER" in shown
     assert "one → two" in shown
-    assert "CPU (ONNX), 1" in shown, "rows that differ in threads alone can be distinguished"
+    assert "CPU (ONNX) ×1" in shown, "rows that differ in threads alone can be distinguished"
     _, outcome = run(tmp_path, "compare", a, b, "--json")
     (pair,) = json.loads(outcome)["pairs"]
     assert (pair["verdict"], pair["a_device"], pair["b_device"]) == ("SLOWER", "one", "two")

@@ -14,13 +14,13 @@ def test_each_pair_has_one_line_below_its_model_and_shape() -> None:
     lines = [line.plain for line in compare_lines(pair_up(a, b, across_devices=True), 80)]
     assert all(len(line) <= 80 for line in lines)
     assert [line for line in lines if "1×3×224×224" in line and "[1]" not in line] == [
-        f"{name}  1×3×224×224  CPU (ONNX), 1 thread" for name in names
+        f"{name}  1×3×224×224  CPU (ONNX) ×1" for name in names
     ]
-    told = [line for line in lines if line.startswith(("SLOWER", "–"))]
-    assert [line.split()[0] for line in told] == ["SLOWER", "SLOWER", "–"]
+    rows = [line for line in lines if line.startswith(("SLOWER", "–"))]
+    assert [line.split()[0] for line in rows] == ["SLOWER", "SLOWER", "–"]
     assert [
         line.endswith(end)
-        for line, end in zip(told, ("  one → two", "  one → two", "  one [1]"), strict=True)
+        for line, end in zip(rows, ("  one → two", "  one → two", "  one [1]"), strict=True)
     ]
     assert lines[-1] == "[1] not compared: only A has it"
 
