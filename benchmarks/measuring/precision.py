@@ -30,7 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from node.run.local import LocalDevice
 from results.row.stats import centre, launch_medians, median_interval
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from scheduler.local.bench import Bench
 from swarm.base.home import Home
 

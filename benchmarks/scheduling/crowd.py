@@ -9,12 +9,13 @@ the loop's thread, and wall seconds beside them; a busy machine makes both large
   restart   --campaigns campaigns of 3 tasks are taken up by a new process
   run       --run tasks of a campaign of --tasks, and as many of --campaigns campaigns of 3, at 4 scripted workers, and the same campaign at
             one device of 64 slots, from the moment at which they come; both sides' time
-  commands  `campaigns`, `results`, `explain` over a store with --tasks ended tasks, as processes, and a `watch` of as many
+  commands  `campaigns`, `results`, `explain` over a store with --tasks ended tasks, as processes on a terminal, and a `watch` of as many
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import io
 import os
@@ -216,6 +217,17 @@ async def run(folder: Path, run: int, tasks: int, campaigns: int) -> None:
                 await trio.lowlevel.checkpoint()
 
 
+def on_terminal(command: list[str]) -> None:
+    """Run it as people do; with --json or --csv - it writes all there is."""
+    ours, theirs = os.openpty()
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL):
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while os.read(ours, 65_536):
+                pass
+    os.close(ours)
+
+
 def commands(folder: Path, tasks: int) -> None:
     home = Home.at(folder / "home")
     home.store.parent.mkdir(parents=True, exist_ok=True)
@@ -239,18 +251,13 @@ def commands(folder: Path, tasks: int) -> None:
         ["--version"],
         ["campaigns"],
         ["results", "c-one"],
+        ["results", "c-one", "--csv", "-"],
         ["results", "c-one", "--json"],
         ["explain", "c-one"],
         ["explain", "c-open"],
     ):
         before, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        subprocess.run(
-            [sys.executable, "-m", "sark", "--home", str(folder / "home"), *words],
-            check=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            stdin=subprocess.DEVNULL,
-        )
+        on_terminal([sys.executable, "-m", "sark", "--home", str(folder / "home"), *words])
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         print(

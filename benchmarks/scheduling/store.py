@@ -32,7 +32,8 @@ from protocol.values.record import (
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import RunOutcome
-from results.export.pivots import Dimension, FigureColumn, Filters, figures_of
+from results.export.figures import figures_of
+from results.export.pivots import Dimension, FigureColumn, Filters
 from scheduler.store import schema as t
 from scheduler.store.database import Location, ServerLocation, server_url
 from scheduler.store.rows import NewCampaign, NewModel

@@ -18,8 +18,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from node.capacity.allocations import MAX_REMEMBERED, Allocation, RecentDict, SlotRequest
-from protocol.messages.work import MAX_PREEMPTIONS
-from protocol.values.lease import PREEMPT_GAP, PREEMPT_GRACE_S, LeaseState
+from protocol.values.lease import MAX_PREEMPTIONS, PREEMPT_GAP, PREEMPT_GRACE_S, LeaseState
 from protocol.wire.base import brief
 
 

@@ -40,7 +40,7 @@ from pydantic import Field
 
 from protocol.formats.phase import Phase
 from protocol.messages.pool import ManifestMessage
-from protocol.values.lease import MAX_PROOF, Epoch, Fence
+from protocol.values.lease import MAX_PREEMPTIONS, MAX_PROOF, Epoch, Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import MAX_TASK
 from protocol.wire.base import (
@@ -64,9 +64,6 @@ from protocol.words import Reason, Right, WorkerState
 
 MAX_BATCH: Final = 64
 """Shapes in a probe, leases in a renewal."""
-
-MAX_PREEMPTIONS: Final = 2
-"""A task preempted this often is not preempted again."""
 
 WhyNot = Annotated[Reason, Field(strict=False)]
 State = Annotated[WorkerState, Field(strict=False)]

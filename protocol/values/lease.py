@@ -29,6 +29,8 @@ PREEMPT_GAP: Final = 10
 """So much higher a priority must be for a run to give way to it."""
 PREEMPT_GRACE_S: Final = 1.0
 """From the warning to the end of a run that gives way."""
+MAX_PREEMPTIONS: Final = 2
+"""A task preempted this often is not preempted again."""
 
 
 class Fence(Message):

@@ -25,7 +25,7 @@ def brief(text: str, limit: int = 200) -> str:
 class Message(BaseModel):
     """Base of all wire values. An unknown field is ignored, an unknown type or a wrong one is refused."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False, defer_build=True)
     type: ClassVar[str] = ""
     """Its name in a frame, given where it is declared; empty: it travels inside other messages only."""
 

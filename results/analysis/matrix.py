@@ -17,7 +17,7 @@ from results.row.identity import device_identity, names_device
 from results.row.names import with_distinct_names
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from swarm.base.text import did_you_mean, safe_text
 from swarm.base.yaml import read_document
 

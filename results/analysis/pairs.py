@@ -19,7 +19,7 @@ from results.export.raw import ResultEntry
 from results.row.comparison import Comparison, ComparisonVerdict, ambiguous
 from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 
 OTHERS_APART: Final = 10.0
 STALL_APART: Final = 20.0

@@ -25,7 +25,7 @@ from results.row.comparison import MARGIN, ComparisonVerdict
 from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
 from results.row.stats import MIN_LAUNCHES, mann_whitney, median
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 
 MEMORY: Final = 0.05
 MEMORY_BYTES: Final = 4 * 1024**2

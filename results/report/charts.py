@@ -34,7 +34,7 @@ from results.row.names import with_distinct_names
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting, marked
 from results.row.stats import middle, nearest_rank
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from swarm.base.text import count, safe_text
 
 PAGE_WIDTH: Final = 400.0

@@ -15,7 +15,7 @@ from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting, marked
 from results.row.strangers import strangers_line
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from swarm.base.text import count
 from swarm.base.units import show_duration
 

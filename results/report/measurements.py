@@ -24,7 +24,7 @@ from results.report.page import (
 from results.report.task_charts import distribution_chart, trace_chart
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from swarm.base.text import count
 
 MAX_CHARTS: Final = 60

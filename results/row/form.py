@@ -10,7 +10,9 @@ from swarm.base.units import show_ms
 
 
 class JsonModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, defer_build=True
+    )
 
 
 def utc(instant: float | None, timespec: str = "seconds") -> str | None:

@@ -7,7 +7,7 @@ Complete carries no measured number, so that none is averaged by mistake; what w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from protocol.errors import RemoteProtocolError
 from protocol.values.attempt import TaskState
 from protocol.values.record import Record
-from protocol.values.task import Task, read_task
+from protocol.values.task import Task, TaskReader
 from protocol.values.trust import TrustKind
 from protocol.wire.codec import pack
 from protocol.words import UNIT as SIMULATED_UNIT
@@ -25,7 +25,7 @@ from protocol.words import Reason
 from results.row.figures import measure_figures
 from results.row.record import observe
 from results.row.rounds import LaunchRounds, compare_rounds
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from results.row.witness import WitnessAccount
 
 GB: Final = 1024**3
@@ -71,6 +71,7 @@ class Row(BaseModel):
         validate_by_alias=True,
         serialize_by_alias=True,
         use_attribute_docstrings=True,
+        defer_build=True,
     )
 
     # the contract
@@ -527,10 +528,14 @@ class Configuration:
         return unit + threads + ("" if self.batch is None else f", batch {self.batch}")
 
 
-def configuration_of(body: bytes) -> Configuration:
-    """Of a task by its canonical bytes; of one that cannot be read, an empty one."""
-    try:
-        measure = read_task(body).measure
-    except RemoteProtocolError:
-        return Configuration()
-    return Configuration(measure.threads, measure.batch)
+def configurations_of(bodies: Mapping[str, bytes]) -> dict[str, Configuration]:
+    """Of tasks by their ids and canonical bytes; of one that cannot be read, an empty one."""
+    reader, found = TaskReader(), dict[str, Configuration]()
+    for task, body in bodies.items():
+        try:
+            measure = reader.read(task, body).measure
+        except RemoteProtocolError:
+            found[task] = Configuration()
+        else:
+            found[task] = Configuration(measure.threads, measure.batch)
+    return found

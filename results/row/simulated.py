@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol, TypeVar
 
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from swarm.base.text import safe_text
 
 MARK: Final = "(simulation)"

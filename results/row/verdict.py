@@ -9,12 +9,12 @@ Those of the host were chosen with `benchmarks/flags.py`, which loads a device b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from typing import Final
 
 from protocol.values.record import Accelerator
 from results.row.record import RecordLaunch, RecordView
 from results.row.stats import MIN_LAUNCHES, centre, follows, launch_medians, median, nearest_rank
+from results.row.verdicts import GRAVITY, RowVerdict
 from swarm.base.text import count
 
 NOISY: Final = 0.10
@@ -42,25 +42,6 @@ CLOCK: Final = 0.75
 
 SIMULATION: Final = "a simulation: its figures come from a script, nothing was measured"
 
-
-class RowVerdict(StrEnum):
-    """What the numbers of a complete row are worth; of several, the first of `GRAVITY`."""
-
-    VALID = "valid"
-    SIMULATED = "simulated"
-    UNWITNESSED = "unwitnessed"
-    MISMATCH = "mismatch"
-    UNCHECKED = "unchecked"
-    FEW_RUNS = "few-runs"
-    THROTTLED = "throttled"
-    BUSY_HOST = "busy-host"
-    DRIFT = "drift"
-    BIMODAL = "bimodal"
-    NOISY = "noisy"
-    UNREADABLE = "unreadable"
-
-
-GRAVITY: Final = tuple(verdict for verdict in RowVerdict if verdict not in ("valid", "unreadable"))
 MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
     RowVerdict.VALID: (
         "The outputs are right, the median is known as closely as asked, and nothing that is known of the device speaks against it.",

@@ -31,6 +31,10 @@ from swarm.base.screen import new_console, print_json
 from swarm.base.text import count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from results.row.row import Row
+    from scheduler.store.rows import ResultRow
     from scheduler.store.store import Store
 
 app = typer.Typer()
@@ -76,8 +80,7 @@ app.command("attach", hidden=True)(watch)
 @app.command(rich_help_panel=CAMPAIGNS)
 def campaigns(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List this home's campaigns, newest first."""
-    from scheduler.output.schemas import campaign_info
-    from scheduler.output.tables import campaigns_table
+    from scheduler.output.campaigns import campaigns_table
     from scheduler.store.progress import nobody_line
     from scheduler.submit.daemon import is_running
     from scheduler.submit.supervisor import crash_line, last_crash
@@ -86,6 +89,8 @@ def campaigns(ctx: typer.Context, as_json: AsJson = False) -> None:
         summaries = store.campaigns.summaries()
     scheduling = is_running(ctx.obj)
     if as_json:
+        from scheduler.output.schemas import campaign_info
+
         infos = [campaign_info(item, scheduling=scheduling) for item in summaries]
         print_json({"count": len(infos), "campaigns": infos})
     elif not summaries:
@@ -113,7 +118,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain why a campaign or task waits or failed, and what would help."""
-    from scheduler.preview.look import explain_campaign
+    from scheduler.preview.explaining import explain_campaign
     from scheduler.preview.why import why_lines
 
     campaign, _, number = target.partition("/")
@@ -239,12 +244,9 @@ def results(
     as_json: AsJson = False,
 ) -> None:
     """Show a campaign's results as a table, or write them to files."""
-    from results.export.columnar import jsonl_lines, write_parquet
-    from results.export.csv import csv_lines
-    from results.export.raw import json_lines
-    from scheduler.output.results_table import show_results
+    from scheduler.output.results_table import MAX_SHOWN, ended_words, show_results
     from scheduler.store.progress import nobody_line
-    from scheduler.store.results import campaign_rows, raw_results
+    from scheduler.store.readers import campaign_rows
     from scheduler.submit.daemon import is_running
 
     piped = [csv, raw, jsonl, "-" if as_json else None].count("-")
@@ -253,33 +255,59 @@ def results(
             "only one of --csv, --jsonl, --raw and --json can use standard output",
             hint="name a file for the others",
         )
+    console, files = Console(), (csv, raw, jsonl, parquet) != (None,) * 4
+    shown = not (files or as_json)
     with opened(ctx) as store:
         campaign_id = store.campaigns.resolve(campaign)
-        stored = store.results.rows(campaign_id)
+        counts = store.tasks.counts(campaign_id)
+        most = MAX_SHOWN if shown and console.is_terminal else sum(counts.values())
+        stored = store.results.rows(campaign_id, first_ended=most)
         row = store.campaigns.get(campaign_id)
     rows = campaign_rows(stored)
+    if files:
+        _write_results(campaign_id, stored, rows, csv=csv, raw=raw, jsonl=jsonl, parquet=parquet)
+    unfinished = row is not None and row.ended is None
+    if as_json:
+        print_json({"campaign": campaign_id, "results": rows})
+    elif shown:
+        ended = ended_words(counts)
+        if rows:
+            show_results(rows, console, ended=ended)
+        else:
+            print(f"No task of {campaign_id} has ended yet. Watch it: sark-node watch {campaign_id}")
+        if unfinished and rows:
+            tasks = count(sum(counts.values()), "task")
+            print(f"{sum(ended.values())} of {tasks} have ended; the campaign is still running.")
+    if unfinished and not is_running(ctx.obj):
+        print(nobody_line(campaign_id), file=sys.stderr if piped else sys.stdout)
+
+
+def _write_results(
+    campaign: str,
+    stored: Sequence[ResultRow],
+    rows: Sequence[Row],
+    *,
+    csv: str | None,
+    raw: str | None,
+    jsonl: str | None,
+    parquet: Path | None,
+) -> None:
+    """Write the files that were asked for. Raises `ResourceError`."""
+    from results.export.columnar import jsonl_lines, write_parquet
+    from results.export.csv import csv_lines
+    from results.export.raw import json_lines
+    from scheduler.store.readers import raw_results
+
     if raw is not None:
-        lines = json_lines(campaign_id, raw_results(stored))
+        lines = json_lines(campaign, raw_results(stored))
         write_out(raw, lines, f"raw samples of {count(len(rows), 'task')}")
     if jsonl is not None:
         write_out(jsonl, jsonl_lines(raw_results(stored)), count(len(rows), "line"))
     if parquet is not None:
-        write_parquet(parquet, campaign_id, raw_results(stored))
+        write_parquet(parquet, campaign, raw_results(stored))
         print(f"wrote {count(len(rows), 'row')} to {parquet}", file=sys.stderr)
     if csv is not None:
         write_out(csv, csv_lines(rows), count(len(rows), "row"))
-    unfinished = row is not None and row.ended is None
-    if as_json:
-        print_json({"campaign": campaign_id, "results": rows})
-    elif csv is None and raw is None and jsonl is None and parquet is None:
-        if rows:
-            show_results(rows, Console())
-        else:
-            print(f"No task of {campaign_id} has ended yet. Watch it: sark-node watch {campaign_id}")
-        if unfinished and rows:
-            print(f"{len(rows)} of {count(len(stored), 'task')} have ended; the campaign is still running.")
-    if unfinished and not is_running(ctx.obj):
-        print(nobody_line(campaign_id), file=sys.stderr if piped else sys.stdout)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)

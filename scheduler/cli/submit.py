@@ -146,7 +146,7 @@ def submit(
     from scheduler.models.describe import unseen
     from scheduler.preview.look import check_devices
     from scheduler.submit.submit import submit_campaign
-    from scheduler.trust.serving import OPEN_LINE
+    from scheduler.trust.untrusted import OPEN_LINE
     from swarm.join.known_gates import save_gates
 
     home: Home = ctx.obj

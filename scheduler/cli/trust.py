@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from scheduler.campaign.model import Campaign
-    from scheduler.trust.serving import UntrustedDevice
+    from scheduler.trust.untrusted import UntrustedDevice
 
 app = typer.Typer()
 

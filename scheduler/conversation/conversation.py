@@ -35,7 +35,7 @@ from protocol.values.attempt import TaskEvent
 from protocol.values.task import task_message
 from protocol.wire.base import Message
 from protocol.words import Reason, RunOutcome
-from results.export.pivots import unconfirmed
+from results.export.figures import unconfirmed
 from results.row.canary import CanaryOutcome
 from results.row.witness import WitnessAccount
 from scheduler.conversation.claims import Claims

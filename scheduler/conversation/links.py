@@ -41,8 +41,8 @@ from scheduler.conversation.effects import (
 from scheduler.conversation.requests import shapes_of
 from scheduler.core.commands import CancelOn, Command, CommitTo, RecordGrant, ReleaseOn
 from scheduler.core.entries import STOP_AGAIN_S
-from scheduler.core.failures import COPIED, ELSEWHERE
 from scheduler.core.scheduler import SchedulerCore
+from scheduler.core.words import COPIED, ELSEWHERE
 from swarm.base.event_log import EventLog
 
 CONNECT_S: Final = 3.0

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskEvent
+from protocol.values.lease import MAX_PREEMPTIONS
 from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, RecordWaitReason
 from scheduler.core.entries import LEASED, Attempt, RequirementGroup, TaskEntry
 from scheduler.core.explain import listed, why_untrusted, why_waiting
 from scheduler.core.ranking import WorkerView, choose, most_proven
-from scheduler.core.retry import doubled_s
+from scheduler.core.retry import ELSEWHERE_S, doubled_s
 from scheduler.core.run_times import FETCH_RATE
 from scheduler.core.state import State
 
@@ -29,8 +29,6 @@ MAX_HEARSAY: Final = 4
 """Probes at a time, beside those, of strangers that have never answered and that only other strangers say to be there."""
 AGAIN_S: Final = 2.0
 """While tasks wait, a worker that was busy with others' work is probed this often."""
-ELSEWHERE_S: Final = 30.0
-"""How long after its backoff a task waits for a worker that has not tried it, while one that has would take it."""
 WORTH_WAITING: Final = 3 * int(FETCH_RATE)
 """Model size in bytes from which a fetch is estimated to take longer than a probe."""
 MAX_SKIPPED: Final = 64

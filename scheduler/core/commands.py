@@ -6,14 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from protocol.formats.phase import Phase
-from protocol.messages.work import HeldLease
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
-from protocol.values.requirement import Requirement
 from protocol.values.trust import MINE, OWN, Trust, TrustScope
 from protocol.words import Reason
+
+if TYPE_CHECKING:
+    from protocol.messages.work import HeldLease
+    from protocol.values.requirement import Requirement
 
 
 @dataclass(frozen=True, slots=True)

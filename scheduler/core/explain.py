@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from protocol.values.advert import Advert
 from protocol.values.match import ClauseMatch, ClauseState, match, match_clause
 from protocol.values.requirement import Clause, Of, Op, Requirement, attribute_of
 from protocol.words import Reason
 from results.row.simulated import shown_name
-from scheduler.core.ranking import WorkerView
 from swarm.base.text import count, safe_text
+
+if TYPE_CHECKING:
+    from scheduler.core.ranking import WorkerView
 
 _AT_LEAST: Final = (Op.GE, Op.GT)
 _AT_MOST: Final = (Op.LE, Op.LT)

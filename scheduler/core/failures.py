@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from protocol.messages.work import MAX_PREEMPTIONS, Denied, HeldLease
+from protocol.messages.work import Denied, HeldLease
 from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
+from protocol.values.lease import MAX_PREEMPTIONS
 from protocol.values.record import Record
 from protocol.words import Reason, RunOutcome
 from scheduler.core.commands import (
@@ -23,6 +24,7 @@ from scheduler.core.hedging import Hedging
 from scheduler.core.ranking import QUICK_S, WorkerView
 from scheduler.core.state import State
 from scheduler.core.stops import OWED_S, OwedStop
+from scheduler.core.words import ELSEWHERE
 
 MAX_ATTEMPTS: Final = 990
 """Attempts are numbered up to 1,000 on the wire; refusals use up numbers, but no tries."""
@@ -38,8 +40,6 @@ RETURNED_S: Final = 0.5
 RETURNED: Final = "taking tasks into its queue and dropping them"
 MISMATCH: Final = "outputs that differ from the reference where another device's agree"
 HELD: Final = "holding tasks past their deadline"
-ELSEWHERE: Final = "carried on elsewhere (adopted)"
-COPIED: Final = "led by a copy of this home: the same key runs it elsewhere"
 
 
 class Failures:

@@ -15,10 +15,11 @@ from typing import Final
 
 from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.words import Reason
-from scheduler.core.allocator import ELSEWHERE_S, Allocator
+from scheduler.core.allocator import Allocator
 from scheduler.core.commands import CancelOn, Command, EndHedge, ReleaseOn, SwitchAttempt
 from scheduler.core.entries import Attempt, TaskEntry
 from scheduler.core.ranking import WorkerView
+from scheduler.core.retry import ELSEWHERE_S
 from scheduler.core.state import State
 
 SOON_S: Final = 1.0

@@ -7,6 +7,8 @@ from typing import Final
 
 BACKOFF_CAP_S: Final = 300.0
 """How far doubling goes."""
+ELSEWHERE_S: Final = 30.0
+"""How long after its backoff a task waits for a worker that has not tried it, while one that has would take it."""
 
 
 def retry_delay_s(backoff_s: float, tries: int, left_s: float = math.inf) -> float:

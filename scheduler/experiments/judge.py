@@ -19,7 +19,7 @@ from results.analysis.regression import (
 from results.export.raw import RawResult, ResultEntry
 from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
-from scheduler.store.results import raw_results
+from scheduler.store.readers import raw_results
 from scheduler.store.rows import CampaignRow, CampaignStatus, RunRow
 from scheduler.store.store import Store
 from swarm.base.text import safe_text

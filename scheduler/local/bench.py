@@ -30,7 +30,7 @@ from results.row.comparison import Comparison
 from results.row.record import SERVED, RecordView, observe
 from results.row.rounds import compare_rounds
 from results.row.row import Row, RowStatus, make_row
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import ModelEntry
 from scheduler.models.describe import Fetch, find_model, no_fetch, sha256_of

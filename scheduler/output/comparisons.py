@@ -22,7 +22,7 @@ from results.row.names import with_distinct_names
 from results.row.row import COLUMNS, CONTRACT, Row
 from results.row.simulated import marked
 from scheduler.output.schemas import shown_as
-from scheduler.store.results import raw_results
+from scheduler.store.readers import raw_results
 from scheduler.store.store import Store, has_store, open_store
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text

@@ -20,7 +20,7 @@ from rich.text import Text
 from results.analysis.matrix import MatrixCell
 from results.row.form import short_shapes
 from results.row.simulated import counting, marked
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from scheduler.output.reasons import Reasons
 from scheduler.output.terminal import cut_middle
 from swarm.base.text import count, safe_text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 from rich import box
@@ -10,18 +12,22 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from protocol.values.attempt import TaskState
 from protocol.values.trust import TrustKind
 from results.row.form import short_shapes
 from results.row.names import with_distinct_names
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.strangers import strangers_line
-from results.row.verdict import RowVerdict
-from scheduler.output.terminal import name, number, print_lines, short, shrinking, table
-from swarm.base.text import safe_text
+from results.row.verdicts import RowVerdict
+from scheduler.core.words import COPIED, ELSEWHERE
+from scheduler.output.terminal import name, number, print_lines, safe_columns, short, shrinking, table
+from swarm.base.text import ranges, safe_text
 
 LEGEND: Final = "Medians in ms; ±: half of their 95 % interval"
 MAX_REMARKS: Final = 12
+MAX_SHOWN: Final = 200
+"""Rows on a terminal: nobody reads thousands there, and computing them takes long."""
 _STYLES: Final = {
     RowStatus.COMPLETE: "green",
     RowStatus.FAILED: "red",
@@ -30,32 +36,57 @@ _STYLES: Final = {
 }
 
 
-def show_results(rows: Sequence[Row], console: Console) -> None:
-    """Print `rows` and, below them, the legend, remarks, and why each failed one failed."""
+def show_results(rows: Sequence[Row], console: Console, *, ended: Mapping[str, int] | None = None) -> None:
+    """Print `rows` and, below them, the legend, remarks, and why each failed one failed; on a terminal the first `MAX_SHOWN`. `ended`: how
+    many tasks of the campaign ended how, where `rows` are not all of them.
+    """
+    ended = ended or Counter(str(row.status) for row in rows)
+    if console.is_terminal:
+        rows = rows[:MAX_SHOWN]
     if line := strangers_line(rows):
         console.print(line, style="yellow", highlight=False, soft_wrap=True)
     if console.is_terminal:
         console.print(results_table(rows))
     else:
         console.out("\n".join(plain_lines(rows)), highlight=False)
-    lines, last = remarks(rows), ""
-    for row in rows:
-        if row.status is RowStatus.FAILED:
-            why = failure_text(row)
-            lines.append(f"{row.job_id} failed: {why if why != last else 'for the same reason'}")
-            last = why
+    lines = [*remarks(rows), *failure_lines(rows)]
     if adopted := [row for row in rows if row.status is RowStatus.ADOPTED]:
         lines.append(adopted_line(adopted[0], len(adopted)))
+    if len(rows) < sum(ended.values()):
+        words = ", ".join(f"{number} {how.lower()}" for how, number in ended.items() if number)
+        campaign = rows[0].job_id.rpartition("/")[0]
+        lines.append(f"These are the first {len(rows)} of {sum(ended.values())} tasks ({words}).")
+        lines.append(f"All of them: sark-node results {campaign} | less, or --csv FILE")
     print_lines(lines, console)
+
+
+def ended_words(counts: Mapping[TaskState, int]) -> dict[str, int]:
+    """How many tasks ended how, in the words of their rows."""
+    words = {
+        TaskState.SUCCEEDED: RowStatus.COMPLETE,
+        TaskState.FAILED: RowStatus.FAILED,
+        TaskState.CANCELLED: RowStatus.CANCELLED,
+    }
+    return {str(word): counts[state] for state, word in words.items() if state in counts}
+
+
+def failure_lines(rows: Sequence[Row]) -> list[str]:
+    """Why each failed one failed; what failed in turn for the same reason is one line."""
+    failed, lines = [row for row in rows if row.status is RowStatus.FAILED], list[str]()
+    for why, alike in groupby(failed, failure_text):
+        first, *others = (row.job_id for row in alike)
+        lines.append(f"{first} failed: {why}")
+        if others:
+            numbers = [job.rpartition("/")[2] for job in others]
+            which = ranges(map(int, numbers)) if all(map(str.isdecimal, numbers)) else _numbers(numbers)
+            lines.append(f"{first.rpartition('/')[0]}/{which} failed: for the same reason")
+    return lines
 
 
 def adopted_line(row: Row, tasks: int) -> str:
     """Of tasks that another scheduler took over; `row`: one of them."""
-    from scheduler.core.failures import COPIED
-    from scheduler.store.progress import ADOPTED
-
     subject = "1 task is" if tasks == 1 else f"{tasks} tasks are"
-    words = COPIED if row.detail == COPIED else ADOPTED
+    words = COPIED if row.detail == COPIED else ELSEWHERE
     campaign = row.job_id.rpartition("/")[0]
     return f"{subject} {words}: the results will be there; sark-node watch {campaign}, on that machine"
 
@@ -97,11 +128,6 @@ def failure_text(row: Row) -> str:
     """Why it failed: the reason's word and its detail, which may be a small table of several lines."""
     first, *more = (safe_columns(line) for line in row.detail.splitlines()[:40] or [""])
     return "\n    ".join([": ".join(filter(None, [row.reason, first])) or "no reason was given", *more])
-
-
-def safe_columns(line: str) -> str:
-    """`line` made safe, with the spaces that align it."""
-    return " ".join(safe_text(word, 400) for word in line.rstrip().split(" "))
 
 
 def results_table(rows: Sequence[Row]) -> Table:

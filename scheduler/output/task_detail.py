@@ -23,12 +23,13 @@ from results.row.form import JsonModel
 from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Configuration, Row, RowStatus
 from results.row.stats import median
-from results.row.verdict import MEANS, RowVerdict
+from results.row.verdict import MEANS
+from results.row.verdicts import RowVerdict
 from results.row.witness import WitnessAccount
 from scheduler.output.events import event_words
 from scheduler.output.schemas import InstantMs, TaskInfo, shown_as, task_info
 from scheduler.store.progress import attempt_words
-from scheduler.store.results import account_of
+from scheduler.store.readers import account_of
 from scheduler.store.rows import AttemptRow, AttemptState, EventRow, ResultRow
 
 MAX_BLOCKS: Final = 600

@@ -14,10 +14,10 @@ from rich.text import Text
 from protocol.values.attempt import TaskState
 from results.row.form import utc
 from results.row.simulated import shown_name
+from scheduler.output.campaigns import campaign_name, campaign_state
 from scheduler.output.fleet import ObservedDevice, device_tasks, fleet_device
 from scheduler.output.peers import device_path, device_state
 from scheduler.output.schemas import campaign_info
-from scheduler.output.tables import campaign_name, campaign_state
 from scheduler.output.terminal import name, number, table
 from scheduler.store.progress import progress_text
 from scheduler.store.rows import ENDED, CampaignSummary, TaskRow

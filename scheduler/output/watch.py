@@ -17,7 +17,7 @@ from rich.text import Text
 from protocol.formats.phase import BUSY, Phase
 from protocol.values.attempt import TaskState
 from protocol.words import asks_for_it
-from results.row.row import Configuration, configuration_of
+from results.row.row import Configuration, configurations_of
 from results.row.simulated import marked
 from results.row.strangers import of_stranger
 from scheduler.output.campaign_tasks import CampaignTasks
@@ -95,7 +95,7 @@ def watch(
             if changed := rows.look():
                 if len(configurations) != len(rows.all):
                     bodies = store.tasks.bodies(campaign_id)
-                    configurations = {task: configuration_of(body) for task, body in bodies.items()}
+                    configurations = configurations_of(bodies)
                 changed = [replace(task, unit=configurations[task.id].on(task.unit)) for task in changed]
                 shown |= {task.id: task for task in changed}
                 ended = [task.id for task in changed if task.state is TaskState.SUCCEEDED]

@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import trio
-from pydantic import ValidationError
 
-from protocol.errors import CampaignError, RemoteProtocolError, SarkError, first_error
+from protocol.errors import RemoteProtocolError, SarkError
 from protocol.values.advert import Advert
-from protocol.values.attempt import TaskState
-from protocol.values.requirement import Requirement
 from protocol.values.task import Task, read_task
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
-from scheduler.campaign.text import trust_of_spec
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
 from scheduler.planning.tasks import PlannedCell, derive_cells, requirements, tasks_of
 from scheduler.preview.plan import LivePlan, make_plan
 from scheduler.preview.survey import VISIT, find_disputed, visit
-from scheduler.preview.why import LiveFacts, WhyReport, why_report
-from scheduler.store.rows import CampaignRow
-from scheduler.store.store import Store, has_store, open_store
-from scheduler.submit.daemon import is_running
+from scheduler.store.store import has_store, open_store
 from scheduler.trust.home import read_book
 from scheduler.trust.identities import DisputedDevice, named_devices
-from scheduler.trust.serving import UntrustedDevice
+from scheduler.trust.untrusted import UntrustedDevice
 from swarm.base.home import Home
-from swarm.base.text import safe_text
 from swarm.net.identity import load_or_create
-
-MAX_NEEDS: Final = 16
-"""Kinds of waiting tasks for which devices are looked up."""
 
 
 def plan_file(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fetch) -> LivePlan:
@@ -107,52 +94,3 @@ def run_history(home: Home, models: set[str]) -> list[tuple[Task, float]]:
         with contextlib.suppress(RemoteProtocolError):  # of another version
             history.append((read_task(body), seconds))
     return history
-
-
-def explain_campaign(
-    home: Home, store: Store, campaign: str, number: str, gates: Callable[[], Sequence[str]]
-) -> WhyReport:
-    """Why the tasks of a campaign, or its task `number`, are in their states. `gates`: asked where devices are looked for. Raises
-    `CampaignError` for no such task. Blocking."""
-    row = store.campaigns.get(campaign)
-    if row is None:
-        raise CampaignError(f"no campaign {campaign!r} on this home", hint="list them: sark-node campaigns")
-    tasks = [task for task in store.tasks.all(campaign) if number in ("", str(task.n))]
-    if number and not tasks:
-        raise CampaignError(
-            f"{campaign} has no task {number!r}", hint=f"see its tasks: sark-node explain {campaign}"
-        )
-    ids = {task.id for task in tasks}
-    waiting = {task.id for task in tasks if task.state in (TaskState.PENDING, TaskState.QUEUED)}
-    bodies = {task: read_task(body) for task, body in store.tasks.bodies(campaign).items() if task in waiting}
-    unplanned = () if row.planned else _requirements(row)
-    found, unreachable = None, ""
-    if row.ended is None and (waiting or not row.planned):
-        needs = tuple(dict.fromkeys((*(body.requirement for body in bodies.values()), *unplanned)))[
-            :MAX_NEEDS
-        ]
-        now = time.time()
-        look = partial(
-            visit, priority=row.priority, now=now, trust=trust_of_spec(row.spec), book=read_book(home, now)
-        )
-        try:
-            found = trio.run(look, gates(), home, needs, lambda devices: tuple(bodies.values()))
-        except* SarkError as group:
-            unreachable = first_error(group).what
-    attempts = [attempt for attempt in store.attempts.all(campaign) if attempt.task in ids]
-    scheduling = row.ended is not None or is_running(home)
-    live = LiveFacts(found, unreachable, _busy(store), scheduling)
-    events = store.events.all(campaign)
-    return why_report(row, tasks, bodies, attempts, events, live, time.time(), unplanned=unplanned)
-
-
-def _busy(store: Store) -> Counter[str]:
-    """How many tasks of this home each device has now, by its name."""
-    return Counter({safe_text(device, 40): tasks for device, tasks in store.tasks.busy().items()})
-
-
-def _requirements(row: CampaignRow) -> tuple[Requirement, ...]:
-    try:
-        return requirements(Campaign.model_validate_json(row.spec))
-    except ValidationError:  # of another version: it will have no tasks, and says so when it ends
-        return ()

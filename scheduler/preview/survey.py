@@ -30,7 +30,8 @@ from scheduler.run.shell import perform_call
 from scheduler.trust.book import TrustBook
 from scheduler.trust.identities import DisputedDevice, clashes
 from scheduler.trust.search import disputed_by, find_admitted
-from scheduler.trust.serving import UntrustedDevice, serving_peers
+from scheduler.trust.serving import serving_peers
+from scheduler.trust.untrusted import UntrustedDevice
 from swarm.base.home import Home
 from swarm.index.index import Index
 from swarm.index.query import QueryResult

@@ -11,25 +11,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from protocol.formats.phase import Phase
-from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.advert import Advert
 from protocol.values.attempt import TaskState
-from protocol.values.lease import AGEING_S, MAX_AGEING, PREEMPT_GAP
+from protocol.values.lease import AGEING_S, MAX_AGEING, MAX_PREEMPTIONS, PREEMPT_GAP
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.values.task import Task
 from protocol.words import asks_for_it
 from results.row.form import JsonModel
 from results.row.simulated import marked, shown_name
-from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.explain import LACKS_SIBLING, explain, listed, why_untrusted
 from scheduler.core.ranking import LEAST_AHEAD
-from scheduler.core.retry import retry_delay_s
-from scheduler.output.results_table import safe_columns
-from scheduler.preview.survey import SwarmVisit
+from scheduler.core.retry import ELSEWHERE_S, retry_delay_s
+from scheduler.output.terminal import safe_columns
 from scheduler.store.progress import ADOPTED, attempt_words, nobody_line, progress_text
 from scheduler.store.rows import (
     ENDED,
@@ -40,14 +37,19 @@ from scheduler.store.rows import (
     EventRow,
     TaskRow,
 )
-from scheduler.trust.serving import untrusted_lines
+from scheduler.trust.untrusted import untrusted_lines
 from swarm.base.names import tell_apart
-from swarm.base.text import count, ordinal, safe_text
+from swarm.base.text import count, ordinal, ranges, safe_text
 from swarm.base.units import show_elapsed, show_estimate
+
+if TYPE_CHECKING:
+    from scheduler.preview.survey import SwarmVisit
 
 MAX_TRIED: Final = 8
 """Lines about attempts for each story."""
 MAX_NAMES: Final = 4
+SET_ASIDE: Final = ("worker.set-aside", "worker.back")
+"""Events that tell which workers are given nothing for a while."""
 _FITTING: Final = "there now and fit"
 _QUEUES: Final = "their positions in the queues"
 """Stands in a story for what differs from task to task, so that it is one line."""
@@ -405,15 +407,3 @@ def why_lines(report: WhyReport) -> list[str]:
         lines += [f"    {line}" for line in story.why]
         lines += [f"    tried: {line}" for line in story.tried]
     return [*lines, "", *report.remarks] if report.remarks else lines
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """`3, 5, 8-42`"""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    parts = [str(low) if low == high else f"{low}-{high}" for low, high in spans]
-    return ", ".join(parts[:12]) + (" …" if len(parts) > 12 else "")

@@ -14,7 +14,7 @@ from protocol.messages.work import WORK, Result
 from protocol.values.record import MAX_RECORD
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, RunOutcome
-from results.export.pivots import figures_of
+from results.export.figures import figures_of
 from results.row.acceptance import check, not_as_asked
 from results.row.record import observe
 from results.row.witness import refusal

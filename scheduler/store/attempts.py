@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,8 +14,7 @@ from protocol.values.lease import Fence
 from protocol.wire.table import final, step
 from protocol.words import Reason
 from results.export.pivots import without_figures
-from results.row.verdict import RowVerdict
-from results.row.witness import WitnessAccount
+from results.row.verdicts import RowVerdict
 from scheduler.core.commands import (
     CommitTo,
     EndAttempt,
@@ -253,7 +253,7 @@ class AttemptRepository:
         device_key: str = "",
     ) -> ResultReceipt:
         """Store a verified record of the current attempt under the current fence, and move the task by `event`, in one transaction.
-        `figures`: of `results.export.pivots.figures_of`, for lists. `account`: what was witnessed of a stranger's run, as JSON.
+        `figures`: of `results.export.figures.figures_of`, for lists. `account`: what was witnessed of a stranger's run, as JSON.
         `device_key`: whose the device id is, if not the worker's.
 
         The same record again gets the same receipt. A stale one changes nothing.
@@ -305,8 +305,7 @@ class AttemptRepository:
         )
         with self._database.transaction() as c:
             for row in c.execute(sa.select(r.task, r.attempt, r.account).where(*where)).all():
-                account = WitnessAccount.model_validate_json(row.account)
-                refuted = account.model_copy(update={"refuted": True}).model_dump_json()
+                refuted = json.dumps(json.loads(row.account) | {"refuted": True})
                 key = (r.task == row.task, r.attempt == row.attempt)
                 c.execute(t.records.update().where(*key).values(account=refuted))
                 judged = (t.results.c.task == row.task, t.results.c.verdict.not_in(_GRAVER))

@@ -81,6 +81,15 @@ class EventRepository:
         where = (c.campaign == campaign, c.task == task)
         return self._database.rows(EventRow, *where, order=[c.seq.desc()], limit=limit)[::-1]
 
+    def newest(self, campaign: str, names: Sequence[str]) -> tuple[EventRow, ...]:
+        """The last event of each task, and all with one of these names, in order."""
+        c = t.events.c
+        last = (
+            sa.select(sa.func.max(c.seq)).where(c.campaign == campaign, c.task.is_not(None)).group_by(c.task)
+        )
+        wanted = sa.or_(c.name.in_(names), c.seq.in_(last))
+        return self._database.rows(EventRow, c.campaign == campaign, wanted, order=[c.seq])
+
     def count(self, campaign: str) -> tuple[int, int]:
         """How many events were written, and the highest number stored; they differ when events were removed or inserted by hand."""
         highest = sa.select(sa.func.max(t.events.c.seq)).where(t.events.c.campaign == campaign)

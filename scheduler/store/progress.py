@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from protocol.formats.phase import BUSY, Phase
-from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskState
+from protocol.values.lease import MAX_PREEMPTIONS
 from protocol.words import Reason
-from scheduler.core.failures import COPIED, ELSEWHERE
+from scheduler.core.words import COPIED, ELSEWHERE
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, TaskRow
 from swarm.base.text import ordinal, safe_text
 from swarm.base.units import show_estimate, show_ms

@@ -10,19 +10,13 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from protocol.errors import CampaignError, RemoteProtocolError
+from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
-from protocol.values.record import SignedRecord, read_record
-from protocol.values.task import read_task
 from protocol.values.trust import TrustKind
 from protocol.words import UNIT
 from results.export.pivots import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
-from results.export.raw import RawResult, raw_result
 from results.row.form import median_text
-from results.row.replicas import compare_replicas
-from results.row.row import Row, make_row
-from results.row.verdict import RowVerdict
-from results.row.witness import WitnessAccount
+from results.row.verdicts import RowVerdict
 from scheduler.store import schema as t
 from scheduler.store.database import Database, batched, columns_of
 from scheduler.store.rows import ResultRow, TaskRow
@@ -40,8 +34,12 @@ class ResultRepository:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def rows(self, campaign: str, low: int = 0, high: int | None = None) -> tuple[ResultRow, ...]:
-        """The tasks of a campaign with numbers `low` to `high`, each with the record that decided it."""
+    def rows(
+        self, campaign: str, low: int = 0, high: int | None = None, *, first_ended: int | None = None
+    ) -> tuple[ResultRow, ...]:
+        """The tasks of a campaign with numbers `low` to `high`, each with the record that decided it. `first_ended`: only so many, of those
+        that have ended.
+        """
         r, own = t.records.c, columns_of(TaskRow)
         query = (
             sa.select(*own, t.tasks.c.body, r.worker, r.attempt, r.body, r.signature, r.accepted, r.account)
@@ -52,6 +50,8 @@ class ResultRepository:
         )
         if high is not None:
             query = query.where(t.tasks.c.n <= high)
+        if first_ended is not None:
+            query = query.where(t.tasks.c.ended.is_not(None)).limit(first_ended)
         rows = self._database.all(query)
         return tuple(ResultRow(TaskRow(*row[: len(own)]), *row[len(own) :]) for row in rows)
 
@@ -157,52 +157,6 @@ class ResultRepository:
 def _dimension(name: Dimension) -> sa.ColumnElement[Any]:
     """A column; of devices their ids with their keys, since those of one name or of one id are not one device."""
     return _DEVICE if name is Dimension.DEVICE else t.results.c[str(name)]
-
-
-def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
-    """A row for each ended task, in the campaign's order."""
-    return compare_replicas([_row(item) for item in stored if item.task.ended is not None])
-
-
-def raw_results(stored: Sequence[ResultRow]) -> list[RawResult]:
-    """The same with everything that was observed."""
-    ended = [item for item in stored if item.task.ended is not None]
-    return [
-        raw_result(row, item.body, _signed(item), account_of(item))
-        for item, row in zip(ended, campaign_rows(ended), strict=True)
-    ]
-
-
-def _row(item: ResultRow) -> Row:
-    signed = _signed(item)
-    try:
-        record = read_record(signed.body) if signed is not None else None
-    except RemoteProtocolError:  # readable when it was accepted: the row says that nothing was measured
-        record = None
-    return make_row(
-        read_task(item.body),
-        item.task.state,
-        record,
-        reason=item.task.reason,
-        detail=item.task.detail,
-        attempt=item.attempt or item.task.attempt or None,
-        device=item.task.device,
-        trust=item.task.trust,
-        device_key=item.device_key,
-        preempted=item.task.preempted,
-        account=account_of(item),
-    )
-
-
-def account_of(item: ResultRow) -> WitnessAccount | None:
-    """What was witnessed of the run, if a stranger made it."""
-    return None if item.account is None else WitnessAccount.model_validate_json(item.account)
-
-
-def _signed(item: ResultRow) -> SignedRecord | None:
-    if item.record is None or item.signature is None:
-        return None
-    return SignedRecord(body=item.record, signature=item.signature)
 
 
 def _where(filters: Filters) -> list[sa.ColumnElement[bool]]:

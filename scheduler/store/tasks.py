@@ -97,13 +97,17 @@ class TaskRepository:
             for row in self._database.all(query)
         )
 
-    def bodies(self, campaign: str, first: int = 1, last: int | None = None) -> dict[str, bytes]:
-        """The canonical bytes of the tasks with numbers `first` to `last`, by id."""
+    def bodies(
+        self, campaign: str, first: int = 1, last: int | None = None, *, states: Collection[TaskState] = ()
+    ) -> dict[str, bytes]:
+        """The canonical bytes of the tasks with numbers `first` to `last`, by id; `states`: only of those in one of them."""
         c = t.tasks.c
         query = sa.select(c.id, c.body).where(c.campaign == campaign, c.n >= first)
         if last is not None:
             query = query.where(c.n <= last)
-        return {row.id: row.body for row in self._database.all(query)}
+        if states:
+            query = query.where(c.state.in_(states))
+        return {task: bytes(body) for task, body in self._database.tuples(query)}
 
     def ended_numbers(self, campaign: str, *, limit: int, after: int = 0) -> tuple[int, ...]:
         """The first `limit` numbers above `after` of ended tasks."""

@@ -1,4 +1,4 @@
-"""This process: how it is started again, what outlives it, and how many files it may have open.
+"""This process: how it is started again, what outlives it, what of it lasts, and how many files it may have open.
 
 Each connection takes one file of the few that a process has by default (256 on macOS, 1,024 on Linux). A node without any left could
 not even read a key, so some are reserved for its own files.
@@ -6,10 +6,12 @@ not even read a key, so some are reserved for its own files.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 FROZEN: Final = bool(getattr(sys, "frozen", False))
@@ -39,6 +41,19 @@ def allow_open_files(limit: int = OPEN_FILES) -> int:
     except (OSError, ValueError):  # macOS has another limit besides
         return soft
     return most
+
+
+@contextlib.contextmanager
+def lasting_objects() -> Iterator[None]:
+    """What this process has made so far lasts: until the block ends, the garbage collector does not look at it again. With all that a
+    node imports, each full collection would stop the event loop for 0.1 s.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def own_command(*python: str, frozen: bool = FROZEN) -> list[str]:

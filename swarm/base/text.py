@@ -96,3 +96,15 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
     """`did you mean 'x'?`, or nothing."""
     near = nearest(word, words)
     return f"did you mean {near!r}?" if near else ""
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`3, 5, 8-42`"""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    parts = [str(low) if low == high else f"{low}-{high}" for low, high in spans]
+    return ", ".join(parts[:12]) + (" …" if len(parts) > 12 else "")

@@ -43,9 +43,9 @@ from scheduler.conversation.claims import Rival, RivalKind
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
 from scheduler.conversation.effects import CheckedRecord, drive
 from scheduler.conversation.links import CONNECT_S, SILENT_S, STOOD_STILL_S
-from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.commands import CommitTo
 from scheduler.core.entries import TaskEntry, TaskLimits
+from scheduler.core.retry import ELSEWHERE_S
 from scheduler.core.run_times import MOST
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.stops import OwedStop

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from protocol.errors import ResourceError
 from results.row.form import JsonModel
-from results.row.row import Configuration, configuration_of
+from results.row.row import Configuration, configurations_of
 from scheduler.output.schemas import CampaignInfo, TaskInfo, campaign_info, event_info, task_info
 from scheduler.store.rows import CampaignStatus, EventRow, TaskRow
 from scheduler.store.store import Store
@@ -73,7 +73,7 @@ class Feed:
         configurations = self.configurations
         if any(task.id not in configurations for task in changed):
             bodies = store.tasks.bodies(self.campaign)
-            configurations = {task: configuration_of(body) for task, body in bodies.items()}
+            configurations = configurations_of(bodies)
         infos = {task.id: (revision, task_info(task, configurations[task.id])) for task in changed}
         events, last = list(self.events), self.last
         while page := store.events.since(self.campaign, last):

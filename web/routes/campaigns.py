@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
 from results.row.form import JsonModel
-from results.row.row import configuration_of
+from results.row.row import configurations_of
 from scheduler.campaign.fields import MAX_DURATION_S
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
@@ -29,7 +29,8 @@ from scheduler.output.schemas import (
     campaign_info,
     task_info,
 )
-from scheduler.preview.look import check_devices, explain_campaign, plan_campaign
+from scheduler.preview.explaining import explain_campaign
+from scheduler.preview.look import check_devices, plan_campaign
 from scheduler.preview.plan import LivePlan
 from scheduler.preview.plan_table import save_plan
 from scheduler.preview.validate import ValidationReport, check
@@ -241,8 +242,8 @@ def list_tasks(
     require_campaign(store, campaign)
     rows = store.tasks.page(campaign, limit=limit + 1, after=after, state=state)
     page, more = page_of(rows, limit, lambda row: row.n)
-    bodies = store.tasks.bodies(campaign, page[0].n, page[-1].n) if page else {}
-    infos = tuple(task_info(row, configuration_of(bodies[row.id])) for row in page)
+    found = configurations_of(store.tasks.bodies(campaign, page[0].n, page[-1].n) if page else {})
+    infos = tuple(task_info(row, found[row.id]) for row in page)
     return TaskPage(campaign=campaign, count=len(infos), tasks=infos, next=more)
 
 

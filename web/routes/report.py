@@ -12,7 +12,7 @@ from results.export.raw import ResultSource
 from results.report.charts import ChartKind
 from results.report.html import policy
 from scheduler.output.render import SIZES, ReportFormat, chart, make_report, picture, render
-from scheduler.store.results import raw_results
+from scheduler.store.readers import raw_results
 from scheduler.store.store import Store
 from web.http.context import Context
 from web.http.parameters import CampaignId, require_campaign

@@ -16,7 +16,7 @@ from results.export.csv import csv_lines
 from results.export.raw import RawResult, json_lines
 from results.row.form import JsonModel
 from results.row.row import Row
-from scheduler.store.results import campaign_rows, raw_results
+from scheduler.store.readers import campaign_rows, raw_results
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 from web.http.context import ApiContext, Context

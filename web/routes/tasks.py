@@ -15,7 +15,7 @@ from results.report.drawing import Drawing, Theme, svg
 from results.report.task_charts import TaskChart, task_chart
 from results.row.row import Row
 from scheduler.output.task_detail import TaskDetail, task_detail
-from scheduler.store.results import campaign_rows, raw_results
+from scheduler.store.readers import campaign_rows, raw_results
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 from swarm.base.threads import COMPUTING

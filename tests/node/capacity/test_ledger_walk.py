@@ -29,10 +29,11 @@ from node.capacity.allocations import (
 )
 from node.capacity.ledger import Ledger
 from node.capacity.queue import LeaseQueue, QueueRank
-from protocol.messages.work import MAX_PREEMPTIONS, Denied, Granted, HeldLease, Queued
+from protocol.messages.work import Denied, Granted, HeldLease, Queued
 from protocol.values.lease import (
     GRACE_S,
     LEASE_TTL_S,
+    MAX_PREEMPTIONS,
     PREEMPT_GAP,
     PREEMPT_GRACE_S,
     RENEW_EVERY_S,

@@ -13,7 +13,8 @@ from drivers.launch.process import Child
 from drivers.testing.fake import UNIT
 from node.capacity.allocations import KillCommand
 from node.run.runner import StopRun, run
-from protocol.messages.work import MAX_PREEMPTIONS, Granted, Queued
+from protocol.messages.work import Granted, Queued
+from protocol.values.lease import MAX_PREEMPTIONS
 from protocol.values.record import unpack_samples
 from protocol.values.task import Measure
 from protocol.words import Reason, RunOutcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from results.export.pivots import unconfirmed
+from results.export.figures import unconfirmed
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,14 @@ from results.report.facts import Report
 from results.report.html import html_report
 from results.report.markdown import markdown_report
 from results.row.simulated import counting
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from scheduler.core.explain import explain
+from scheduler.output.campaigns import campaigns_table
 from scheduler.output.comparisons import matrix_of, pair_info
 from scheduler.output.fleet import ObservedDevice, device_info
 from scheduler.output.peers import peer_remarks, peers_table
 from scheduler.output.results_table import show_results
 from scheduler.output.schemas import campaign_info, task_info
-from scheduler.output.tables import campaigns_table
 from scheduler.output.task_detail import task_detail
 from scheduler.output.top import draw, top_json
 from scheduler.output.watch import render

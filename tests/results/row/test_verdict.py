@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from protocol.values.record import Accelerator, HostLoad
 from results.row.record import RecordBlock, RecordLaunch, RecordView
-from results.row.verdict import RowVerdict, change, findings, modes
+from results.row.verdict import change, findings, modes
+from results.row.verdicts import RowVerdict
 
 
 def judge(view: RecordView, **more: Any) -> tuple[RowVerdict, str]:

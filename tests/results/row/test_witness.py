@@ -11,7 +11,8 @@ from protocol.values.task import Measure
 from protocol.words import Reason
 from results.row.figures import judge
 from results.row.record import RecordView, observe
-from results.row.verdict import RowVerdict, findings
+from results.row.verdict import findings
+from results.row.verdicts import RowVerdict
 from results.row.witness import NOTE_S, WitnessAccount, doubts, refusal, unexplained_s, witnessed_max_ms
 from tests.results.row.witness_parts import (
     EACH_S,

@@ -12,10 +12,9 @@ from protocol.messages.work import Conflict, Progress
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason, WorkerState
-from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.commands import CancelOn, CommitTo, Discover, ProbeWorker, RecordGrant, RecordWaitReason
 from scheduler.core.entries import TaskEntry, TaskLimits
-from scheduler.core.retry import BACKOFF_CAP_S, retry_delay_s
+from scheduler.core.retry import BACKOFF_CAP_S, ELSEWHERE_S, retry_delay_s
 from scheduler.core.scheduler import SchedulerCore
 from tests.scheduler.core_invariants import check
 from tests.scheduler.core_parts import PEERS, Story, a_task, advert, decided, of, quote

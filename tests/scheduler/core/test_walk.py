@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from protocol.formats.phase import Phase
-from protocol.messages.work import (
-    MAX_PREEMPTIONS,
-    Conflict,
-    Denied,
-    LiveLease,
-    Progress,
-    QueuedLease,
-    Renewed,
-)
+from protocol.messages.work import Conflict, Denied, LiveLease, Progress, QueuedLease, Renewed
 from protocol.values.attempt import TASK, TaskEvent, TaskState
-from protocol.values.lease import Fence
+from protocol.values.lease import MAX_PREEMPTIONS, Fence
 from protocol.wire.table import step
 from protocol.words import Reason, RunOutcome, WorkerState
 from scheduler.core.allocator import MAX_PROBING

@@ -19,12 +19,13 @@ from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, QueuePosition, RecordGrant
 from scheduler.preview.survey import DeviceAnswer, SwarmVisit
-from scheduler.preview.why import LiveFacts, WhyReport, preemption_line, ranges, why_lines, why_report
+from scheduler.preview.why import LiveFacts, WhyReport, preemption_line, why_lines, why_report
 from scheduler.store.database import Location as StorePlace
 from scheduler.store.progress import clipped
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
 from swarm.base.home import Home
+from swarm.base.text import ranges
 from swarm.net.identity import Identity
 
 SCHEDULER = Identity.from_seed("scheduler").peer_id

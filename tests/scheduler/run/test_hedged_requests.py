@@ -12,7 +12,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import make_proof
 from protocol.words import Reason
 from scheduler.run.epochs import LEAP
-from scheduler.store.results import campaign_rows
+from scheduler.store.readers import campaign_rows
 from scheduler.store.rows import AttemptState, CampaignStatus
 from swarm.net.identity import Identity
 

@@ -16,7 +16,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.record import RunFacts, Timing, pack_samples
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason, RunOutcome
-from results.row.verdict import RowVerdict
+from results.row.verdicts import RowVerdict
 from scheduler.campaign.model import Campaign, Devices, ModelEntry, TrustText
 from scheduler.conversation.effects import SleepUntil
 from scheduler.core.allocator import MAX_HANDED_OUT
@@ -24,7 +24,7 @@ from scheduler.core.commands import CommitTo, EndPending
 from scheduler.core.entries import BEGIN_S
 from scheduler.core.failures import PORTION
 from scheduler.run.service import BEAT_S
-from scheduler.store.results import campaign_rows
+from scheduler.store.readers import campaign_rows
 from scheduler.store.rows import AttemptState, NewCampaign, NewModel
 from scheduler.store.rows import CampaignStatus as CampaignStatus
 from scheduler.store.store import Store

@@ -24,7 +24,7 @@ from results.report.markdown import markdown_report
 from scheduler.campaign.model import Campaign, Devices, ModelEntry
 from scheduler.output.comparisons import one_device
 from scheduler.output.results_table import plain_lines
-from scheduler.store.results import campaign_rows, raw_results
+from scheduler.store.readers import campaign_rows, raw_results
 from scheduler.store.rows import AttemptState
 from swarm.blobs.client import fetch_blob
 from tests.scheduler.conftest import UNIT, World

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.values.attempt import TaskEvent
 from results.row.witness import WitnessAccount
-from scheduler.store.results import account_of as account_of
+from scheduler.store.readers import account_of as account_of
 from scheduler.store.store import Store
 from tests.scheduler.store.test_store import FENCE, WORKER, begin, fill, grant
 

@@ -12,12 +12,13 @@ from protocol.values.lease import Fence
 from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples, record_body
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
-from results.export.pivots import Dimension, FigureColumn, Filters, figures_of
-from results.row.verdict import RowVerdict
+from results.export.figures import figures_of
+from results.export.pivots import Dimension, FigureColumn, Filters
+from results.row.verdicts import RowVerdict
 from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.store import schema
 from scheduler.store.database import Location
-from scheduler.store.results import campaign_rows
+from scheduler.store.readers import campaign_rows
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
 from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, UNIT, a_task

@@ -116,6 +116,25 @@ def test_a_campaign_without_tasks_is_planned_once(store: Store) -> None:
     assert len(store.tasks.all("c-late")) == 1
 
 
+def test_of_a_large_campaign_only_what_is_shown_is_read(store: Store) -> None:
+    fill(store, "c-two")
+    begin(store)
+    store.events.add(["c-one"], "worker.back", peer=WORKER)
+    begin(store, "c-one/3")
+    grant(store)
+    store.attempts.end_pending(EndPending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED))
+    newest = store.events.newest("c-one", ["worker.back"])
+    assert [(event.name, event.task) for event in newest] == [
+        ("worker.back", None),
+        ("task.committing", "c-one/3"),
+        ("task.granted", "c-one/1"),
+        ("task.cancelled", "c-one/2"),
+    ]
+    assert list(store.tasks.bodies("c-two", states=[TaskState.CANCELLED])) == []
+    assert list(store.tasks.bodies("c-one", states=[TaskState.CANCELLED])) == ["c-one/2"]
+    assert [row.task.id for row in store.results.rows("c-one", first_ended=2)] == ["c-one/2"]
+
+
 def test_a_task_goes_its_way_and_every_step_is_an_event_without_gaps(store: Store) -> None:
     begin(store)
     grant(store)

@@ -18,10 +18,10 @@ from protocol.words import Reason
 from results.row.row import RowStatus
 from scheduler.campaign.load import parse_campaign
 from scheduler.core.commands import CommitTo, EndPending, RecordGrant
+from scheduler.output.campaigns import campaigns_table
 from scheduler.output.schemas import campaign_info
-from scheduler.output.tables import campaigns_table
 from scheduler.store.progress import progress_text
-from scheduler.store.results import campaign_rows
+from scheduler.store.readers import campaign_rows
 from scheduler.store.rows import CampaignStatus, NewCampaign, NewModel
 from scheduler.store.store import Store
 from scheduler.submit.submit import cancel_and_wait, retry_campaign

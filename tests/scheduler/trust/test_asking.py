@@ -21,7 +21,8 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, WorkerState
 from scheduler.cli.trust import ask_about
 from scheduler.trust.listed import read_listed
-from scheduler.trust.serving import UntrustedDevice, serving_peers, untrusted_lines
+from scheduler.trust.serving import serving_peers
+from scheduler.trust.untrusted import UntrustedDevice, untrusted_lines
 from swarm.base.home import Home
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
 import threading
 import time
 from pathlib import Path
@@ -52,6 +54,13 @@ async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path
             ).devices == ()  # the worker said that it left
             assert scheduler.incarnation == 2
         nursery.cancel_scope.cancel()
+
+
+async def test_what_a_node_imported_is_not_looked_at_again_by_the_garbage_collector(tmp_path: Path) -> None:
+    assert gc.get_freeze_count() == 0
+    async with open_node("scheduler", Home.at(tmp_path), SETTINGS, holder=False):
+        assert gc.get_freeze_count() > len(sys.modules)
+    assert gc.get_freeze_count() == 0
 
 
 async def test_the_current_gates_are_not_read_from_their_files_at_every_look(

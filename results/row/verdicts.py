@@ -1,0 +1,26 @@
+"""The words for what the numbers of a row are worth."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class RowVerdict(StrEnum):
+    """What the numbers of a complete row are worth; of several, the first of `GRAVITY`."""
+
+    VALID = "valid"
+    SIMULATED = "simulated"
+    UNWITNESSED = "unwitnessed"
+    MISMATCH = "mismatch"
+    UNCHECKED = "unchecked"
+    FEW_RUNS = "few-runs"
+    THROTTLED = "throttled"
+    BUSY_HOST = "busy-host"
+    DRIFT = "drift"
+    BIMODAL = "bimodal"
+    NOISY = "noisy"
+    UNREADABLE = "unreadable"
+
+
+GRAVITY: Final = tuple(verdict for verdict in RowVerdict if verdict not in ("valid", "unreadable"))

@@ -1,0 +1,106 @@
+"""Why a campaign's tasks are where they are: by the store, and where some wait, by the swarm. The network is imported only then."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pydantic import ValidationError
+
+from protocol.errors import CampaignError, SarkError, first_error
+from protocol.values.attempt import TaskState
+from protocol.values.requirement import Requirement
+from protocol.values.task import Task, TaskReader
+from scheduler.preview.why import SET_ASIDE, LiveFacts, WhyReport, why_report
+from scheduler.store.rows import CampaignRow, TaskRow
+from scheduler.store.store import Store
+from scheduler.submit.daemon import is_running
+from swarm.base.home import Home
+from swarm.base.text import safe_text
+
+if TYPE_CHECKING:
+    from scheduler.preview.survey import SwarmVisit
+
+WAITING: Final = (TaskState.PENDING, TaskState.QUEUED)
+MAX_NEEDS: Final = 16
+"""Kinds of waiting tasks for which devices are looked up."""
+
+
+def explain_campaign(
+    home: Home, store: Store, campaign: str, number: str, gates: Callable[[], Sequence[str]]
+) -> WhyReport:
+    """Why the tasks of a campaign, or its task `number`, are in their states. `gates`: asked where devices are looked for. Raises
+    `CampaignError` for no such task. Blocking."""
+    row = store.campaigns.get(campaign)
+    if row is None:
+        raise CampaignError(f"no campaign {campaign!r} on this home", hint="list them: sark-node campaigns")
+    tasks = store.tasks.all(campaign) if not number else _numbered(store, campaign, number)
+    if number and not tasks:
+        raise CampaignError(
+            f"{campaign} has no task {number!r}", hint=f"see its tasks: sark-node explain {campaign}"
+        )
+    waiting = {task.id for task in tasks if task.state in WAITING}
+    bodies = _waiting_tasks(store, campaign, waiting) if waiting else {}
+    unplanned = () if row.planned else _requirements(row)
+    found, unreachable = None, ""
+    if row.ended is None and (waiting or not row.planned):
+        needs = tuple(dict.fromkeys((*(body.requirement for body in bodies.values()), *unplanned)))[
+            :MAX_NEEDS
+        ]
+        found, unreachable = _look(home, row, needs, tuple(bodies.values()), gates())
+    ids = {task.id for task in tasks}
+    attempts = [attempt for attempt in store.attempts.all(campaign) if attempt.task in ids]
+    scheduling = row.ended is not None or is_running(home)
+    live = LiveFacts(found, unreachable, _busy(store), scheduling)
+    events = store.events.newest(campaign, SET_ASIDE)
+    return why_report(row, tasks, bodies, attempts, events, live, time.time(), unplanned=unplanned)
+
+
+def _numbered(store: Store, campaign: str, number: str) -> tuple[TaskRow, ...]:
+    """The task with this number, if there is one."""
+    after = int(number) - 1 if number.isascii() and number.isdecimal() and len(number) < 10 else -1
+    return tuple(task for task in store.tasks.page(campaign, limit=1, after=after) if str(task.n) == number)
+
+
+def _waiting_tasks(store: Store, campaign: str, waiting: Collection[str]) -> dict[str, Task]:
+    reader, bodies = TaskReader(), store.tasks.bodies(campaign, states=WAITING)
+    return {task: reader.read(task, body) for task, body in bodies.items() if task in waiting}
+
+
+def _look(
+    home: Home, row: CampaignRow, needs: Sequence[Requirement], tasks: Sequence[Task], gates: Sequence[str]
+) -> tuple[SwarmVisit | None, str]:
+    """What is in the swarm for a campaign, or why it cannot be reached."""
+    import trio
+
+    from scheduler.campaign.text import trust_of_spec
+    from scheduler.preview.survey import visit
+    from scheduler.trust.home import read_book
+
+    now = time.time()
+    look = partial(
+        visit, priority=row.priority, now=now, trust=trust_of_spec(row.spec), book=read_book(home, now)
+    )
+    try:
+        return trio.run(look, gates, home, needs, lambda devices: tasks), ""
+    except* SarkError as group:
+        unreachable = first_error(group).what
+    return None, unreachable
+
+
+def _busy(store: Store) -> Counter[str]:
+    """How many tasks of this home each device has now, by its name."""
+    return Counter({safe_text(device, 40): tasks for device, tasks in store.tasks.busy().items()})
+
+
+def _requirements(row: CampaignRow) -> tuple[Requirement, ...]:
+    from scheduler.campaign.model import Campaign
+    from scheduler.planning.tasks import requirements
+
+    try:
+        return requirements(Campaign.model_validate_json(row.spec))
+    except ValidationError:  # of another version: it will have no tasks, and says so when it ends
+        return ()

@@ -1,0 +1,59 @@
+"""The table of very many results."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from protocol.values.attempt import TaskState
+from results.row.row import Row, RowStatus
+from scheduler.output.results_table import MAX_SHOWN, ended_words, failure_lines, show_results
+
+
+def row(n: int, why: str = "") -> Row:
+    status = RowStatus.FAILED if why else RowStatus.COMPLETE
+    return Row(
+        status=status, job_id=f"c-1/{n}", file_name="m.onnx", file_size=1, compute_units="CPU", detail=why
+    )
+
+
+def shown(rows: Sequence[Row], *, terminal: bool, **more: dict[str, int]) -> list[str]:
+    out = io.StringIO()
+    show_results(rows, Console(file=out, force_terminal=terminal, color_system=None, width=90), **more)
+    return out.getvalue().splitlines()
+
+
+def test_a_terminal_gets_the_first_rows_and_is_told_how_to_see_all() -> None:
+    lines = shown([row(n, "bad" if n > 250 else "") for n in range(1, 301)], terminal=True)
+    assert sum("m.onnx" in line for line in lines) == MAX_SHOWN
+    assert lines[-2:] == [
+        "These are the first 200 of 300 tasks (250 complete, 50 failed).",
+        "All of them: sark-node results c-1 | less, or --csv FILE",
+    ]
+    assert shown([row(1)], terminal=True, ended={"Complete": 7})[-2].startswith(
+        "These are the first 1 of 7 tasks"
+    )
+
+
+@pytest.mark.parametrize(("number", "terminal"), [(300, False), (MAX_SHOWN, True)])
+def test_a_pipe_gets_every_row_and_so_does_a_terminal_with_room(number: int, terminal: bool) -> None:
+    lines = shown([row(n) for n in range(1, number + 1)], terminal=terminal)
+    assert sum("m.onnx" in line for line in lines) == number
+    assert "first" not in lines[-1]
+
+
+def test_tasks_that_failed_in_turn_for_one_reason_are_one_line() -> None:
+    rows = [row(1, "a"), row(2), row(3, "a"), row(4, "a"), row(6, "a"), row(7, "b")]
+    assert failure_lines(rows) == [
+        "c-1/1 failed: a",
+        "c-1/3-4, 6 failed: for the same reason",
+        "c-1/7 failed: b",
+    ]
+
+
+def test_states_that_end_a_task_are_counted_in_the_words_of_rows() -> None:
+    counts = {TaskState.RUNNING: 5, TaskState.SUCCEEDED: 3, TaskState.FAILED: 1}
+    assert ended_words(counts) == {"Complete": 3, "Failed": 1}
