@@ -22,6 +22,7 @@ from results.report.page import (
     quote,
 )
 from results.report.task_charts import distribution_chart, trace_chart
+from results.row.form import short_shapes
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked
 from results.row.verdicts import RowVerdict
@@ -127,8 +128,14 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
             ratio = row.inference_ms_median / lowest if lowest and row.inference_ms_median else None
             line.append("" if ratio is None else f"{ratio:.2f}")
         lines.append([*line, *(number(_optional(row, field)) for _, field in optional), verdict(row)])
+    shapes = {row.shapes for row in rows}
+    if len(shapes) > 1:
+        for line, row in zip(lines, rows, strict=True):
+            line[0] = " · ".join(filter(None, (str(line[0]), quote(short_shapes(row.shapes)))))
     columns = ["device and unit", "median ms#", "95 % interval#", "±#", *ratio_head, *names, "verdict"]
-    yield Table(f"Medians of {quote(model)}, the lowest first", columns, lines)
+    shape = quote(short_shapes(rows[0].shapes)) if len(shapes) == 1 else ""
+    title = f"Medians of {quote(model)}{f' ({shape})' if shape else ''}, the lowest first"
+    yield Table(title, columns, lines)
     doubts = [
         f"{quote(name)}: {quote(row.verdict)}, {quote(row.verdict_reason)}"
         for name, row in zip(names_of(rows, model=False), rows, strict=True)
@@ -136,7 +143,6 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
     ]
     if doubts:
         yield Bullets(doubts)
-    shapes = {row.shapes for row in rows}
     if len(shapes) > 1:
         note = "The input shapes differ: these rows are not to be compared with each other."
         if len({row.batch for row in rows}) == len(shapes):

@@ -448,3 +448,16 @@ def test_a_reader_of_markdown_sees_tables_and_code_and_no_markup_of_others() -> 
     assert {tag for tag, _ in document.elements} <= known
     assert len(document.all("table")) >= 5
     assert "alert(1)" in document.text["h1"][0]
+
+
+def test_a_table_has_the_shape_of_its_rows_once_or_each_its_own() -> None:
+    one, other = complete(1, ms=10), complete(2, device=1, ms=20)
+    wide = other.row.model_copy(update={"shapes": "x 2x7"})
+    alike = one.row.model_copy(update={"shapes": "x 1x7"})
+    same = html_of(one.model_copy(update={"row": alike}))
+    assert "(<bdi>1×7</bdi>), the lowest first" in same
+    apart = html_of(one.model_copy(update={"row": alike}), other.model_copy(update={"row": wide}))
+    assert "· <bdi>1×7</bdi>" in apart
+    assert "· <bdi>2×7</bdi>" in apart
+    assert ", the lowest first" in apart
+    assert "×7</bdi>), the lowest first" not in apart
