@@ -48,7 +48,8 @@ def inspect(
     families = {unit[unit.rindex("(") :] for unit in units if "(" in unit}
     if suffix is not None and families <= {ONNX, TORCH, COREML} - {suffix}:
         raise entry.error(
-            f"{entry.title} is a {kind}, which {' and '.join(sorted(units))} cannot run", _hint(suffix)
+            f"{entry.title} is in the format {kind}, which {' and '.join(sorted(units))} cannot run",
+            _hint(suffix),
         )
     if suffix is not None or not (ONNX in families or path.suffix.lower() == ".onnx"):
         return None

@@ -86,7 +86,7 @@ def test_a_broken_file_is_refused_and_a_healthy_one_of_another_format_is_called_
     with zipfile.ZipFile(tmp_path / "net.pt2", "w") as archive:
         archive.writestr("net/archive_format", "pt2")
     error = refused(tmp_path, "net.pt2", units="GPU (CoreML)")
-    assert "is a torch.export program, which GPU (CoreML) cannot run" in error.detail
+    assert "is in the format torch.export program, which GPU (CoreML) cannot run" in error.detail
     assert error.hint == "measure it with units: [CPU (Torch)]"
 
 
