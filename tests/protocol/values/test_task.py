@@ -42,3 +42,10 @@ def test_a_task_under_another_id_keeps_its_own() -> None:
     assert [reader.read(name, body).task for name in ("c-1/2", "c-1", "c-1/1", "c-1/2", "c-1")] == [
         "c-1/1"
     ] * 5
+
+
+def test_a_note_that_names_an_id_is_not_taken_for_the_id() -> None:
+    reader, task = TaskReader(), next(tasks())
+    for note in ("c-1/1", "c-1/2"):
+        body = task_body(task.model_copy(update={"note": note}))
+        assert reader.read(note, body) == read_task(body)
