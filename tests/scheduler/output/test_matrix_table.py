@@ -26,8 +26,8 @@ def drawn(cells: Sequence[MatrixCell], base: str = "", width: int = 80) -> list[
 def test_devices_are_columns_in_blocks_that_fit_and_words_stay_whole() -> None:
     why = "busy-host: {}% of the processors' time went to other work; the median is known within ±41.5%"
     cells = [
-        cell(device, 3.0 + at, model=model, remark=why.format(30 + at) if at == 2 else "")
-        for model in ("resnet50.onnx", "vad.onnx")
+        cell(device, 3.0 + at, model=model, remark=why.format(30 + at + n) if at == 2 else "")
+        for n, model in enumerate(("resnet50.onnx", "vad.onnx"))
         for at, device in enumerate(DEVICES)
     ]
     lines = drawn(cells)
