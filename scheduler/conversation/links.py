@@ -302,8 +302,11 @@ class WorkerLinks:
             return
         if isinstance(answer, Denied):  # asked for each campaign, it says who leads it now
             self._log.info("stop.denied", peer=peer, why=str(answer.reason))
-            self._of(peer).unadopted = True
-            core.state.stops.disown(peer, (item.lease for item in command.held))
+            link, leases = self._of(peer), [item.lease for item in command.held]
+            link.unadopted = True
+            entries = (core.state.tasks.get(task) for task in core.state.stops.tasks(peer, leases))
+            self._set_adrift(link, (entry.task.campaign for entry in entries if entry is not None), now())
+            core.state.stops.disown(peer, leases)
             return
         self._carry_out(core.failures.confirm_stop(peer, answer, now()))
 

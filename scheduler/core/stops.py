@@ -65,6 +65,15 @@ class OwedStops:
         for lease in leases:
             self._in_vain.pop((peer, lease), None)
 
+    def tasks(self, peer: str, leases: Iterable[str]) -> list[str]:
+        """The tasks that have ended, and whose runs these are."""
+        named = set(leases)
+        return [
+            stop.task
+            for stop in self._stops.values()
+            if stop.worker == peer and stop.held is not None and stop.held.lease in named
+        ]
+
     def workers(self) -> tuple[str, ...]:
         """Those that owe a confirmation."""
         return tuple(dict.fromkeys(stop.worker for stop in self._stops.values()))

@@ -112,17 +112,28 @@ def _entries(
 
 
 def owed_stops(store: Store, now: float, wall: float) -> list[OwedStop]:
-    """Stops that were not confirmed, as the core knows them. `now`, `wall`: the same instant, monotonic and since 1970."""
+    """Stops that were not confirmed, as the core knows them, under the last epoch of their campaigns. `now`, `wall`: the same instant,
+    monotonic and since 1970.
+    """
     return [
         OwedStop(
             row.task,
             row.attempt,
             row.worker,
-            None if row.lease is None or row.fence is None else HeldLease(lease=row.lease, fence=row.fence),
+            _held(store, row),
             now + min(max((row.ended or wall) - wall, 0.0), OWED_S),  # the clock may have been set meanwhile
         )
         for row in store.attempts.unconfirmed()
     ]
+
+
+def _held(store: Store, row: AttemptRow) -> HeldLease | None:
+    if row.lease is None or row.fence is None:
+        return None
+    task = store.tasks.get(row.task)
+    campaign = None if task is None else store.campaigns.get(task.campaign)
+    epoch = None if campaign is None else campaign.epoch
+    return HeldLease(lease=row.lease, fence=row.fence, epoch=epoch)
 
 
 def end_unreadable(store: Store, campaign: str, why: str) -> None:

@@ -23,6 +23,7 @@ from protocol.errors import LocalProtocolError
 from protocol.messages.permission import CallPermission
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskState
+from protocol.values.lease import GRACE_S, LEASE_TTL_S
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.values.trust import OWN, STRANGER, Trust
@@ -356,6 +357,10 @@ class World(Disasters):
         if self._over():
             awake = max(one.process.paused_until for one in self._all())
             self.kernel.run(max(self.kernel.now, awake) + AFTERWARDS_S, lambda: False)
+            if self._forgotten():
+                self.kernel.run(
+                    self.kernel.now + (LEASE_TTL_S + GRACE_S) / SLOWEST, lambda: not self._forgotten()
+                )
             self._look_at_reservations()
             self._submit_afterwards()
             self.kernel.run(self.kernel.now + MAX_WAIT_S, self._over)
@@ -398,6 +403,13 @@ class World(Disasters):
                 if entry is not None:
                     tell(Kind.VIEW, who=f"{store.owner}'s core", task=row.id, word=str(entry.state))
         history.stored = frozenset(stored)
+
+    def _forgotten(self) -> bool:
+        """Whether a run waits for inputs of which a scheduler gave it up and has begun anew since: that one does not know of it, so that it
+        ends with its grace.
+        """
+        waiting = [one for worker in self.workers if worker.process.alive for one in worker.awaits_reveal()]
+        return any(s.peer == peer and s.up_at > began for peer, began in waiting for s in self.schedulers)
 
     def _look_at_reservations(self) -> None:
         for worker in self.workers:

@@ -216,8 +216,8 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
     """Who adopts takes the run that a worker reported, or its result; another attempt comes only after that one failed.
 
     Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before); a run that its worker was
-    ordered to stop, also between its report and the adoption, when a user of the former leader cancelled it; and a run that a later adopter
-    found too: it belongs to that one, and what the earlier may do is a matter of `the_old_one_has_no_say`.
+    ordered to stop, also between its report and the adoption, and what a user of the former leader cancelled; and a run that a later
+    adopter found too: it belongs to that one, and what the earlier may do is a matter of `the_old_one_has_no_say`.
     """
     by_key: dict[tuple[str, str], Event] = {}
     stopped: set[tuple[str, str]] = set()
@@ -243,9 +243,10 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
                 by_key = {key: outcome for key, outcome in by_key.items() if outcome.lease != event.lease}
             case Kind.CANCEL_ASKED:
                 cancelled.add(event.task)
+                by_key = {key: outcome for key, outcome in by_key.items() if key[1] != event.task}
             case Kind.FOUND if event.word == "running" and (event.worker, event.lease) in stopped:
                 pass  # it looked before
-            case Kind.FOUND if event.task in cancelled and (event.worker, event.lease) in stopped:
+            case Kind.FOUND if event.task in cancelled and event.word == "over":
                 pass  # the former leader may take its result before the adoption, which leaves none
             case Kind.FOUND if event.word != "queued":
                 by_key = {key: outcome for key, outcome in by_key.items() if key[1] != event.task}

@@ -249,7 +249,8 @@ class SimStore:
 
     def owed_stops(self, now: float) -> list[OwedStop]:
         """Those as a scheduler takes them up whose monotonic clock says `now`."""
-        rows: Any = SimpleNamespace(attempts=self)
+        tasks, campaigns = SimpleNamespace(get=self.tasks.get), SimpleNamespace(get=self.campaigns.get)
+        rows: Any = SimpleNamespace(attempts=self, tasks=tasks, campaigns=campaigns)
         return owed_stops(rows, now, self.wall())
 
     # -- writing ------------------------------------------------------------------------------------------------------------------------

@@ -110,6 +110,7 @@ class Request:
 class Run:
     """A run in this life."""
 
+    began_at: float
     lingers_until: float = 0.0
     """On the clock of its worker: then it may end."""
     stop: Flag = field(default_factory=Flag)
@@ -249,6 +250,15 @@ class SimWorker:
         self._air.lost(self.station, silent=silent)
         if silent:
             self.lost_changes(self.disk.lose_power(self._chance))
+
+    def awaits_reveal(self) -> list[tuple[str, float]]:
+        """Of each run that waits for its inputs: for whose word, and since when it runs."""
+        waiting = ((self.ledger.allocation(lease), run) for lease, run in self._runs.items())
+        return [
+            (place.peer, run.began_at)
+            for place, run in waiting
+            if place is not None and place.request.commit.witnessed and run.revealed is None
+        ]
 
     def held(self) -> int:
         """Granted and queued leases, and runs that are not dead."""
@@ -476,7 +486,7 @@ class SimWorker:
     # -- runs -------------------------------------------------------------------------------------------------------------
 
     def _begin_run(self, lease: str) -> None:
-        self._runs[lease] = run = Run()
+        self._runs[lease] = run = Run(self.process.kernel.now)
         place = self.ledger.allocation(lease)
         assert place is not None
         task = place.request.task

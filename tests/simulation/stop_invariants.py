@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,8 +10,6 @@ from tests.simulation.history import Breach, History, Invariant, Kind
 
 SILENCE_S: Final = 12.0
 """Sooner than this after it sent a renewal that was answered no scheduler gives a worker up, however fast its clock runs."""
-LONG_S: Final = 20.0
-"""Who renewed nothing for so long held nothing: what it answers next begins anew."""
 STOP_S: Final = 25.0
 """The same after it was asked to stop a run, for a worker that answers and does not confirm that."""
 FELT_S: Final = 60.0
@@ -71,13 +69,16 @@ def the_overtaken_are_stopped(history: History) -> Iterator[Breach]:
 
 
 def cancelled_is_dead(history: History) -> Iterator[Breach]:
-    """A cancelled attempt ends when its worker says that nothing runs, unless that is silent, or does not stop it in good time.
+    """A cancelled attempt ends when its worker says that nothing runs, unless that is silent, or does not stop it in good time: then it is
+    said that the stop is owed.
 
     Excused: campaigns that are led elsewhere, and workers that serve this scheduler no more.
     """
     alive: dict[tuple[str, str], tuple[str, int]] = {}
     asked: dict[str, float] = {}
     heard: dict[tuple[str, str], float] = {}
+    open_at: dict[tuple[str, str], set[tuple[str, int]]] = defaultdict(set)
+    owed = {(event.who, event.task, event.attempt) for event in history.of(Kind.OWED)}
     excused: set[str] = set()
     for event in history.of(
         Kind.BEGAN,
@@ -88,8 +89,12 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
         Kind.CANCEL_ASKED,
         Kind.STEPPED_DOWN,
         Kind.REVOKED,
+        Kind.COMMITTED,
+        Kind.RECORDED,
         Kind.ATTEMPT_ENDED,
     ):
+        if event.kind in (Kind.ATTEMPT_ENDED, Kind.RECORDED):
+            open_at[event.who, event.worker].discard((event.task, event.attempt))
         match event.kind:
             case Kind.BEGAN:
                 alive[event.worker, event.lease] = (event.task, event.attempt)
@@ -97,22 +102,26 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
                 alive.pop((event.worker, event.lease), None)
             case Kind.DIED:
                 alive = {run: what for run, what in alive.items() if run[0] != event.worker}
+            case Kind.COMMITTED:
+                open_at[event.who, event.worker].add((event.task, event.attempt))
             case Kind.HEARD:
-                two = (event.who, event.worker)
-                if event.word == "renew" or event.at > heard.get(two, -1e9) + LONG_S:
-                    heard[two] = event.at - (event.number or 0)
+                begins = event.word == "commit" and len(open_at[event.who, event.worker]) == 1
+                if event.word == "renew" or begins:
+                    heard[event.who, event.worker] = event.at - (event.number or 0)
             case Kind.CANCEL_ASKED:
                 asked.setdefault(event.task, event.at)
             case Kind.STEPPED_DOWN | Kind.REVOKED:
                 excused |= {event.campaign, event.worker}
-            case _ if event.word == "cancelled" and not excused & {
+            case Kind.ATTEMPT_ENDED if event.word == "cancelled" and not excused & {
                 event.worker,
                 history.tasks.get(event.task),
             }:
                 silent_s = event.at - heard.get((event.who, event.worker), -1e9)
                 waited_s = event.at - asked.get(event.task, event.at)
                 runs = {what for run, what in alive.items() if run[0] == event.worker}
-                if (event.task, event.attempt) in runs and silent_s < SILENCE_S and waited_s < STOP_S:
+                soon = silent_s < SILENCE_S and waited_s < STOP_S
+                unsaid = (event.who, event.task, event.attempt) not in owed
+                if (event.task, event.attempt) in runs and (soon or unsaid):
                     what = f"{event.task} is cancelled while {event.worker} runs it"
                     yield Breach("cancelled_is_dead", what, event.at)
             case _:

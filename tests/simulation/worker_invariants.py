@@ -138,9 +138,11 @@ def _pauses(history: History, last: float) -> dict[str, list[tuple[float, float]
 def no_stop_while_timing(history: History) -> Iterator[Breach]:
     """Nobody gives way to a higher priority while being measured."""
     timing: set[tuple[str, str]] = set()
-    for event in history.of(Kind.TIMING, Kind.STOP_ORDERED):
+    for event in history.of(Kind.TIMING, Kind.STOP_ORDERED, Kind.DIED):
         run = (event.worker, event.lease)
-        if event.kind is Kind.TIMING:
+        if event.kind is Kind.DIED:
+            timing = {one for one in timing if one[0] != event.worker}
+        elif event.kind is Kind.TIMING:
             (timing.add if event.number else timing.discard)(run)
         elif event.word == "preempted" and run in timing:
             yield Breach("no_stop_while_timing", f"{event.lease} was being timed", event.at)
@@ -227,8 +229,8 @@ def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
             continue
         newest = received.get((event.worker, event.campaign), (0, ""))
         lines = (event.number or 0, event.who)
-        if not event.number and newest[1] == event.who:
-            continue  # a later process stops a run that it has not taken up, and names no epoch
+        if event.word == "cancel" and lines[0] == newest[0]:
+            continue  # of a campaign that has ended: a copy of its home owes the same stop
         if lines[0] < newest[0] or (lines[0] == newest[0] and newest[1] not in ("", event.who)):
             what = (
                 f"{event.campaign} at {event.worker}: {event.word} by {lines[1]} under epoch {lines[0]},"
