@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from node.capacity.allocations import (
     Allocation,
@@ -98,6 +98,8 @@ class _Run:
     seq: int = 0
     alive: bool = True
     """Its processes may be."""
+    revealed: Literal[True] | None = None
+    """Its inputs were."""
 
 
 @dataclass(slots=True, eq=False)
@@ -360,9 +362,11 @@ class WorkerConversation:
         while self._runs.get(allocation.lease) is run:
             link = self.links.best(allocation.peer, allocation.request.campaign_key)
             if link is not None:
-                request = RevealRequest(lease=allocation.lease, fence=allocation.fence)
+                request = RevealRequest(lease=allocation.lease, fence=allocation.fence, again=run.revealed)
                 reply = yield SendCall(link, request, REVEAL_S)
                 later = isinstance(reply, Denied) and reply.retry_s is not None
+                if isinstance(reply, Reveal):
+                    run.revealed = True
                 if isinstance(reply, (Reveal, Denied)) and not later:
                     self.commands.emit(RevealRun(allocation.lease, reply))
                     return

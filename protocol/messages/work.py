@@ -294,6 +294,8 @@ class RevealRequest(Message, type="reveal-request"):
 
     lease: Id
     fence: Fence
+    again: Literal[True] | None = None
+    """It was told before. A scheduler that did not tell it has not witnessed when."""
 
 
 class Reveal(Message, type="reveal"):

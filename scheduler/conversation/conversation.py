@@ -406,7 +406,8 @@ class SchedulerConversation:
         entry, attempt = held
         if not entry.counts(attempt) or not self._is_strange(entry, attempt.number, peer):
             return Denied(reason=Reason.NOT_ALLOWED, detail="the run of this lease is not witnessed")
-        return self.witness.reveal(entry.id, attempt.number, entry.replica_set, self._shell.now())
+        about, again = (entry.id, attempt.number, entry.replica_set), request.again is True
+        return self.witness.reveal(*about, self._shell.now(), again=again)
 
     async def _result(self, peer: str, result: Result) -> Message:
         entry = self.core.state.tasks.get(result.task)

@@ -425,6 +425,9 @@ def test_a_reveal_is_asked_for_until_it_is_answered(tmp_path: Path) -> None:
     assert [command.lease for command in shell.revealed] == [reply.lease]
     shell.pass_time(60)
     assert not shell.calls
+    shell.conversation.ask_reveal(reply.lease)  # the next launch
+    shell.flush()
+    assert [call.message for call in shell.calls] == [request.model_copy(update={"again": True})]
 
 
 def test_a_reveal_is_not_asked_for_once_its_run_has_ended(tmp_path: Path) -> None:

@@ -70,6 +70,18 @@ def test_what_an_earlier_life_began_is_not_witnessed() -> None:
     assert (account.unwitnessed, account.notes, account.result_s) == (BEFORE, (), None)
 
 
+def test_a_run_that_was_told_its_inputs_by_another_is_not_witnessed() -> None:
+    witness = book()
+    for attempt, first in ((1, 100.0), (2, None)):
+        witness.commit("c-1/1", attempt)
+        if first is not None:
+            witness.reveal("c-1/1", attempt, "", first)
+        witness.reveal("c-1/1", attempt, "", 101.0, again=True)
+        witness.result_arrived("c-1/1", attempt, 102.0)
+    accounts = [witness.account("c-1/1", attempt, "", UNIT) for attempt in (1, 2)]
+    assert [(each.result_s, each.unwitnessed) for each in accounts] == [(2.0, ""), (None, BEFORE)]
+
+
 def test_what_another_key_may_have_begun_is_not_witnessed() -> None:
     witness = book()
     witness.commit("c-1/1", 1)

@@ -12,6 +12,7 @@ from protocol.errors import Unreachable
 from protocol.messages.work import AdoptRequest, Cancel, Renew
 from protocol.values.attempt import TaskState
 from scheduler.core.stops import OWED_S
+from scheduler.run.restore import owed_stops
 from scheduler.store.rows import AttemptState
 from scheduler.store.store import Store
 from scheduler.submit.submit import CancelRequest
@@ -51,6 +52,10 @@ async def test_a_stop_that_was_not_confirmed_is_said_and_told_again_by_the_next_
     assert "not confirmed by mini; its run ends by" in world.task().detail
     (stop,) = world.store.attempts.unconfirmed()
     assert (stop.task, stop.state) == (TASK, AttemptState.UNCONFIRMED)
+    campaign = world.store.campaigns.get("c-one")
+    (owed,) = owed_stops(world.store, 0.0, 0.0)
+    assert owed.held is not None
+    assert campaign.epoch == owed.held.epoch > 0
     assert "stop.unconfirmed" in events(world)
     worker.mute, worker.cancelled = (), []
     world.new_process()
