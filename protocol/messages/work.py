@@ -295,7 +295,7 @@ class RevealRequest(Message, type="reveal-request"):
     lease: Id
     fence: Fence
     again: Literal[True] | None = None
-    """It was told before. A scheduler that did not tell it has not witnessed when."""
+    """It has had the answer. A scheduler that did not give it has not witnessed when."""
 
 
 class Reveal(Message, type="reveal"):

@@ -52,7 +52,7 @@ class WitnessBook:
         return attempt in self._runs.get(task, {}) and self._runs[task][attempt].begun_here
 
     def reveal(self, task: str, attempt: int, replica_set: str, now: float, *, again: bool = False) -> Reveal:
-        """What the inputs of an attempt follow from: the same whenever it is asked for. `again`: its worker was told before, it says."""
+        """What the inputs of an attempt follow from: the same whenever it is asked for. `again`: its worker has had it, it says."""
         run = self._run(task, attempt)
         run.begun_here &= run.since is not None or not again
         if run.begun_here and run.since is None:
