@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -96,26 +96,36 @@ def test_what_would_take_too_long_is_left_out_with_a_note() -> None:
     assert course.notes == ["fp32_gflops_8192: left out, no time"]
 
 
+WHOLE = frozenset(
+    {"copy_gb_s_max", "copy_gb_s_1_mib", "add_gb_s_1_mib", "memory_gb_s", "fp32_gflops_max"}
+    | {f"{kind}_gflops_{size}" for kind in ("fp32", "fp64") for size in TINY.gemm}
+)
+
+
+def on_this_host(clock: Callable[[], float] = time.perf_counter) -> Mapping[str, float]:
+    """Figures of all sizes: a host that is interrupted at the wrong moment rightly leaves out the smallest."""
+    tried = (on_numpy.measure(TINY, 1, clock).figures for _ in range(20))
+    return next(figures for figures in tried if figures.keys() >= WHOLE)
+
+
 def test_sizes_and_devices_give_different_figures_and_none_is_a_constant() -> None:
-    first, second = (on_numpy.measure(TINY, 1).figures for _ in range(2))
-    assert {"copy_gb_s_max", "copy_gb_s_1_mib", "add_gb_s_1_mib", "memory_gb_s"} <= first.keys()
-    assert {"fp32_gflops_max", "fp64_gflops_4", "fp64_gflops_48"} <= first.keys()
+    first, second = on_this_host(), on_this_host()
     assert first["fp32_gflops_4"] < first["fp32_gflops_48"]
     assert first["fp64_gflops_48"] != first["fp32_gflops_48"]
     raw = [name for name in first.keys() & second.keys() if not name.endswith("_max")]
     assert all(first[name] != second[name] for name in raw)
-    slow = on_numpy.measure(TINY, 1, lambda: time.perf_counter() * 16).figures
+    slow = on_this_host(lambda: time.perf_counter() * 16)
     assert slow["fp64_gflops_48"] < first["fp64_gflops_48"] / 2
 
 
 def test_the_maximum_is_of_the_curve_and_no_average() -> None:
-    figures = on_numpy.measure(TINY, 1).figures
+    figures = on_this_host()
     curve = [figures[name] for name in ("fp64_gflops_4", "fp64_gflops_48")]
     assert figures["fp64_gflops_max"] == max(curve)
 
 
 def test_precisions_that_numpy_only_emulates_have_no_figure() -> None:
-    figures = on_numpy.measure(TINY, 1).figures
+    figures = on_this_host()
     assert not any(name.startswith(("fp16", "bf16", "tf32", "fp8", "int8")) for name in figures)
 
 

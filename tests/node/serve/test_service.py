@@ -83,8 +83,7 @@ async def test_the_owner_reads_a_line_when_a_run_begins_and_one_when_it_ends(wor
     task = world.ann.task()
     granted = await link.ask(world.ann.commit(task), Granted)
     await until(lambda: world.device.launches)
-    who = world.ann.identity.peer_id[-8:]
-    assert world.lines == [f"{task.task} {task.model.name} on {task.unit} for …{who}: running"]
+    assert world.lines == [f"{task.task} {task.model.name} on {task.unit} for you: running"]
     await link.ask(Cancel(held=(world.held(granted),)), Stopped)
     await world.ann.record()
     assert world.lines[1:] == [f"{task.task}: cancelled: cancelled"]
