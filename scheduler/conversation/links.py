@@ -244,6 +244,10 @@ class WorkerLinks:
             except (Unreachable, RemoteProtocolError) as exc:
                 attempt = entry.at(peer)
                 if attempt is None or attempt.number != command.attempt:
+                    if sent_at is not None:  # it may have been taken nevertheless
+                        self._set_adrift(link, (entry.task.campaign,), now())
+                        self._keep_up(peer)
+                        await Drop(peer)
                     return
                 await Drop(peer)
                 sent = sent_at is not None
@@ -333,7 +337,7 @@ class WorkerLinks:
         while True:
             now = shell.now()
             if not view.held:
-                link.heard_at, link.unadopted = now, False
+                link.heard_at, link.unadopted = now, link.unadopted and bool(link.adrift)
             if link.adrift and now >= link.adrift_until:
                 link.adrift = ()
             handle = shell.peek(peer)

@@ -89,7 +89,7 @@ class Disasters(Faults):
             )
 
     def _put_worker_back(self, worker: SimWorker, image: WorkerImage) -> None:
-        if worker not in self.gone and worker.process.alive:
+        if worker not in self.gone and worker.process.alive and not self.quiet:
             self._injected("worker put back", worker.name)
             worker.roll_back(image)
             self.kernel.after(self.rng.choice((0.5, 3.0, 20.0)), partial(self._start_worker, worker))
@@ -103,7 +103,7 @@ class Disasters(Faults):
             self.kernel.after(self.rng.choice((1.0, 5.0, 20.0)), after)
 
     def _put_scheduler_back(self, scheduler: SimScheduler, image: StoreImage) -> None:
-        if scheduler.process.alive and set(image[1]) == set(scheduler.store.campaigns):
+        if scheduler.process.alive and set(image[1]) == set(scheduler.store.campaigns) and not self.quiet:
             self._injected("home restored", scheduler.name)
             scheduler.roll_back(image)
             self.kernel.after(self.rng.choice((0.1, 2.0, 10.0)), partial(self._start_scheduler, scheduler))

@@ -36,6 +36,7 @@ class Faults:
     faults: Counter[str]
     schedulers: list[SimScheduler]
     workers: list[SimWorker]
+    quiet: bool
     home: dict[str, SimScheduler]
     principals: dict[str, str]
     revoked: set[tuple[str, str]]
@@ -266,6 +267,7 @@ class Faults:
 
     def _calm(self) -> None:
         """Nothing goes wrong from now on; who is down comes up."""
+        self.quiet = True
         self.air.weather = Weather(latency_s=self.air.weather.latency_s)
         self.air.cuts.clear()
         for pair in sorted(self.revoked):

@@ -133,6 +133,8 @@ class World(Disasters):
     gone: list[SimWorker] = field(default_factory=list)
     """Those that never come back."""
     gates_down: int = 0
+    quiet: bool = False
+    """Nothing goes wrong any more."""
     coming: int = 0
     """Campaigns, all together."""
     _trusts: dict[str, Trust] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -77,7 +77,6 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
     alive: dict[tuple[str, str], tuple[str, int]] = {}
     asked: dict[str, float] = {}
     heard: dict[tuple[str, str], float] = {}
-    open_at: dict[tuple[str, str], set[tuple[str, int]]] = defaultdict(set)
     owed = {(event.who, event.task, event.attempt) for event in history.of(Kind.OWED)}
     excused: set[str] = set()
     for event in history.of(
@@ -89,12 +88,8 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
         Kind.CANCEL_ASKED,
         Kind.STEPPED_DOWN,
         Kind.REVOKED,
-        Kind.COMMITTED,
-        Kind.RECORDED,
         Kind.ATTEMPT_ENDED,
     ):
-        if event.kind in (Kind.ATTEMPT_ENDED, Kind.RECORDED):
-            open_at[event.who, event.worker].discard((event.task, event.attempt))
         match event.kind:
             case Kind.BEGAN:
                 alive[event.worker, event.lease] = (event.task, event.attempt)
@@ -102,12 +97,8 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
                 alive.pop((event.worker, event.lease), None)
             case Kind.DIED:
                 alive = {run: what for run, what in alive.items() if run[0] != event.worker}
-            case Kind.COMMITTED:
-                open_at[event.who, event.worker].add((event.task, event.attempt))
-            case Kind.HEARD:
-                begins = event.word == "commit" and len(open_at[event.who, event.worker]) == 1
-                if event.word == "renew" or begins:
-                    heard[event.who, event.worker] = event.at - (event.number or 0)
+            case Kind.HEARD if event.word == "renew":
+                heard[event.who, event.worker] = event.at - (event.number or 0)
             case Kind.CANCEL_ASKED:
                 asked.setdefault(event.task, event.at)
             case Kind.STEPPED_DOWN | Kind.REVOKED:

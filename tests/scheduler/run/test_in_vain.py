@@ -22,14 +22,25 @@ TASK = "c-one/1"
 
 
 class Late(FakeWorker):
-    """Stands still before it takes a task."""
+    """Stands still when it is asked to take a task, and takes it later."""
 
     awake: trio.Event | None = None
+    taken: trio.Event | None = None
 
     async def answer(self, link: Link, message: Message) -> Message | None:
-        if isinstance(message, Commit) and self.awake is not None:
-            with trio.CancelScope(shield=True):
+        if self.awake is None:
+            return await super().answer(link, message)
+        with trio.CancelScope(shield=True):
+            if isinstance(message, Commit) and self.taken is None:
+                self.taken = trio.Event()
                 await self.awake.wait()
+                answer = await super().answer(link, message)
+                self.taken.set()
+                return answer
+            if self.taken is not None:
+                await self.taken.wait()
+        if isinstance(message, Commit):
+            await trio.sleep_forever()  # asked again, it takes it once
         return await super().answer(link, message)
 
 
@@ -76,7 +87,26 @@ async def test_a_worker_that_took_a_task_when_it_was_given_up_is_told_to_stop_it
         await world.until(lambda: world.task().worker == good.peer, seconds=90)
         late.awake.set()
         await world.until(lambda: late.cancelled == [TASK], seconds=60)
-        assert world.task().state is TaskState.RUNNING, "it goes on at the other"
+        assert world.task().worker == good.peer, "it goes on there"
+
+
+async def test_a_worker_that_took_a_second_request_when_the_first_had_started_is_told_to_stop_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    first = world.worker("first", seconds=2000.0)
+    first.occupy(12.0)
+    world.submit(1)
+    async with world.scheduler():
+        await world.until(lambda: world.task().state is TaskState.QUEUED)
+        late = Late(world.swarm, "late", seconds=2000.0)
+        late.awake = trio.Event()
+        add(world, late)
+        await world.until(lambda: bool(first.ran), seconds=60)
+        assert len(world.store.attempts.of_task(TASK)) == 2, "both were asked"
+        await trio.sleep(20)
+        late.awake.set()
+        await world.until(lambda: TASK in late.cancelled and not late.places, seconds=60)
+        assert world.task().worker == first.peer
 
 
 async def test_a_stop_of_a_run_in_vain_that_is_not_answered_is_told_again(
