@@ -407,11 +407,15 @@ class World(Disasters):
         history.stored = frozenset(stored)
 
     def _forgotten(self) -> bool:
-        """Whether a run waits for inputs of which a scheduler gave it up and has begun anew since: that one does not know of it, so that it
-        ends with its grace.
+        """Whether a run waits for inputs from a scheduler that gave it up and has begun anew since, or that another scheduler leads
+        instead of: that one does not know of it, or touches nothing any more, so that it ends with its grace.
         """
         waiting = [one for worker in self.workers if worker.process.alive for one in worker.awaits_reveal()]
-        return any(s.peer == peer and s.up_at > began for peer, began in waiting for s in self.schedulers)
+        return any(
+            self.leader(campaign).peer != peer
+            or any(s.peer == peer and s.up_at > began for s in self.schedulers)
+            for peer, campaign, began in waiting
+        )
 
     def _look_at_reservations(self) -> None:
         for worker in self.workers:

@@ -251,11 +251,11 @@ class SimWorker:
         if silent:
             self.lost_changes(self.disk.lose_power(self._chance))
 
-    def awaits_reveal(self) -> list[tuple[str, float]]:
-        """Of each run that waits for its inputs: for whose word, and since when it runs."""
+    def awaits_reveal(self) -> list[tuple[str, str, float]]:
+        """Of each run that waits for its inputs: for whose word, its campaign, and since when it runs."""
         waiting = ((self.ledger.allocation(lease), run) for lease, run in self._runs.items())
         return [
-            (place.peer, run.began_at)
+            (place.peer, place.request.task.campaign, run.began_at)
             for place, run in waiting
             if place is not None and place.request.commit.witnessed and run.revealed is None
         ]
