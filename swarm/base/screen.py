@@ -7,7 +7,6 @@ written, in one piece, so nothing flickers.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -222,8 +221,6 @@ def new_console() -> Console:
 def print_json(value: Any) -> None:
     """Print JSON values, or pydantic models among them, on standard output."""
 
-    def plain(model: Any) -> Any:
-        return model.model_dump(mode="json")
+    from pydantic_core import to_json
 
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, default=plain)
-    sys.stdout.write("\n")
+    sys.stdout.write(to_json(value, indent=2, inf_nan_mode="constants").decode() + "\n")
