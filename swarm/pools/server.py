@@ -43,6 +43,13 @@ Enroller = Callable[[PeerId, EnrolRequest], Awaitable[ManifestMessage | RefusedM
 """Admits a peer, or not."""
 Admit = Callable[[PeerId], RefusedMessage | None]
 """The refusal for a peer that brings a manifest of a pool which this node neither made nor is in; None: store it."""
+OnDisk = Callable[[str], Awaitable[bool]]
+"""Whether the newest manifest of a pool is on disk, once that is known; foreign ones are not written at all."""
+
+
+async def _nothing_to_write(pool: str) -> bool:
+    return True
+
 
 
 def cost_us(message: Message) -> float:
@@ -122,11 +129,16 @@ class PoolServer:
     """Serves `/sark/pool/1`."""
 
     def __init__(
-        self, registry: ManifestRegistry, enrol: Enroller | None = None, admit: Admit = lambda peer: None
+        self,
+        registry: ManifestRegistry,
+        enrol: Enroller | None = None,
+        admit: Admit = lambda peer: None,
+        on_disk: OnDisk = _nothing_to_write,
     ) -> None:
         self._registry = registry
         self._enrol = enrol
         self._admit = admit
+        self._on_disk = on_disk
         self.refused: Counter[str] = Counter()
         """Refused calls, by reason."""
 
@@ -143,9 +155,16 @@ class PoolServer:
                 latest = self._registry.asked(message.pool)
                 return latest[1] if latest is not None and latest[0] > message.have else NoManifest()
             case ManifestMessage():
-                concerns = self._registry.concerns(read_manifest(message.body).pool)
-                refusal = None if concerns else self._admit(link.peer)
-                return refusal or ManifestStored(number=self._registry.store(message))
+                pool = read_manifest(message.body).pool
+                refusal = None if self._registry.concerns(pool) else self._admit(link.peer)
+                if refusal is not None:
+                    return refusal
+                number = self._registry.store(message)
+                if not await self._on_disk(pool):
+                    return RefusedMessage(
+                        reason=Reason.DISK_FULL, detail="it counts here, but is not on disk: send it again"
+                    )
+                return ManifestStored(number=number)
             case EnrolRequest() if self._enrol is not None:
                 return await self._enrol(link.peer, message)
         return RefusedMessage(reason=Reason.UNKNOWN, detail="this node admits nobody to a pool")

@@ -105,8 +105,11 @@ class PoolNode:
         self._spread: dict[str, tuple[PoolManifest, float]] = {}
         """Own pool → the manifest that was spread, and when."""
         self._nursery: trio.Nursery | None = None
+        self._unwritten: dict[str, ManifestMessage] = {}
+        """Pool → its newest manifest, until it is on disk."""
+        self._writing = trio.Lock()
         self.registry = ManifestRegistry(self._own_manifest, self._newer, self.network.peer_id)
-        self._server = PoolServer(self.registry, self.enrol, self.admit)
+        self._server = PoolServer(self.registry, self.enrol, self.admit, self._on_disk)
         self.refused = self._server.refused
         """Refused calls of others, by reason."""
         self._follow(self.serves)
@@ -175,13 +178,25 @@ class PoolNode:
     def _newer(self, manifest: PoolManifest, signed: ManifestMessage) -> None:
         self.news(manifest)
         if self._nursery is not None:  # before `run` it comes from the disk
-            self._nursery.start_soon(self._write, store_manifest, signed)
+            self._unwritten[manifest.pool] = signed
+            self._nursery.start_soon(self._on_disk, manifest.pool)
 
-    async def _write(self, write: Callable[..., object], *content: object) -> None:
+    async def _on_disk(self, pool: str) -> bool:
+        async with self._writing:
+            while (signed := self._unwritten.get(pool)) is not None:
+                if not await self._write(store_manifest, signed):
+                    return False
+                if self._unwritten[pool] is signed:
+                    del self._unwritten[pool]
+            return True
+
+    async def _write(self, write: Callable[..., object], *content: object) -> bool:
         try:
             await self.aside(partial(write, self.home, *content))
         except ResourceError as exc:
             self._warn(exc)
+            return False
+        return True
 
     def _warn(self, exc: Exception) -> None:
         """Log an error once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -10,6 +11,7 @@ import trio.testing
 
 from gate.admission.policy import AdmissionPolicy
 from gate.settings import GateSettings
+from protocol.errors import ResourceError
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import POOL, ManifestStored, PoolManifest, PoolMember
 from protocol.words import ProtocolId, Reason, Role
@@ -22,19 +24,21 @@ from swarm.net.links import Links
 from swarm.pools.manifests import with_member
 from swarm.pools.membership import stored_manifest
 from swarm.pools.owner import OwnPool, create_pool
-from swarm.pools.service import POLL_S, PoolNode
+from swarm.pools.service import POLL_S, Aside, PoolNode
 from tests.gate.field import inline, wall
 
 BEN = Identity.from_seed("ben")
 
 
-def pool_node(network: MemoryNetwork, home: Home, pools: tuple[str, ...], index: Index) -> PoolNode:
+def pool_node(
+    network: MemoryNetwork, home: Home, pools: tuple[str, ...], index: Index, aside: Aside = inline
+) -> PoolNode:
     def no(peer: str) -> RefusedMessage:
         return RefusedMessage(reason=Reason.NOT_ALLOWED)
 
     rng = random.Random(1)
     return PoolNode(
-        network, index, home, None, name="gate", wall=wall, rng=rng, aside=inline, admit=no, serves=pools
+        network, index, home, None, name="gate", wall=wall, rng=rng, aside=aside, admit=no, serves=pools
     )
 
 
@@ -72,6 +76,35 @@ async def test_anybody_may_bring_a_served_pools_manifest_and_it_survives_a_resta
         policy = AdmissionPolicy(home, settings, wall=wall, served=again.registry.manifest)
         await nursery.start(policy.run)
         assert policy.admits(BEN.peer_id)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_manifest_is_called_stored_when_it_is_on_disk(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    home, pool = Home.at(tmp_path / "gate"), create_pool(Home.at(tmp_path / "owner"), "lab")
+    full = True
+
+    async def slow_disk(write: Callable[[], object]) -> None:
+        await trio.sleep(1)
+        if full:
+            raise ResourceError("the disk is full")
+        write()
+
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
+        gate, guest = swarm.node(Identity.from_seed("gate")), swarm.node(Identity.from_seed("guest"))
+        index = Index(gate, rng=random.Random(2), incarnation=1)
+        await nursery.start(index.run)
+        pools = pool_node(gate, home, (pool.id,), index, slow_disk)
+        pools.serve()
+        await nursery.start(pools.run)
+        links = Links(guest, ProtocolId.POOL, POOL, nursery)
+        refused = await links.call(gate.peer_id, gate.addresses, pool.signed())
+        assert isinstance(refused, RefusedMessage)
+        assert refused.reason is Reason.DISK_FULL
+        full = False
+        assert isinstance(await links.call(gate.peer_id, gate.addresses, pool.signed()), ManifestStored)
+        assert stored_manifest(home, pool.id) == pool.signed()
         nursery.cancel_scope.cancel()
 
 
