@@ -51,7 +51,6 @@ async def _nothing_to_write(pool: str) -> bool:
     return True
 
 
-
 def cost_us(message: Message) -> float:
     """What a call takes, in µs of processor time."""
     match message:
