@@ -448,9 +448,14 @@ class Failures:
         return self._end(entry, event, reason, detail, now, stop)
 
     def _owe_stop(self, entry: TaskEntry, now: float) -> Unconfirmed | None:
-        """The task is over, and its worker has not said that its run is. A ticket alone runs nothing."""
+        """The task is over, and its worker has not said that its run is. A ticket alone runs nothing, unless it is known from an earlier
+        life: that may have started it.
+        """
         attempt = entry.current
-        if attempt is None or (attempt.lease is not None and not entry.runs(attempt)):
+        if attempt is None:
+            return None
+        ticket = attempt.lease is not None and not entry.runs(attempt)
+        if ticket and attempt.status is not AttemptStatus.RESTORED:
             return None
         since = now if attempt.stop_at is None else attempt.stop_at
         held = attempt.held(entry.epoch)

@@ -50,7 +50,7 @@ class Kind(StrEnum):
     STEPPED_DOWN = "stepped-down"
     """`who` heard that another scheduler carries the campaign on: campaign."""
     HEARD = "heard"
-    """`worker` answered `who`: word (what), number: how many seconds ago that was sent, rounded up."""
+    """`worker` answered `who`: word (its answer), number: how many seconds ago that was sent, rounded up."""
     SILENT = "silent"
     """`who` counts on what `worker` holds, and has had no answer from it for so long: number, in seconds."""
     UP = "up"

@@ -22,6 +22,7 @@ from protocol.messages.work import (
     Denied,
     Ready,
     Release,
+    Renewed,
     Result,
     Reveal,
     RevealRequest,
@@ -230,7 +231,8 @@ class SimScheduler:
                 self.conversation.beat()
                 self._look_for_silence()
                 self._look_for_held()
-                if self._stirred and "unchecked" not in self._mutant:
+                checked = "unchecked" not in self._mutant and not self.store.full  # what a full disk does not take ends it
+                if self._stirred and checked:
                     self._stirred = False
                     check(self.core.state)
                     self._compare_tries()
@@ -416,7 +418,7 @@ class SimScheduler:
                 reply = await end.call(message, max_wait_s)
                 self._answered[end.peer] = self.process.now()
                 what = {
-                    "word": type(message).__name__.lower(),
+                    "word": _answer(reply),
                     "number": ceil(self.process.kernel.now - sent_at),
                 }
                 self._tell(Kind.HEARD, who=self.name, worker=end.peer, **what)
@@ -465,6 +467,12 @@ class SimScheduler:
             case _:
                 raise AssertionError(f"{effect} is unknown here")
         return None
+
+
+def _answer(reply: Message) -> str:
+    """What an answer is called; `stale`: it renews nothing of a campaign that another scheduler leads."""
+    stale = isinstance(reply, Renewed) and any(each.reason is Reason.STALE_EPOCH for each in reply.lost)
+    return "stale" if stale else type(reply).__name__.lower()
 
 
 class Driven:

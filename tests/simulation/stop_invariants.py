@@ -78,6 +78,7 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
     asked: dict[str, float] = {}
     heard: dict[tuple[str, str], float] = {}
     owed = {(event.who, event.task, event.attempt) for event in history.of(Kind.OWED)}
+    leads: dict[tuple[str, str], str] = {}
     excused: set[str] = set()
     for event in history.of(
         Kind.BEGAN,
@@ -88,6 +89,7 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
         Kind.CANCEL_ASKED,
         Kind.STEPPED_DOWN,
         Kind.REVOKED,
+        Kind.SPOKE,
         Kind.ATTEMPT_ENDED,
     ):
         match event.kind:
@@ -97,8 +99,10 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
                 alive.pop((event.worker, event.lease), None)
             case Kind.DIED:
                 alive = {run: what for run, what in alive.items() if run[0] != event.worker}
-            case Kind.HEARD if event.word == "renew":
+            case Kind.HEARD if event.word == "renewed":
                 heard[event.who, event.worker] = event.at - (event.number or 0)
+            case Kind.SPOKE:
+                leads[event.worker, event.campaign] = event.who
             case Kind.CANCEL_ASKED:
                 asked.setdefault(event.task, event.at)
             case Kind.STEPPED_DOWN | Kind.REVOKED:
@@ -112,7 +116,8 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
                 runs = {what for run, what in alive.items() if run[0] == event.worker}
                 soon = silent_s < SILENCE_S and waited_s < STOP_S
                 unsaid = (event.who, event.task, event.attempt) not in owed
-                if (event.task, event.attempt) in runs and (soon or unsaid):
+                led = leads.get((event.worker, history.tasks.get(event.task, "")), event.who) == event.who
+                if (event.task, event.attempt) in runs and led and (soon or unsaid):
                     what = f"{event.task} is cancelled while {event.worker} runs it"
                     yield Breach("cancelled_is_dead", what, event.at)
             case _:

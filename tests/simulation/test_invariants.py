@@ -110,7 +110,7 @@ BAD: dict[str, tuple[Event, ...]] = {
         Event(1.4, K.COMMITTED, **TASK | {"attempt": 2}),
     ),
     "cancelled_is_dead": (
-        Event(1.4, K.HEARD, who="s", worker="w", word="renew", number=1),
+        Event(1.4, K.HEARD, who="s", worker="w", word="renewed", number=1),
         Event(1.5, K.CANCEL_ASKED, task="c/1"),
         Event(1.6, K.ATTEMPT_ENDED, **TASK, word="cancelled"),
     ),

@@ -8,11 +8,12 @@ from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from scheduler.core.allocator import MAX_HANDED_OUT
 from scheduler.core.commands import CancelOn, CommitTo, EndAttempt, EndPending, EndStop
+from scheduler.core.entries import TaskLimits
 from scheduler.core.failures import PORTION
 from scheduler.core.ranking import LEAST_AHEAD, MOST_AHEAD, depth
 from scheduler.core.scheduler import FORGET_S
 from scheduler.core.stops import OWED_S
-from tests.scheduler.core_parts import PEERS, Story, advert, of, quote
+from tests.scheduler.core_parts import PEERS, Story, a_live_task, advert, of, quote
 
 ONE = "c-one/1"
 
@@ -127,6 +128,15 @@ def test_nothing_is_owed_by_a_process_that_is_gone_or_for_a_ticket() -> None:
         story.tell(story.core.cancel([ONE], story.now))
         (end,) = of(story.tell(story.core.failures.lose_all(PEERS[0], "", story.now, gone=gone)), EndAttempt)
         assert end.stop is None
+
+
+def test_a_ticket_of_an_earlier_life_may_have_been_started_by_it() -> None:
+    story = Story(workers=0)
+    entry = a_live_task(2, TaskState.QUEUED, PEERS[0], "l1", Fence(incarnation=1, number=1))
+    story.tell(story.core.add(TaskLimits("c-two"), [entry], story.now))
+    story.tell(story.core.cancel([entry.id], story.now))
+    (end,) = of(story.tell(story.core.failures.lose_all(PEERS[0], "", story.now)), EndAttempt)
+    assert end.stop is not None
 
 
 def test_a_commit_that_was_never_answered_may_run_too() -> None:
