@@ -115,8 +115,11 @@ class Outbox:
 
     def put_in_memory(self, item: OutboxItem, body: bytes) -> bool:
         """Keep a record that no disk could take; False: it is too large, or there are too many."""
-        if len(body) > MAX_INLINE or len(self._in_memory) >= MAX_IN_MEMORY:
+        spare = [sha256 for sha256 in self._in_memory if sha256 in self._settled]
+        if len(body) > MAX_INLINE or len(self._in_memory) - len(spare) >= MAX_IN_MEMORY:
             return False
+        if len(self._in_memory) >= MAX_IN_MEMORY:
+            self._forget(spare[0])
         self._in_memory[item.sha256] = body
         self.put(item)
         return True
@@ -127,21 +130,22 @@ class Outbox:
         Gives (what to keep on disk as settled, what to remove there).
         """
         item = self._waiting.pop(sha256, None)
-        if not keep:
-            self._put_at.pop(sha256, None)
-        if item is None or self._in_memory.pop(sha256, None) is not None:
+        if item is None:
             return (), ()
         if keep:
             self._settled[sha256] = item
         settled = _oldest_first(self._settled.values())
         excess = [item.sha256 for item in self._excess(settled, MAX_SETTLED_BYTES)]
-        for old in excess:
-            del self._settled[old]
         if not keep:
             excess.append(sha256)
-        for old in excess:
-            self._put_at.pop(old, None)
-        return ((sha256,) if sha256 in self._settled else ()), tuple(excess)
+        kept = () if sha256 in self._in_memory or sha256 in excess else (sha256,)
+        return kept, tuple(old for old in excess if not self._forget(old))
+
+    def _forget(self, sha256: str) -> bool:
+        """Whether it was in memory only."""
+        self._settled.pop(sha256, None)
+        self._put_at.pop(sha256, None)
+        return self._in_memory.pop(sha256, None) is not None
 
     def _excess(self, items: list[OutboxItem], room: int) -> list[OutboxItem]:
         old = [item for item in items if not self._is_young(item)]

@@ -390,7 +390,6 @@ class SchedulerConversation:
         task, commands = core.reconciler.start(peer, lease, message.fence, now)
         self.carry_out(commands)
         if task is None:
-            self.carry_out(core.failures.confirm_stop(peer, (lease,), now))
             return Skip()
         entry = core.state.tasks[task]
         if entry.worker == peer:  # and not the hedge beside a run

@@ -136,11 +136,16 @@ class Reconciler:
     # -- runs ---------------------------------------------------------------------------------------------------------------------------
 
     def start(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
-        """A ticket is up: the task to start there, None to skip it. The commands come before that answer."""
+        """A ticket is up: the task to start there, None to skip it. The commands come before that answer.
+
+        A skipped ticket is over. A request that comes late or twice says nothing about the run that was started with it.
+        """
         held = self._state.by_lease(peer, lease, fence)
-        if held is None or held[0].outcome is not None:
+        if held is None:
             return None, []
         entry, attempt = held
+        if entry.outcome is not None:
+            return None, [] if entry.runs(attempt) else self._failures.confirm_stop(peer, (lease,), now)
         commands: list[Command] = []
         if entry.state is TaskState.QUEUED:
             if attempt is entry.hedge:

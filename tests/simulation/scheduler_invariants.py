@@ -67,7 +67,7 @@ def one_start(history: History) -> Iterator[Breach]:
     """A scheduler wants at most one attempt of a task to run at a time; and beside one that is past its deadline a second.
 
     Excused: a start that was said just before the scheduler was killed, which its disk does not have. The next process may ask elsewhere
-    while that worker is out of sight.
+    while that worker is out of sight. A grant is on disk at once.
     """
     expected: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     beside: set[tuple[str, str]] = set()
@@ -86,7 +86,8 @@ def one_start(history: History) -> Iterator[Breach]:
             case Kind.ENDED:
                 runs.clear()
             case Kind.WANTED:
-                runs[event.attempt] = event.at
+                on_disk = event.number is None  # not said, but written
+                runs[event.attempt] = min(runs.get(event.attempt, event.at), -1e9 if on_disk else event.at)
                 second = (event.who, event.task) in beside
                 if event.number and not second:
                     what = f"{event.task} is started, and asked for elsewhere on disk"
@@ -229,14 +230,17 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
 
     Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before); a run that its worker was
     ordered to stop, also between its report and the adoption, and what a user of the former leader cancelled; and a run that a later
-    adopter found too: it belongs to that one, and what the earlier may do is a matter of `the_old_one_has_no_say`.
+    adopter, or a copy of the adopter's home, has too, or whose result another adopter took that leads the campaign at that worker: it
+    belongs to that one, and what the others may do is a matter of `the_old_one_has_no_say`.
     """
     by_key: dict[tuple[str, str], Event] = {}
     stopped: set[tuple[str, str]] = set()
     found: set[tuple[str, str]] = set()
+    leads: dict[tuple[str, str], str] = {}
     cancelled: set[str] = set()
     trouble: dict[str, float] = {}
     for event in history.of(
+        Kind.SPOKE,
         Kind.TROUBLE,
         Kind.DIED,
         Kind.STOP_ORDERED,
@@ -246,7 +250,10 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
         Kind.CANCEL_ASKED,
     ):
         name = (event.who, event.task)
+        led = leads.get((event.worker, history.tasks.get(event.task, ""))) == event.who
         match event.kind:
+            case Kind.SPOKE:
+                leads[event.worker, event.campaign] = event.who
             case Kind.TROUBLE if event.peer:  # between these two only
                 trouble[event.worker + event.peer] = event.at
             case Kind.TROUBLE | Kind.DIED:
@@ -265,7 +272,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
                 by_key = {key: outcome for key, outcome in by_key.items() if key[1] != event.task}
                 by_key[name] = event
                 found.add(name)
-            case Kind.RECORDED if name in found:  # who adopts it after that has to ask again
+            case Kind.RECORDED if name in found and led:
                 by_key = {key: outcome for key, outcome in by_key.items() if key[1] != event.task}
             case Kind.RECORDED:
                 by_key.pop(name, None)

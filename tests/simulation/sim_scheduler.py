@@ -231,7 +231,9 @@ class SimScheduler:
                 self.conversation.beat()
                 self._look_for_silence()
                 self._look_for_held()
-                checked = "unchecked" not in self._mutant and not self.store.full  # what a full disk does not take ends it
+                checked = (
+                    "unchecked" not in self._mutant and not self.store.full
+                )  # what a full disk does not take ends it
                 if self._stirred and checked:
                     self._stirred = False
                     check(self.core.state)

@@ -175,6 +175,77 @@ def test_who_adopts_may_begin_anew_what_was_stopped_after_it_looked_or_cancelled
     assert ("adoption_repeats_nothing" not in observed) is excused
 
 
+def observed(*events: Event) -> set[str]:
+    """The invariants that do not hold with these events too."""
+    history = good()
+    history.events += events
+    return {breach.invariant for breach in check(history.sorted())}
+
+
+@pytest.mark.parametrize(
+    ("said_at", "number", "excused"), [(1.25, 0, True), (0.9, 0, False), (1.25, None, False)]
+)
+def test_a_start_that_was_said_just_before_a_kill_is_not_on_disk_and_a_grant_is(
+    said_at: float, number: int | None, excused: bool
+) -> None:
+    task = TASK | {"task": "c/2"}
+    events = (
+        Event(said_at, K.WANTED, **task, number=number),
+        Event(2.15, K.DIED, worker="s"),
+        Event(2.2, K.WANTED, **task | {"attempt": 2}, number=0),
+    )
+    assert ("one_start" not in observed(*events)) is excused
+
+
+@pytest.mark.parametrize(("leader", "excused"), [("new", True), ("newer", False)])
+def test_whoever_leads_a_campaign_at_a_worker_may_take_what_another_adopter_found(
+    leader: str, excused: bool
+) -> None:
+    found = TASK | {"task": "c/2", "fence": None}
+    history = good()
+    history.tasks["c/2"] = "c"
+    history.events += [
+        Event(1.3, K.FOUND, **found | {"who": "new"}, lease="l2", word="running"),
+        Event(1.4, K.FOUND, **found | {"who": "newer"}, lease="l2", word="over"),
+        Event(1.5, K.SPOKE, who=leader, worker="w", campaign="c", word="adopt", number=1_002),
+        Event(1.6, K.RECORDED, **found | {"who": "new"}, sha256="q", word="succeeded"),
+        Event(1.7, K.COMMITTED, **found | {"who": "newer", "attempt": 2}),
+    ]
+    names = {breach.invariant for breach in check(history.sorted())}
+    assert ("adoption_repeats_nothing" not in names) is excused
+
+
+@pytest.mark.parametrize(("attempt", "excused"), [(1, True), (3, False)])
+def test_what_a_copy_of_an_adopters_home_has_too_may_be_the_copys(attempt: int, excused: bool) -> None:
+    found = TASK | {"fence": None}
+    events = (
+        Event(1.3, K.FOUND, **found | {"who": "new"}, lease="l1", word="running"),
+        Event(1.35, K.COMMITTED, **found | {"who": "copy", "attempt": attempt}),
+        Event(1.4, K.COMMITTED, **found | {"who": "new", "attempt": 2}),
+    )
+    assert ("adoption_repeats_nothing" not in observed(*events)) is excused
+
+
+@pytest.mark.parametrize(("leader", "excused"), [("new", True), ("s", False)])
+def test_who_does_not_lead_a_campaign_at_a_worker_may_end_what_goes_on_there(
+    leader: str, excused: bool
+) -> None:
+    spoke = Event(1.3, K.SPOKE, who=leader, worker="w", campaign="c", word="renew", number=1)
+    assert ("cancelled_is_dead" not in observed(spoke, *BAD["cancelled_is_dead"])) is excused
+
+
+@pytest.mark.parametrize(
+    ("word", "said", "excused"), [("stale", True, True), ("stale", False, False), ("renewed", True, False)]
+)
+def test_a_worker_that_renews_nothing_for_another_leader_counts_as_silent_and_the_stop_as_owed(
+    word: str, said: bool, excused: bool
+) -> None:
+    _, *others = BAD["cancelled_is_dead"]
+    owed = [Event(1.6, K.OWED, **TASK, lease="l1")] if said else []
+    heard = Event(1.4, K.HEARD, who="s", worker="w", word=word, number=1)
+    assert ("cancelled_is_dead" not in observed(heard, *others, *owed)) is excused
+
+
 def test_what_a_home_that_was_restored_does_again_is_no_breach_and_what_it_wrote_before_is() -> None:
     again = Event(4.0, K.RECORDED, **TASK, sha256="r", word="succeeded", number=0)
     history = good()

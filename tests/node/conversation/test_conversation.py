@@ -143,8 +143,11 @@ def test_on_a_full_disk_a_small_result_is_held_in_memory(tmp_path: Path) -> None
     message = shell.calls[0].message
     assert isinstance(message, Result)
     assert shell.outbox.in_memory(message.sha256) == message.body
-    shell.answer(Accepted())
+    shell.answer(Stale(reason=Reason.UNKNOWN))
     assert len(shell.outbox) == 0
+    page = shell.ask(link, ListLeases(campaign="c-1"))
+    assert isinstance(page, AdoptReply)
+    assert [lease.settled for lease in page.leases] == [True], "whoever adopts the campaign may have it"
     lease = granted(shell, link, 2).lease
     shell.end_run(lease, series={"x_ns": bytes(MAX_INLINE + 1)})
     assert not shell.calls, "a large one is lost"

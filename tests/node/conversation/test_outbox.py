@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from node.capacity.allocations import gives_way
-from node.conversation.outbox import CLOCK_STEADY_S, MAX_ITEMS, MAX_SETTLED_BYTES, RETENTION_S, Outbox
+from node.conversation.outbox import (
+    CLOCK_STEADY_S,
+    MAX_IN_MEMORY,
+    MAX_ITEMS,
+    MAX_SETTLED_BYTES,
+    RETENTION_S,
+    Outbox,
+)
 from tests.node.conversation.parts import ANN, BOB, item
 
 
@@ -108,3 +115,20 @@ def test_whoever_takes_the_most_of_shared_room_loses_its_oldest_first() -> None:
     assert left(5, 60) == [items[0], items[3], items[4]]
     assert left(3, 1_000) == [items[2], items[3], items[4]]
     assert left(0, 0) == []
+
+
+def test_what_no_disk_took_is_kept_for_an_adopter_too_until_its_room_is_needed() -> None:
+    outbox = Outbox(lambda: 100.0, lambda: 100.0)
+    made = [item(bytes([n]), task=f"c-1/{n}", stored=float(n)) for n in range(MAX_IN_MEMORY + 2)]
+    for n, one in enumerate(made[:MAX_IN_MEMORY]):
+        assert outbox.put_in_memory(one, bytes([n]))
+    assert not outbox.put_in_memory(made[-1], b"-"), "all of them wait"
+    for one in made[:2]:
+        assert outbox.settle(one.sha256, keep=True) == ((), ()), "there is nothing of it on disk"
+    assert outbox.of("c-1", ANN)[:2] == [(made[0], True), (made[1], True)]
+    assert outbox.in_memory(made[0].sha256) == bytes([0])
+    assert outbox.put_in_memory(made[-1], b"-")
+    assert outbox.in_memory(made[0].sha256) is None
+    assert outbox.of("c-1", ANN)[0] == (made[1], True)
+    assert outbox.settle(made[2].sha256) == ((), ())
+    assert outbox.in_memory(made[2].sha256) is None

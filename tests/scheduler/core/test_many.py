@@ -131,12 +131,25 @@ def test_nothing_is_owed_by_a_process_that_is_gone_or_for_a_ticket() -> None:
 
 
 def test_a_ticket_of_an_earlier_life_may_have_been_started_by_it() -> None:
-    story = Story(workers=0)
-    entry = a_live_task(2, TaskState.QUEUED, PEERS[0], "l1", Fence(incarnation=1, number=1))
-    story.tell(story.core.add(TaskLimits("c-two"), [entry], story.now))
+    story = Story([], workers=0, looks=False)
+    entry = a_live_task(1, TaskState.QUEUED, PEERS[0], "l1", Fence(incarnation=1, number=1))
+    story.tell(story.core.add(TaskLimits("c-one"), [entry], story.now))
     story.tell(story.core.cancel([entry.id], story.now))
     (end,) = of(story.tell(story.core.failures.lose_all(PEERS[0], "", story.now)), EndAttempt)
     assert end.stop is not None
+
+
+def test_a_ticket_that_is_skipped_is_over_and_a_run_that_asks_twice_is_not() -> None:
+    for begun in (False, True):
+        story = Story()
+        story.grant(story.commits[0], queued=True)
+        ready = (PEERS[0], "l1", Fence(incarnation=1, number=1))
+        if begun:
+            assert story.core.reconciler.start(*ready, story.now) == (ONE, [])
+        story.tell(story.core.cancel([ONE], story.now))
+        task, orders = story.core.reconciler.start(*ready, story.now)
+        assert task is None
+        assert [end.event for end in of(story.tell(orders), EndAttempt)] == [TaskEvent.CANCEL][begun:]
 
 
 def test_a_commit_that_was_never_answered_may_run_too() -> None:

@@ -294,8 +294,7 @@ class Walk(RuleBasedStateMachine):
         """Of leases, fences, tasks and attempts that are its own, another's or made up: the core stands whatever it is."""
         core, peer, fence = self.core, PEERS[n], Fence(incarnation=incarnation, number=number)
         if what == "ready":
-            if self.up(peer, lease, fence) is None:
-                self.do(core.failures.confirm_stop(peer, (lease,), self.now))
+            self.up(peer, lease, fence)
         elif what == "progress":
             core.reconciler.progress(
                 peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now
