@@ -262,6 +262,9 @@ def test_the_library_alone_refuses_a_late_or_stolen_token_too() -> None:
         when = datetime.datetime.fromtimestamp(NOW + late_s, datetime.UTC)
         facts = {"p": peer.peer_id, "t": when}
         builder = AuthorizerBuilder("peer({p}); time({t}); allow if true;", facts)
+        limits = builder.limits()
+        limits.max_time = datetime.timedelta(seconds=10)
+        builder.set_limits(limits)
         builder.build(Biscuit.from_bytes(token, public(ISSUER))).authorize()
 
     chain = delegate(plain(), ISSUER.peer_id, ANN, BEN.peer_id, Grant(BOTH, ttl_s=50.0), now=NOW)
