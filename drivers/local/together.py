@@ -32,7 +32,7 @@ from drivers.local.driver import LocalDriver
 from drivers.local.model import LocalModel, Prepared, describe, load
 from drivers.measure import host
 from drivers.measure.check import make_report
-from drivers.measure.cpu_clock import cpu_clock
+from drivers.measure.cpu_clock import computes_on_cpu, cpu_clock
 from drivers.measure.interleave import RoundPlan, RoundTimes, draw_orders, plan_rounds, time_rounds
 from drivers.measure.timing import CHUNK_NS, GLANCES, WarmUp, warm_up
 from protocol.formats.phase import Phase
@@ -141,7 +141,9 @@ def _measure(
     state = host.state(before, reader.look(), time.process_time() - used, reader, glances)
     return (
         _own_times(loaded[-1], plan, times, began, loops[-1].overhead_ns(), state),
-        RoundsReport(times.wall_ns, times.cpu_ns, plan.per_block, plan.turns),
+        RoundsReport(
+            times.wall_ns, times.cpu_ns if computes_on_cpu(order.unit) else None, plan.per_block, plan.turns
+        ),
     )
 
 

@@ -18,6 +18,11 @@ _THREAD_SCHED: Final = 6
 """CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED: the kernel's clock id of a thread is its complement, shifted by three bits, with these."""
 
 
+def computes_on_cpu(unit: str) -> bool:
+    """Whether CPU time is what a model costs on this unit: elsewhere it is only what waiting and feeding take."""
+    return "CPU" in unit.partition(" (")[0].split()
+
+
 def clock_of(thread: int) -> int:
     """The kernel's clock of a thread's CPU time, by its id."""
     return (~thread << 3) | _THREAD_SCHED

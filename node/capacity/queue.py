@@ -168,7 +168,8 @@ class RunTimeEstimate:
 
 def _keys(task: Task) -> tuple[tuple[str, str], tuple[object, ...]]:
     kind, measure = (task.model.sha256, task.unit), task.measure
-    return kind, (*kind, measure.runs, measure.loads, measure.threads)
+    beside = tuple(model.sha256 for model in task.beside or ())
+    return kind, (*kind, measure.runs, measure.loads, measure.threads, *beside)
 
 
 def _mixed(before: float | None, seconds: float) -> float:

@@ -176,8 +176,9 @@ class RequestHandlers:
             return work.Denied(
                 reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's"
             )
-        if permission.stranger and may_run_code(task.unit, task.model.name):
-            why = shorten(f"{ascii_line(task.model.name)}: {NO_PROGRAMS}")
+        programs = [model.name for model in task.models() if may_run_code(task.unit, model.name)]
+        if permission.stranger and programs:
+            why = shorten(f"{ascii_line(programs[0])}: {NO_PROGRAMS}")
             # with a clause: it is this task that is refused, not all that this scheduler has
             return work.Denied(
                 reason=Reason.NOT_ALLOWED, detail=why, unmet=("a model that carries no program",)

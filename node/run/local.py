@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -122,7 +122,8 @@ class LocalDevice:
             task=task,
             task_sha256=hashlib.sha256(body).hexdigest(),
         )
-        record = _interruptible(partial(run, job, self._bench(path, beside), StopRun(), report))
+        files = dict(zip(task.models(), (path, *beside), strict=True))
+        record = _interruptible(partial(run, job, self._bench(files), StopRun(), report))
         made = record_body(record)
         return Local(task, SignedRecord(body=made, signature=self._identity.sign(record_message(made))))
 
@@ -138,12 +139,11 @@ class LocalDevice:
                 hint=f"units that do: {works}",
             )
 
-    def _bench(self, path: Path, beside: Sequence[Path]) -> RunBench:
+    def _bench(self, files: Mapping[Model, Path]) -> RunBench:
         return RunBench(
             worker=self._identity.peer_id,
             facts=lambda: device_facts(self.profile, version("sark-node")),
-            model=lambda job, progress: contextlib.nullcontext(path),
-            beside=lambda job: beside,
+            model=lambda job, model, progress: contextlib.nullcontext(files[model]),
             lock=self._lock,
             launch=self._launchers.launch,
             memory_cap=memory_cap(self.profile, MEMORY_SHARE),

@@ -19,7 +19,7 @@ import trio
 from node.store.cache import Progress, Source
 from node.store.partial import PartialFile
 from protocol.errors import Refused, RunError, Unreachable
-from protocol.values.task import Model, Task
+from protocol.values.task import Model
 from protocol.words import Reason
 from swarm.base.threads import DISK
 from swarm.blobs.swarm_download import DownloadRequest, Mirror, pull
@@ -38,7 +38,8 @@ log = structlog.get_logger("sark.urls")
 
 def task_source(
     network: Network,
-    task: Task,
+    model: Model,
+    url: str | None,
     speaker: Callable[[], PeerId],
     *,
     principal: str,
@@ -46,15 +47,17 @@ def task_source(
     rng: random.Random,
     edge: Edge = EDGE,
 ) -> Source:
-    """All there is for the model of a task of `principal`. `owner`: that is the device's owner, whose URLs may lead anywhere."""
-    if task.model_url is None:
-        return model_source(network, task.model, speaker, principal=principal, rng=rng)
-    mirror = url_pieces(task.model_url, task.model, owner=True, edge=edge) if owner else None
+    """All there is for a model of a task of `principal`, which may name a `url` for it. `owner`: that is the device's owner, whose URLs
+    may lead anywhere.
+    """
+    if url is None:
+        return model_source(network, model, speaker, principal=principal, rng=rng)
+    mirror = url_pieces(url, model, owner=True, edge=edge) if owner else None
     spoken = model_source(
-        network, task.model, speaker, principal=principal, rng=rng, retry_leader=False, mirror=mirror
+        network, model, speaker, principal=principal, rng=rng, retry_leader=False, mirror=mirror
     )
-    by_url = url_source(task.model_url, task.model, owner=owner, edge=edge)
-    return with_url(spoken, by_url, without_secrets(task.model_url))
+    by_url = url_source(url, model, owner=owner, edge=edge)
+    return with_url(spoken, by_url, without_secrets(url))
 
 
 def model_source(

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -36,7 +37,7 @@ from node.store.cache import Progress as FetchProgress
 from protocol.errors import ResourceError, RunError
 from protocol.formats.phase import Phase
 from protocol.values.record import DeviceFacts, Record
-from protocol.values.task import Task
+from protocol.values.task import Model, Task
 from protocol.words import Reason, RunOutcome
 from swarm.base.threads import COMPUTING, WAITING
 
@@ -81,15 +82,6 @@ async def _at_once() -> None:
     """No work of this node disturbs."""
 
 
-def _measures_alone(job: RecordJob) -> Sequence[Path]:
-    """Raises `RunError` for a task with several models."""
-    if job.task.beside is not None:
-        raise RunError(
-            "this worker measures one model at a time", reason=Reason.DOES_NOT_FIT, permanent=False
-        )
-    return ()
-
-
 async def _no_manifest(job: RecordJob) -> None:
     """There is no manifest to fetch."""
 
@@ -101,8 +93,8 @@ class RunBench:
     worker: str
     """Peer id, as it stands in the record."""
     facts: Callable[[], DeviceFacts]
-    model: Callable[[RecordJob, FetchProgress], AbstractAsyncContextManager[Path]]
-    """Has the model's file, fetched if need be; it stays until the block ends."""
+    model: Callable[[RecordJob, Model, FetchProgress], AbstractAsyncContextManager[Path]]
+    """Has the file of one of the task's models, fetched if need be; it stays until the block ends."""
     lock: DeviceLock
     launch: Callable[..., RunLauncher]
     """Of an order and limits; of a witnessed run also of what asks for its reveal (`Launch`)."""
@@ -114,8 +106,6 @@ class RunBench:
     """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
     fetch_manifest: Callable[[RecordJob], Awaitable[None]] = _no_manifest
     """Fetches the campaign's manifest; never fails, never takes long."""
-    beside: Callable[[RecordJob], Sequence[Path]] = _measures_alone
-    """The files of the models that the task has beside its own. Raises `RunError`."""
     warmup_floor: Callable[[str], int] = lambda unit: FLOOR
     """Inferences that a unit of this device needs at least before its times settle, as its calibration has it."""
     clock: Callable[[], float] = time.monotonic
@@ -211,30 +201,30 @@ async def _attempt(
     progress = ProgressReporter(report, bench.clock)
     try:
         async with AsyncExitStack() as held:
-            path: Path | None = None
+            paths: list[Path] = []
             async with _hold(bench.exclusive, lambda: progress(Phase.QUEUED)):
                 observations.enter("fetch", bench.clock())
                 progress(Phase.FETCH)
+                models = task.models()
                 with trio.move_on_after(task.timeouts.fetch_s):
-                    path = await held.enter_async_context(
-                        bench.model(job, lambda done, total: progress(Phase.FETCH, done, total))
+                    for model in models:
+                        fetching = bench.model(job, model, partial(progress, Phase.FETCH))
+                        path = await held.enter_async_context(fetching)
+                        paths.append(path)
+                if len(paths) < len(models):
+                    return failed(
+                        Reason.FETCH_FAILED,
+                        f"{models[len(paths)].name} was not here after the fetch limit of {task.timeouts.fetch_s:g} s",
                     )
-                if path is not None:
-                    await bench.fetch_manifest(job)
-            if path is None:
-                return failed(
-                    Reason.FETCH_FAILED,
-                    f"{task.model.name} was not here after the fetch limit of {task.timeouts.fetch_s:g} s",
-                )
+                await bench.fetch_manifest(job)
             observations.enter("queue", bench.clock())
             await held.enter_async_context(_hold(bench.exclusive, lambda: progress(Phase.QUEUED)))
             await held.enter_async_context(bench.lock.hold(lambda: progress(Phase.QUEUED)))
             await bench.wait_idle()
             observations.enter("prepare", bench.clock())
             progress(Phase.PREPARE)
-            order = work_order(
-                task, str(path), job.stranger, bench.warmup_floor(task.unit), bench.beside(job)
-            )
+            own, *beside = paths
+            order = work_order(task, str(own), job.stranger, bench.warmup_floor(task.unit), beside)
             asked = () if witness is None else (_ask_from_thread(witness, observations),)
             launch = bench.launch(order, limits(task, bench.memory_cap), *asked)
             problem = await _measure(launch, observations, progress, timing, bench.clock, witness, may_go_on)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
@@ -32,7 +33,7 @@ from protocol.errors import ResourceError, RunError
 from protocol.formats.phase import Phase
 from protocol.messages.work import Denied, Reveal
 from protocol.values.record import Record
-from protocol.values.task import Task
+from protocol.values.task import Model, Task
 from protocol.words import Reason, RunOutcome, WorkerState
 from swarm.base.text import escape_text
 from swarm.base.threads import WAITING
@@ -123,7 +124,7 @@ class RunManager:
         self._bench = runner.RunBench(
             worker=self.network.peer_id,
             facts=lambda: device_facts(device.profile, device.version),
-            model=lambda job, progress: sharing.cache.using(job.task.model, self._source(job), progress),
+            model=lambda job, model, progress: sharing.cache.using(model, self._source(job, model), progress),
             lock=device.lock,
             launch=device.launch,
             memory_cap=memory_cap(device.profile, self.settings.memory_share),
@@ -211,7 +212,7 @@ class RunManager:
         await self.disk_idle()
         await self.sharing.quiet()
 
-    def _source(self, job: RecordJob) -> Source:
+    def _source(self, job: RecordJob, model: Model) -> Source:
         def speaker() -> PeerId:
             allocation = self._ledger.allocation(job.lease)
             return allocation.peer if allocation is not None else job.task.scheduler
@@ -219,7 +220,8 @@ class RunManager:
         allocation = self._ledger.allocation(job.lease)
         return task_source(
             self.network,
-            job.task,
+            model,
+            job.task.url_of(model),
             speaker,
             principal=allocation.request.principal if allocation is not None else job.task.scheduler,
             owner=allocation is not None and allocation.request.owner,
@@ -228,26 +230,27 @@ class RunManager:
         )
 
     async def _fetch_manifest(self, job: RecordJob) -> None:
-        """The campaign's manifest comes with the first model of it. That its principal has the model is seen once."""
+        """The campaign's manifest comes with the first model of it. That its principal has the models is seen once."""
         allocation = self._ledger.allocation(job.lease)
-        if allocation is not None:
-            model, peer = job.task.model, allocation.peer
-
-            async def tail(offset: int, sink: Callable[[bytearray], object]) -> None:
-                await fetch_blob(
-                    self.network, peer, (), model.sha256, offset=offset, sink=sink, size=model.size
-                )
-
+        for model in job.task.models() if allocation is not None else ():
+            assert allocation is not None
+            tail = partial(self._tail, allocation.peer, model)
             await self.sharing.prove_model(allocation.request.principal, model, tail)
         held = {allocation.request.task.campaign for allocation in self._ledger.allocations()}
         needed = held.union(self.conversation.outbox.campaigns())
         run_s = self._ledger.expect_s(job.task)
         await self.sharing.manifests.fetch(job.task.campaign, job.task.scheduler, needed, run_s)
 
+    async def _tail(
+        self, peer: PeerId, model: Model, offset: int, sink: Callable[[bytearray], object]
+    ) -> None:
+        await fetch_blob(self.network, peer, (), model.sha256, offset=offset, sink=sink, size=model.size)
+
 
 def began_line(task: Task, who: str) -> str:
     """`c-1a2b/3 m.onnx on CPU (ONNX) for alice: running`."""
-    what = f"{task.task} {task.model.name} on {task.unit} for {who}"
+    beside = "".join(f" beside {model.name}" for model in task.beside or ())
+    what = f"{task.task} {task.model.name}{beside} on {task.unit} for {who}"
     return f"{escape_text(what)}: running"
 
 

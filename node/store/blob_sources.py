@@ -96,7 +96,7 @@ class BlobSources:
         holders = {
             one.request.principal
             for one in self.allocations()
-            if one.peer == peer and one.request.task.model.sha256 == sha256
+            if one.peer == peer and one.request.task.needs(sha256)
         }
         holders |= {card.owner for card in self.manifests.naming(sha256) if self._speaks_for(peer, card)}
         return self.cache.find(sha256) if self._any_has(holders, sha256) else None

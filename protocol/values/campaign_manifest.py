@@ -128,7 +128,7 @@ def open_manifest(cover: ManifestCover) -> OpenedManifest:
     for task in tasks:
         if (task.campaign, task.scheduler) != (manifest.campaign, manifest.owner):
             raise RemoteProtocolError(f"bad manifest: {task.task} is of another campaign or owner")
-        if models and task.model.sha256 not in models:
+        if models and any(model.sha256 not in models for model in task.models()):
             raise RemoteProtocolError(f"bad manifest: {task.task} needs a model that is not in it")
     if len({task.task for task in tasks}) != len(tasks):
         raise RemoteProtocolError("bad manifest: a task is in it twice")

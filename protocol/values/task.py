@@ -108,6 +108,20 @@ class Task(Message):
     beside: Annotated[tuple[Model, ...], Field(min_length=1, max_length=MAX_TOGETHER - 1)] | None = None
     """Models that this one takes turns with in one process, and is compared with the first of. `runs`, `loads` and `precision` of `measure`
     do not count then: launches are made until the comparison is decided. None: it is measured alone."""
+    beside_urls: Annotated[dict[Sha256, UrlText], Field(max_length=MAX_TOGETHER - 1)] | None = None
+    """Where those can be fetched too, by their hashes, as `model_url` says it of its own."""
+
+    def models(self) -> tuple[Model, ...]:
+        """All that it needs, its own first."""
+        return (self.model, *(self.beside or ()))
+
+    def needs(self, sha256: str) -> bool:
+        """Whether it needs the model with this hash."""
+        return any(model.sha256 == sha256 for model in self.models())
+
+    def url_of(self, model: Model) -> str | None:
+        """Where one of them can be fetched too."""
+        return self.model_url if model == self.model else (self.beside_urls or {}).get(model.sha256)
 
 
 def task_body(task: Task) -> bytes:

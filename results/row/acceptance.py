@@ -63,7 +63,7 @@ def check_whole(record: Record, task: Task) -> None:
     if any(not launch.samples for launch in observed.launches):
         raise RemoteProtocolError(f"{name} has a launch without inferences")
     check_sense(record, task, observed)
-    if task.beside is not None:
+    if task.beside is not None and record.rounds is not None:
         _check_rounds(name, record, task, observed)
         return
     runs = len(observed.runs)
@@ -107,7 +107,7 @@ def bounds_of(task: Task) -> RecordBounds:
     measure, launches = task.measure, launches_of(task)
     samples = measure.runs if measure.precision is None else launches * WINDOW_SAMPLES
     if task.beside is not None:
-        samples = launches * MAX_ROUNDS
+        samples = max(samples, launches * MAX_ROUNDS)
     served = task.unit.startswith(SERVED)
     return RecordBounds(
         samples=samples,
@@ -119,9 +119,8 @@ def bounds_of(task: Task) -> RecordBounds:
 
 def launches_of(task: Task) -> int:
     """Most launches that the task asks for."""
-    if task.beside is not None:
-        return LOOKS[-1]
-    return task.measure.loads if task.measure.precision is None else MAX_LAUNCHES
+    alone = task.measure.loads if task.measure.precision is None else MAX_LAUNCHES
+    return alone if task.beside is None else max(alone, LOOKS[-1])
 
 
 def _read(record: Record, task: Task) -> RecordView:
@@ -166,6 +165,11 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
         return Reason.WRONG_UNIT, f"{task.unit} was asked for, {ran.unit} ran the model"
     if batch is not None and ran.batch != batch:  # a worker of a version that knows no batches
         return Reason.DOES_NOT_FIT, f"a batch of {batch} was asked for, the worker ran {ran.batch or 'none'}"
+    if task.beside is not None and record.rounds is None:  # a worker of a version that measures models alone
+        return (
+            Reason.DOES_NOT_FIT,
+            f"it was to take turns with {task.beside[0].name}, the worker ran it alone",
+        )
     for other in record.ran_beside or ():
         if other.unit != task.unit:
             return Reason.WRONG_UNIT, f"{task.unit} was asked for, {other.unit} ran the model beside"

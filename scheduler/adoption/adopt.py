@@ -171,7 +171,7 @@ def bring_models(tasks: Iterable[Task], spec: str, spool: Path, folder: Path | N
     Models that devices fetch themselves are not needed. Blocking.
     """
     others = by_devices(spec)
-    models = {task.model.sha256: task.model for task in tasks if task.model.sha256 not in others}
+    models = {model.sha256: model for task in tasks for model in task.models() if model.sha256 not in others}
     return tuple(
         model
         for model in models.values()
@@ -199,9 +199,9 @@ async def _bring_models(
     missing: list[str] = []
     spec = opened.manifest.spec
     for model in await DISK.run(bring_models, opened.tasks, spec, spool, folder):
-        tasks = [task for task in opened.tasks if task.model.sha256 == model.sha256]
+        tasks = [task for task in opened.tasks if task.needs(model.sha256)]
         likely = [reports[task.task].worker for task in tasks if task.task in reports]
-        url = next((task.model_url for task in tasks if task.model_url is not None), None)
+        url = next((url for task in tasks if (url := task.url_of(model)) is not None), None)
         if await scan.model(model, spool, likely):
             continue
         if url is not None and await fetch_adopted(url, model, spool, edge):

@@ -356,7 +356,7 @@ def group_of(task: Task) -> str:
     """Id of a task's requirement group. Models that can execute code have groups of their own: devices that run those only for people
     they know refuse them, and take the others.
     """
-    program = has_program_suffix(task.model.name)
+    program = any(has_program_suffix(model.name) for model in task.models())
     return task.campaign + "\n" + pack(task.requirement.to_wire()).hex() + ("\nprogram" if program else "")
 
 

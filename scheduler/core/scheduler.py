@@ -180,14 +180,14 @@ class SchedulerCore:
 
     def may_fetch(self, peer: str, sha256: str) -> bool:
         """Whether a worker holds a live task that needs this model, of a campaign that admits the worker."""
-        return any(entry.task.model.sha256 == sha256 for entry in self._entrusted(peer))
+        return any(entry.task.needs(sha256) for entry in self._entrusted(peer))
 
     def may_share(self, peer: str, taker: str, sha256: str) -> bool:
         """Whether a worker may learn that `taker` fetches this model: a campaign for which the taker needs it admits both."""
         return any(
             self.state.admits(self.state.groups[entry.group], peer)
             for entry in self._entrusted(taker)
-            if entry.task.model.sha256 == sha256
+            if entry.task.needs(sha256)
         )
 
     def entrusted_to(self, peer: str) -> tuple[str, ...]:

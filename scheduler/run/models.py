@@ -14,6 +14,7 @@ import trio
 
 from protocol.errors import SarkError
 from protocol.messages.blobs import MAX_OTHERS, HolderInfo, Holders, TransferGrant, grant_message
+from protocol.values.task import Model, Task
 from scheduler.core.commands import Command
 from scheduler.core.entries import TaskEntry
 from scheduler.core.ranking import WorkerView
@@ -112,6 +113,8 @@ class MissingModels:
     def __init__(self, spool: Path) -> None:
         self.waiting: list[TaskEntry] = []
         self._spool = spool
+        self._gone: set[str] = set()
+        """Hashes of models that tasks wait for."""
         self._looked_at = float("-inf")
 
     def mark(
@@ -119,18 +122,15 @@ class MissingModels:
     ) -> tuple[tuple[str, str], ...]:
         """Hold back tasks without a model. Gives (task, why it waits) for each. `by_devices`: hashes of models that devices fetch."""
         wanted = [entry for entry in entries if not entry.over]
-        gone = {
-            sha256
-            for sha256 in {entry.task.model.sha256 for entry in wanted}
-            if sha256 not in by_devices and not self._has(sha256)
-        }
-        missing = [entry for entry in wanted if entry.task.model.sha256 in gone]
-        for entry in missing:
+        gone = {sha256 for sha256 in _needed(wanted) if sha256 not in by_devices and not self._has(sha256)}
+        missing = [(entry, model) for entry in wanted if (model := _first_of(entry.task, gone)) is not None]
+        for entry, _ in missing:
             entry.model_missing = True
-        self.waiting += missing
+        self.waiting += [entry for entry, _ in missing]
+        self._gone |= gone
         return tuple(
-            (entry.id, why_missing(entry.task.campaign, entry.task.model.name))
-            for entry in missing
+            (entry.id, why_missing(entry.task.campaign, model.name))
+            for entry, model in missing
             if not entry.live
         )
 
@@ -139,11 +139,13 @@ class MissingModels:
         if not self.waiting or now < self._looked_at + LOOK_S:
             return []
         self._looked_at = now
-        models = set(filter(self._has, {entry.task.model.sha256 for entry in self.waiting}))
-        arrived = [entry for entry in self.waiting if entry.task.model.sha256 in models]
+        models = set(filter(self._has, self._gone))
+        self._gone -= models
+        arrived = [entry for entry in self.waiting if _first_of(entry.task, self._gone) is None]
         self.waiting = [
-            entry for entry in self.waiting if entry.task.model.sha256 not in models and not entry.over
+            entry for entry in self.waiting if _first_of(entry.task, self._gone) and not entry.over
         ]
+        self._gone &= _needed(self.waiting)
         for entry in arrived:
             entry.model_missing = False
         for sha256 in models:
@@ -152,6 +154,15 @@ class MissingModels:
 
     def _has(self, sha256: str) -> bool:
         return (self._spool / sha256).is_file()
+
+
+def _needed(entries: Iterable[TaskEntry]) -> set[str]:
+    return {model.sha256 for entry in entries for model in entry.task.models()}
+
+
+def _first_of(task: Task, hashes: Container[str]) -> Model | None:
+    """The first of its models that is among these."""
+    return next((model for model in task.models() if model.sha256 in hashes), None)
 
 
 def why_missing(campaign: str, model: str) -> str:

@@ -131,9 +131,9 @@ def retry_campaign(
         raise CampaignError(
             f"no task of {campaign} failed or was cancelled", hint=f"sark-node results {campaign}"
         )
-    hashes = {task.model.sha256 for task in tasks}
-    models = [model for model in store.campaigns.models(campaign) if model.sha256 in hashes]
-    _respool(home, row, {task.model.sha256: task.model for task in tasks}, models, folder, fetch)
+    needed = {model.sha256: model for task in tasks for model in task.models()}
+    models = [model for model in store.campaigns.models(campaign) if model.sha256 in needed]
+    _respool(home, row, needed, models, folder, fetch)
     values: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(NewCampaign)}
     values.update(id=new_id, scheduler=scheduler, folder="")
     new = NewCampaign(**values)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.measure.cpu_clock import clock_of, cpu_clock
+from drivers.measure.cpu_clock import clock_of, computes_on_cpu, cpu_clock
 from drivers.measure.interleave import (
     BLOCK_NS,
     LONGEST_NS,
@@ -180,3 +180,18 @@ def test_the_kernels_clock_of_a_thread_is_numbered_as_it_has_them() -> None:
 
 def test_where_nothing_tells_there_is_no_clock(tmp_path: Any) -> None:
     assert cpu_clock(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "so"),
+    [
+        ("CPU (ONNX)", True),
+        ("OpenVINO CPU (ONNX)", True),
+        ("CPU (Torch)", True),
+        ("GPU (ONNX)", False),
+        ("Neural Engine (CoreML)", False),
+        ("Mine (CPU)", False),
+    ],
+)
+def test_cpu_time_says_what_a_model_costs_only_where_the_cpu_computes_it(unit: str, so: bool) -> None:
+    assert computes_on_cpu(unit) is so

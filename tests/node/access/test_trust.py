@@ -34,6 +34,9 @@ async def test_a_stranger_is_refused_a_program_with_a_line_before_anything_is_fe
     assert answer.reason is Reason.NOT_ALLOWED
     assert "carry programs" in answer.detail
     assert "net.pt2" in answer.detail
+    beside = (named(eve, "beside.pt2"),)
+    other = await link.ask(eve.commit(eve.task(3, unit=TORCH, beside=beside)), Denied)
+    assert "beside.pt2" in other.detail
     assert answer.unmet  # so it is this task that is refused, not its scheduler
     # what it calls by a harmless name is looked at again by the driver, which learns whose it is
     granted = await link.ask(eve.commit(eve.task(2)), Granted)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,7 +129,7 @@ def bench(folder: Path, launch: Any, content: bytes = CONTENT, **changes: Any) -
     fields: dict[str, Any] = {
         "worker": WORKER,
         "facts": lambda: DeviceFacts(device="d-1", name="lab"),
-        "model": lambda what, progress: cache.using(what.task.model, source(what), progress),
+        "model": lambda what, model, progress: cache.using(model, source(what), progress),
         "lock": DeviceLock("d-1", folder),
         "launch": launch,
         "memory_cap": 2 * 1024**3,
@@ -694,15 +696,39 @@ async def test_the_outputs_of_an_ordinary_run_are_recorded_without_a_reveal(tmp_
     assert record.reveal is None
 
 
-async def test_a_task_of_several_models_is_refused_where_nothing_finds_the_others(tmp_path: Path) -> None:
-    other = Model(name="other.onnx", sha256="ab" * 32, size=1)
-    record = await record_of(tmp_path, ScriptedLaunch(LOADED), task(beside=(other,)))
-    assert (record.outcome, record.reason, record.permanent) == (
-        RunOutcome.FAILED,
-        Reason.DOES_NOT_FIT,
-        False,
-    )
-    assert record.detail == "this worker measures one model at a time"
+OTHER = Model(name="other.onnx", sha256=hashlib.sha256(b"another").hexdigest(), size=7)
+
+
+async def test_all_models_of_a_task_are_fetched_and_held_until_it_is_measured(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path / "both", 10**9, free=lambda path: 10**12)
+
+    def model(what: RecordJob, which: Model, progress: Any) -> AbstractAsyncContextManager[Path]:
+        return cache.using(which, source_of(b"another" if which == OTHER else CONTENT), progress)
+
+    orders: list[tuple[bytes, ...]] = []
+
+    def launch(order: WorkOrder, limits: Limits) -> ScriptedLaunch:
+        orders.append(tuple(Path(path).read_bytes() for path in (order.model, *order.beside)))
+        return ScriptedLaunch(LOADED, described(), MEASURED, CHECKED)
+
+    both = job(task(beside=(OTHER,)))
+    record = await run(both, bench(tmp_path, launch, model=model), StopRun(), lambda *progress: None)
+    assert orders == [(CONTENT, b"another")]
+    assert record.outcome is RunOutcome.COMPLETE
+
+
+async def test_the_model_that_does_not_come_is_named(tmp_path: Path) -> None:
+    @contextlib.asynccontextmanager
+    async def model(what: RecordJob, which: Model, progress: Any) -> AsyncIterator[Path]:
+        if which == OTHER:
+            await trio.sleep_forever()
+        yield tmp_path
+
+    both = job(task(beside=(OTHER,), timeouts=Timeouts(fetch_s=0.01)))
+    fields = bench(tmp_path, lambda *_: ScriptedLaunch(), model=model)
+    record = await run(both, fields, StopRun(), lambda *progress: None)
+    assert record.reason is Reason.FETCH_FAILED
+    assert record.detail.startswith("other.onnx was not here after the fetch limit")
 
 
 def test_each_model_of_a_task_may_take_its_memory_and_all_together_no_more_than_the_device_gives() -> None:

@@ -103,6 +103,7 @@ def test_a_signature_holds_for_its_campaign_only() -> None:
         task(campaign="c-two"),
         task(scheduler=Identity.from_seed("other").peer_id),
         task(model=Model(name="m", sha256="b" * 64, size=1)),
+        task(beside=(Model(name="m", sha256="b" * 64, size=1),)),
     ],
 )
 def test_a_task_of_something_else_is_refused(wrong: Task) -> None:

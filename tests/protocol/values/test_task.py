@@ -49,3 +49,18 @@ def test_a_note_that_names_an_id_is_not_taken_for_the_id() -> None:
     for note in ("c-1/1", "c-1/2"):
         body = task_body(task.model_copy(update={"note": note}))
         assert reader.read(note, body) == read_task(body)
+
+
+def test_a_task_knows_its_models_and_where_each_can_be_fetched() -> None:
+    own, other = (
+        Model(name=name, sha256=digit * 64, size=1) for name, digit in (("own", "a"), ("other", "b"))
+    )
+    urls = {"model_url": "https://example.org/own", "beside_urls": {"b" * 64: "https://example.org/other"}}
+    task = next(tasks()).model_copy(update={"model": own, "beside": (other,), **urls})
+    assert task.models() == (own, other)
+    assert [task.needs(digit * 64) for digit in "abc"] == [True, True, False]
+    assert [task.url_of(model) for model in task.models()] == [
+        "https://example.org/own",
+        "https://example.org/other",
+    ]
+    assert read_task(task_body(task)) == task

@@ -40,6 +40,8 @@ ROUNDS = RoundsSample(
     turns=2,
 )
 TIMING = Timing(samples=pack_samples([1100] * 8), warmup=pack_samples([1]), cpu_s=1, wall_s=1, per_sample=10)
+ALONE = TIMING.model_copy(update={"per_sample": 1})
+ASKED = TASK.model_copy(update={"measure": Measure(runs=48, loads=6)})
 RAN = RunFacts(unit=UNIT, driver="onnx", runtime="r", shapes={"x": (1,)})
 FACTS: dict[str, Any] = {
     "campaign": "c-1",
@@ -86,7 +88,6 @@ def test_rows_of_models_beside_others_are_not_averaged_with_those_measured_alone
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"rounds": None}, "took no turns"),
         ({"rounds": (ROUNDS,) * 5}, "took no turns"),
         ({"loads": (LoadSample(ns=1),) * 7}, "took no turns"),
         ({"ran_beside": None}, "describes 0 models beside, not 1"),
@@ -127,6 +128,16 @@ def test_a_model_beside_has_to_run_where_it_was_asked() -> None:
 
     assert of() is None
     assert (of(unit="GPU (ONNX)") or [""])[0] is Reason.WRONG_UNIT
+
+
+def test_a_worker_that_ran_the_model_alone_has_not_done_what_was_asked() -> None:
+    alone = record(rounds=None, ran_beside=None, timings=(ALONE,) * 6)
+    check_whole(alone, ASKED)
+    assert not_as_asked(alone, ASKED) == (
+        Reason.DOES_NOT_FIT,
+        "it was to take turns with a.onnx, the worker ran it alone",
+    )
+    assert not_as_asked(record(), TASK) is None
 
 
 def test_outputs_of_a_model_beside_that_differ_mark_the_row() -> None:

@@ -7,11 +7,12 @@ import pytest
 from protocol.messages.work import HeldLease
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
+from protocol.values.task import Model
 from protocol.values.trust import OWN, STRANGER, Trust, TrustKind, TrustScope
 from protocol.words import Reason
 from scheduler.core.commands import CancelOn, CommitTo, EndAttempt, ProbeWorker, RecordWaitReason
 from scheduler.core.scheduler import SchedulerCore
-from tests.scheduler.core_parts import PEERS, SHA, Story, a_live_task, advert, of, quote
+from tests.scheduler.core_parts import PEERS, SHA, Story, a_live_task, a_task, advert, of, quote
 
 ANYONE = TrustScope(anyone=True)
 
@@ -123,6 +124,15 @@ def test_a_model_goes_to_nobody_that_the_campaign_does_not_admit() -> None:
     judgement.clear()
     assert not core.may_fetch(PEERS[0], SHA)
     assert core.entrusted_to(PEERS[0]) == ()
+
+
+def test_a_worker_may_fetch_each_model_of_its_task() -> None:
+    other = Model(name="other.onnx", sha256="cd" * 32, size=1)
+    story = a_story(Judgement({PEERS[0]: OWN}), tasks=[a_task(1).model_copy(update={"beside": (other,)})])
+    story.grant(story.commits[0])
+    assert story.core.may_fetch(PEERS[0], SHA)
+    assert story.core.may_fetch(PEERS[0], other.sha256)
+    assert not story.core.may_fetch(PEERS[0], "ef" * 32)
 
 
 def test_a_stranger_is_no_holder_to_be_named_unless_the_campaign_is_open_to_strangers() -> None:

@@ -134,6 +134,19 @@ def test_a_task_without_its_model_waits_until_the_model_is_brought(tmp_path: Pat
     assert missing_models.mark([TaskEntry(task=tasks(1)[0])]) == ()
 
 
+def test_a_task_waits_for_each_of_its_models(tmp_path: Path) -> None:
+    missing_models = MissingModels(tmp_path)
+    other = Model(name="other.onnx", sha256="cd" * 32, size=1)
+    entry = TaskEntry(task=tasks(1)[0].model_copy(update={"beside": (other,)}))
+    (tmp_path / SHA).write_bytes(b"0123456789")
+    ((_, words),) = missing_models.mark([entry])
+    assert "waits for its model other.onnx" in words
+    assert missing_models.look(10.0) == []
+    (tmp_path / other.sha256).write_bytes(b"0")
+    assert missing_models.look(20.0) == [entry]
+    assert (entry.model_missing, missing_models.waiting) == (False, [])
+
+
 def test_a_task_that_ended_without_its_model_is_not_watched_for_any_more(tmp_path: Path) -> None:
     missing_models = MissingModels(tmp_path)
     ended, waits = (TaskEntry(task=task) for task in tasks(2))
