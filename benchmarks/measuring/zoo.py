@@ -23,7 +23,7 @@ from pathlib import Path
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from inference_bias import installed
+from models import installed
 
 from drivers.contract.base import CheckReport, DriverError, Limits, MeasureReport, ModelDescription, WorkOrder
 from drivers.launch.launch import Zygote, measure

@@ -3,7 +3,7 @@
     simulated > unwitnessed > mismatch > unchecked > few-runs > throttled > busy-host > drift > bimodal > noisy > valid
 
 Thresholds are of two kinds. Those of statistics follow from what a reader takes from a number: a tenth is a difference that people act on.
-Those of the host were chosen with `benchmarks/flags.py`, which loads a device blindly and counts what is flagged.
+Those of the host were chosen with `benchmarks/measuring/coverage.py`, which disturbs a device on purpose and counts what is flagged.
 """
 
 from __future__ import annotations

@@ -1,0 +1,253 @@
+"""Do rows hold what they say? Many windows that do not overlap, each a whole `sark-node bench`, on a host that is disturbed on purpose.
+
+    python benchmarks/measuring/coverage.py --windows 200 --json windows.json            # quiet alone
+    python benchmarks/measuring/coverage.py --seconds 1800 --json windows.json           # 200 quiet ones, then all conditions in turns
+    python benchmarks/measuring/coverage.py --again windows.json [--half 0|1]            # the rows judged anew, nothing is measured
+
+A window is one measurement as `bench` makes it by default (100 inferences in 6 launches, all cores), of one of four models of 0.3 to 20 ms
+in turn. Windows take turns too among the conditions (`conditions.py`), and the quiet ones among them tell what is true. Only the wait for
+an idle host is left out: it would never end. Signed records are kept, so that another rule judges the same windows.
+
+coverage     the row's interval holds the median of the OTHER windows of its condition and model (goal: at least 93 % of unflagged rows)
+false alarm  a quiet row that is not `valid` (goal: at most 2 %)
+off          the row's median is more than 5 % away from that of the other quiet windows of its model
+seen         of the rows that are off, those that are flagged (goal: at least 95 % where the host is disturbed)
+bias         the median of the condition against the quiet one, over the models
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+from conditions import CONDITIONS, condition
+from models import chain, magika
+
+from node.run.local import LocalDevice
+from protocol.values.attempt import TaskState
+from protocol.values.record import read_record
+from protocol.values.task import read_task, task_body
+from results.row.row import Row, make_row
+from results.row.verdicts import RowVerdict
+from scheduler.local.bench import Bench
+from swarm.base.home import Home
+
+UNIT = "CPU (ONNX)"
+OFF = 0.05
+QUIET_FIRST = 200
+
+
+@dataclass(frozen=True)
+class Window:
+    """One measurement. `began_s`, `ended_s`: since the first began. `load`: the host's load average before it."""
+
+    condition: str
+    model: str
+    began_s: float
+    ended_s: float
+    load: float
+    task: str
+    record: str
+    """Canonical bytes in base64, as `task`."""
+
+    @cached_property
+    def row(self) -> Row:
+        """By the rules of today."""
+        record = read_record(base64.b64decode(self.record))
+        return make_row(read_task(base64.b64decode(self.task)), TaskState.SUCCEEDED, record)
+
+    @property
+    def median(self) -> float:
+        assert self.row.inference_ms_median is not None
+        return self.row.inference_ms_median
+
+    @property
+    def flagged(self) -> bool:
+        return self.row.verdict != RowVerdict.VALID
+
+    def holds(self, value: float) -> bool:
+        low, high = self.row.inference_ms_median_low, self.row.inference_ms_median_high
+        return low is not None and high is not None and low <= value <= high
+
+
+def models(folder: Path) -> dict[str, Path]:
+    """By their names in the table."""
+    return {
+        "0.3 ms": chain(folder / "a.onnx", 256, 16, 10),
+        "1.3 ms": chain(folder / "b.onnx", 512, 16, 10),
+        "magika": magika(),
+        "16 ms": chain(folder / "d.onnx", 1024, 32, 8),
+    }
+
+
+def order(quiet_first: int, conditions: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Condition and model of each window: quiet ones, then all conditions in turns for each model in turn."""
+    yield from islice(zip(cycle(["quiet"]), cycle(names)), quiet_first)
+    for name in cycle(names):
+        for each in conditions:
+            yield each, name
+
+
+def measure(
+    quiet_first: int, conditions: Sequence[str], seconds: float, file: Path | None, how: dict[str, Any]
+) -> list[Window]:
+    """Until the time is up, or all windows are made. They are kept from time to time."""
+    windows: list[Window] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(LocalDevice(Home.at(Path(folder) / "home"), max_wait_s=0)) as device,
+        Bench(device) as bench,
+    ):
+        paths = models(Path(folder))
+        for path in paths.values():
+            bench.measure(path, UNIT, runs=10, loads=1)  # its runtime is imported
+        began = time.monotonic()
+        for number, (made, name) in enumerate(order(quiet_first, conditions, tuple(paths))):
+            start = time.monotonic() - began
+            if start >= seconds or (not conditions and number >= quiet_first):
+                break
+            load = os.getloadavg()[0]
+            with condition(made, number):
+                done = bench.measure(paths[name], UNIT, **how)
+            if done.median_ms is None:
+                raise SystemExit(f"{name}: {done.why}")
+            task, record = (
+                base64.b64encode(each).decode() for each in (task_body(done.task), done.signed.body)
+            )
+            windows.append(Window(made, name, start, time.monotonic() - began, load, task, record))
+            if file is not None and number % 50 == 49:
+                keep(file, windows)
+            if sys.stderr.isatty():
+                print(f"\r{number + 1} windows, {made}, {name}: {done.verdict:<12}", end="", file=sys.stderr)
+    if file is not None:
+        keep(file, windows)
+    return windows
+
+
+def keep(file: Path, windows: Sequence[Window]) -> None:
+    file.write_text(json.dumps([asdict(each) for each in windows]))
+
+
+def read(files: Sequence[Path]) -> list[Window]:
+    return [Window(**each) for file in files for each in json.loads(file.read_text())]
+
+
+def others(windows: Sequence[Window], one: Window, made: str) -> float:
+    """The median of the other windows of a condition and the same model."""
+    return statistics.median(
+        each.median
+        for each in windows
+        if each is not one and (each.condition, each.model) == (made, one.model)
+    )
+
+
+def share(hits: int, of: int) -> str:
+    return f"{hits / of:5.0%} {f'{hits}/{of}':>8}" if of else f"{'-':>14}"
+
+
+def report(windows: Sequence[Window]) -> None:
+    """Print the tables."""
+    counts = Counter((each.condition, each.model) for each in windows)
+    windows = [each for each in windows if counts[each.condition, each.model] > 2]
+    print(
+        f"{'condition':<10}{'windows':>8}{'coverage, unflagged':>21}{'of all':>14}{'flagged':>14}{'off > 5 %':>14}{'seen':>14}"
+        f"{'bias':>8}{'s each':>8}"
+    )
+    for made in CONDITIONS:
+        those = [each for each in windows if each.condition == made]
+        if not those:
+            continue
+        held = {id(each) for each in those if each.holds(others(windows, each, made))}
+        clean = [each for each in those if not each.flagged]
+        ratios = {
+            id(each): each.median / others(windows, each, "quiet")
+            for each in those
+            if counts["quiet", each.model]
+        }
+        off = [each for each in those if abs(ratios.get(id(each), 1) - 1) > OFF]
+        print(
+            f"{made:<10}{len(those):>8}{share(sum(id(each) in held for each in clean), len(clean)):>21}"
+            f"{share(len(held), len(those))}{share(len(those) - len(clean), len(those))}{share(len(off), len(those))}"
+            f"{share(sum(each.flagged for each in off), len(off))}"
+            f"{statistics.median(ratios.values()) - 1:>+8.1%}"
+            f"{statistics.median(each.ended_s - each.began_s for each in those):>8.2f}"
+        )
+    print()
+    for made in CONDITIONS:
+        words = Counter(each.row.verdict for each in windows if each.condition == made)
+        if words:
+            print(f"{made:<10}" + ", ".join(f"{word} {number}" for word, number in words.most_common()))
+
+
+def details(windows: Sequence[Window]) -> None:
+    """A line for each row that is off or flagged, to choose constants by."""
+    for each in windows:
+        row, ratio = each.row, each.median / others(windows, each, "quiet")
+        if each.flagged or abs(ratio - 1) > OFF:
+            figures = (
+                row.stall_percent,
+                row.others_percent,
+                row.half_width_percent,
+                row.launch_spread_percent,
+            )
+            text = " ".join("     -" if value is None else f"{value:6.1f}" for value in figures)
+            print(
+                f"{each.condition:<8}{each.model:<8}{ratio:6.3f} {text}  {row.verdict}: {row.verdict_reason}"
+            )
+
+
+def main() -> None:
+    """Measure, or judge again, and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--windows", type=int, default=QUIET_FIRST, help="quiet ones before the others")
+    parser.add_argument("--conditions", nargs="*", choices=CONDITIONS, default=())
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--precision", type=float, help="in place of 100 inferences")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--again", type=Path, nargs="+")
+    parser.add_argument(
+        "--half", type=int, choices=(0, 1), help="every other window of each model and condition"
+    )
+    parser.add_argument("--details", action="store_true")
+    given = parser.parse_args()
+    if given.again:
+        windows = read(given.again)
+    else:
+        how = {"threads": given.threads, "precision": given.precision}
+        windows = measure(
+            given.windows, given.conditions, given.seconds, given.json, {k: v for k, v in how.items() if v}
+        )
+    if given.half is not None:
+        seen = Counter[tuple[str, str]]()
+        chosen = []
+        for each in windows:
+            seen[each.condition, each.model] += 1
+            if seen[each.condition, each.model] % 2 == given.half:
+                chosen.append(each)
+        windows = chosen
+    if given.details:
+        details(windows)
+    report(windows)
+
+
+if __name__ == "__main__":
+    main()
