@@ -35,11 +35,11 @@ from scheduler.cli.options import (
 from scheduler.output.terminal import number, print_lines, show_figure, show_interval, table
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import safe_text
-from swarm.base.units import local_time
+from swarm.base.units import local_time, show_ms
 
 if TYPE_CHECKING:
     from scheduler.campaign.model import Schedule
-    from scheduler.experiments.view import History
+    from scheduler.experiments.view import CellHistory, History
     from scheduler.store.rows import ExperimentRow, VersionRow
     from scheduler.store.store import Store
 
@@ -459,11 +459,24 @@ def show_history(history: History) -> None:
             (number("ratio"), lambda point: show_figure(point.ratio, ".3f")),
         )
         console.print(lines)
+        print_lines((f"  {line}" for line in trend_lines(cell)), console)
     for run in history.runs:
         notes = [f"{run.finding}: {safe_text(run.why, 300)}"] if run.why else []
         if run.webhook not in ("", "sent", "due", "sending"):
             notes.append(f"webhook: {safe_text(run.webhook, 300)}")
         print_lines((f"{local_time(run.begun)}  {note}" for note in notes), console)
+
+
+def trend_lines(cell: CellHistory) -> list[str]:
+    """When its median changed and by how much, and what it is since."""
+    lines = [
+        f"changed by {shift.ratio - 1:+.1%} with the run of {local_time(shift.begun)} ({shift.campaign}): "
+        f"{show_ms(shift.before_ms)} → {show_ms(shift.after_ms)}"
+        for shift in cell.changes
+    ]
+    return lines + (
+        [f"since then: {cell.pooled.words}" if lines else cell.pooled.words] if cell.pooled else []
+    )
 
 
 def _finding_text(finding: str) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from results.analysis.changes import MOST
 from results.analysis.regression import CellOutcome, RegressionCell
 from results.row.form import JsonModel, utc
 from scheduler.campaign.fields import show_time_of_day
@@ -11,6 +12,7 @@ from scheduler.campaign.model import Schedule
 from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.judge import read_cells, why_not_started
 from scheduler.experiments.service import find
+from scheduler.experiments.trends import HistoryShift, PooledFigure, trend
 from scheduler.output.schemas import CampaignModel, Instant, shown_as
 from scheduler.store.rows import ExperimentRow, NewModel, VersionRow
 from scheduler.store.store import Store
@@ -89,6 +91,10 @@ class CellHistory(JsonModel):
     device_id: str
     simulated: bool = False
     points: tuple[HistoryPoint, ...]
+    changes: tuple[HistoryShift, ...] = ()
+    """Where its median changed, over all runs, the latest first."""
+    pooled: PooledFigure | None = None
+    """Of the runs since the latest change, each of which is a sitting; null: fewer than two."""
 
 
 class History(JsonModel):
@@ -156,12 +162,17 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
     shown = runs[at : at + limit]
     points: dict[tuple[str, ...], list[HistoryPoint]] = {}
     heads: dict[tuple[str, ...], RegressionCell] = {}
-    for run in shown:
+    series: dict[tuple[str, ...], list[tuple[str, float, RegressionCell]]] = {}
+    for index, run in enumerate(runs[: max(at + limit, MOST)]):
         for cell in read_cells(run):
             place = (cell.model, cell.unit, cell.device_id, str(cell.threads), str(cell.batch), cell.shapes)
+            series.setdefault(place, []).append((run.campaign, run.begun, cell))
+            if not at <= index < at + limit:
+                continue
             heads.setdefault(place, cell)
             point = shown_as(HistoryPoint, cell, campaign=run.campaign, version=run.version, begun=run.begun)
             points.setdefault(place, []).append(point)
+    trends = {place: trend(series[place]) for place in heads}
     return History(
         experiment=name,
         count=len(shown),
@@ -170,7 +181,16 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
             shown_as(RunView, run, finding=run.finding or None, webhook=run.hook, why=why_not_started(run))
             for run in shown
         ),
-        cells=tuple(shown_as(CellHistory, head, points=points[place]) for place, head in heads.items()),
+        cells=tuple(
+            shown_as(
+                CellHistory,
+                head,
+                points=points[place],
+                changes=trends[place][0],
+                pooled=trends[place][1],
+            )
+            for place, head in heads.items()
+        ),
     )
 
 

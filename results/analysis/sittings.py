@@ -1,0 +1,158 @@
+"""What several sittings say of one device together: the same measurement made again at other times. Pure.
+
+Launches of one sitting share what held in it: the clock's frequency, the neighbours, where the memory lay. So their interval holds for
+that stretch of time alone. Over sittings the log of each one's median is a draw around the device's own value, with random effects: the
+variance between sittings by DerSimonian and Laird (1986), the interval's ends by Hartung and Knapp (2001), from Student's t with one degree
+of freedom less than there are sittings, and never narrower than the sittings' own intervals allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from results.row.order import ALPHA, t_quantile
+from results.row.row import Row, RowStatus
+from results.row.stats import MIN_LAUNCHES
+from results.row.verdicts import RowVerdict
+
+MIN_COUNTED: Final = 5
+"""Sittings from which a device's coverage is said."""
+MIN_APART_S: Final = 600.0
+"""Results of one device that end closer together are of one sitting: the latest of them counts."""
+_LEAST: Final = 1e-4
+"""The least standard error of a sitting's log median: no clock and no interval of so few launches is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class SittingFigure:
+    """The median of one sitting, in ms."""
+
+    median: float
+    low: float
+    """Ends of its 95 % interval."""
+    high: float
+    launches: int
+    at: float
+    """When it ended, in wall seconds."""
+
+    @property
+    def log(self) -> float:
+        return math.log(self.median)
+
+    @property
+    def variance(self) -> float:
+        """Of its log, as its interval says: by Student's t, to which the ranks' interval of a few launches comes close."""
+        half = (math.log(self.high) - math.log(self.low)) / 2
+        return max(_LEAST, half / t_quantile(1 - ALPHA / 2, max(1, self.launches - 1))) ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class PooledMedian:
+    """Of a device over sittings, in ms."""
+
+    median: float
+    low: float | None
+    """Ends of the 95 % interval of the long-run median; None of one sitting."""
+    high: float | None
+    sittings: int
+    span_s: float
+    """From the end of the first to the end of the last."""
+    between: float | None
+    """Share of the medians' variance that lies between sittings and not within (I²); None of one sitting."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldIntervals:
+    """How many sittings' intervals hold the median that the other sittings of the same have together."""
+
+    held: int = 0
+    sittings: int = 0
+
+    @property
+    def share(self) -> float | None:
+        """None below `MIN_COUNTED`."""
+        return self.held / self.sittings if self.sittings >= MIN_COUNTED else None
+
+    def __add__(self, other: HeldIntervals) -> HeldIntervals:
+        return HeldIntervals(self.held + other.held, self.sittings + other.sittings)
+
+
+def figure_of(row: Row, at: float) -> SittingFigure | None:
+    """The figure of one row; None where it has no interval, or was not really measured."""
+    median, low, high = row.inference_ms_median, row.inference_ms_median_low, row.inference_ms_median_high
+    if row.status is not RowStatus.COMPLETE or row.simulated or row.verdict == RowVerdict.UNREADABLE:
+        return None
+    if not median or not low or not high:
+        return None
+    return SittingFigure(median, low, high, row.launches or MIN_LAUNCHES, at)
+
+
+def pool(figures: Sequence[SittingFigure]) -> PooledMedian | None:
+    """Of sittings of rows with one fingerprint; None of none."""
+    if not figures:
+        return None
+    times = [figure.at for figure in figures]
+    logs, variances = [figure.log for figure in figures], [figure.variance for figure in figures]
+    span_s, count = max(times) - min(times), len(figures)
+    if count == 1:
+        return PooledMedian(figures[0].median, None, None, 1, span_s, None)
+    tau, between = _heterogeneity(logs, variances)
+    weights = [1 / (variance + tau) for variance in variances]
+    centre = _mean(logs, weights)
+    spread = sum(weight * (log - centre) ** 2 for weight, log in zip(weights, logs, strict=True))
+    error = math.sqrt(max(1.0, spread / (count - 1)) / sum(weights))
+    half = t_quantile(1 - ALPHA / 2, count - 1) * error
+    return PooledMedian(
+        math.exp(centre), math.exp(centre - half), math.exp(centre + half), count, span_s, between
+    )
+
+
+def coverage(figures: Sequence[SittingFigure]) -> HeldIntervals:
+    """Of sittings of rows with one fingerprint: each interval against the pooled median of the others. Nothing of fewer than three."""
+    sittings = _apart(figures)
+    if len(sittings) < 3:
+        return HeldIntervals()
+    held = 0
+    for index, figure in enumerate(sittings):
+        others = pool(sittings[:index] + sittings[index + 1 :])
+        held += others is not None and figure.low <= others.median <= figure.high
+    return HeldIntervals(held, len(sittings))
+
+
+def coverage_of_devices(measured: Iterable[tuple[str, str, SittingFigure]]) -> dict[str, HeldIntervals]:
+    """Of each device, over all that it measured more than once. `measured`: device, fingerprint and figure of each row."""
+    cells: dict[tuple[str, str], list[SittingFigure]] = defaultdict(list)
+    for device, fingerprint, figure in measured:
+        cells[device, fingerprint].append(figure)
+    held: dict[str, HeldIntervals] = {}
+    for (device, _), figures in cells.items():
+        held[device] = held.get(device, HeldIntervals()) + coverage(figures)
+    return {device: each for device, each in held.items() if each.sittings}
+
+
+def _apart(figures: Iterable[SittingFigure]) -> list[SittingFigure]:
+    """In their order in time; of those that end closer together than `MIN_APART_S`, the latest."""
+    chosen: list[SittingFigure] = []
+    for figure in sorted(figures, key=lambda each: each.at):
+        if chosen and figure.at - chosen[-1].at < MIN_APART_S:
+            chosen.pop()
+        chosen.append(figure)
+    return chosen
+
+
+def _heterogeneity(logs: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:
+    """The variance between sittings, and I²."""
+    weights = [1 / variance for variance in variances]
+    total, freedom = sum(weights), len(logs) - 1
+    centre = _mean(logs, weights)
+    q = sum(weight * (log - centre) ** 2 for weight, log in zip(weights, logs, strict=True))
+    scale = total - sum(weight * weight for weight in weights) / total
+    return max(0.0, (q - freedom) / scale), max(0.0, 1 - freedom / q) if q else 0.0
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)

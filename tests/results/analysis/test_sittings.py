@@ -1,0 +1,116 @@
+"""Sittings together: hand-computed values, and how often the interval holds a truth that is known."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from results.analysis.sittings import (
+    HeldIntervals,
+    SittingFigure,
+    coverage,
+    coverage_of_devices,
+    pool,
+)
+from results.row.order import interval_rank, t_interval, t_quantile
+from results.row.stats import median
+
+DAY_S = 86_400.0
+
+
+def sitting(log: float, variance: float, at: float = 0.0, launches: int = 6) -> SittingFigure:
+    half = t_quantile(0.975, launches - 1) * math.sqrt(variance)
+    return SittingFigure(math.exp(log), math.exp(log - half), math.exp(log + half), launches, at)
+
+
+def test_three_sittings_by_hand() -> None:
+    """Q = 52 at 2 degrees of freedom, scale 13333⅓: variance between sittings 0.00375, I² = 50/52."""
+    pooled = pool([sitting(0, 1e-4), sitting(0.02, 4e-4, 7200), sitting(0.1, 1e-4, 3600)])
+    assert pooled is not None
+    assert pooled.low is not None
+    assert pooled.high is not None
+    assert pooled.between == pytest.approx(50 / 52)
+    assert math.log(pooled.median) == pytest.approx(0.0404938, abs=1e-6)
+    assert (pooled.sittings, pooled.span_s) == (3, 7200)
+    weights = (1 / 0.00385, 1 / 0.00415, 1 / 0.00385)
+    centre = (weights[1] * 0.02 + weights[2] * 0.1) / sum(weights)
+    spread = weights[0] * centre**2 + weights[1] * (0.02 - centre) ** 2 + weights[2] * (0.1 - centre) ** 2
+    half = 4.302653 * math.sqrt(max(1, spread / 2) / sum(weights))
+    assert math.log(pooled.high) - math.log(pooled.median) == pytest.approx(half, rel=1e-6)
+
+
+def test_of_sittings_known_equally_well_it_is_students_interval() -> None:
+    logs = (0.0, 0.1, 0.07, 0.16)
+    pooled = pool([sitting(log, 1e-5) for log in logs])
+    assert pooled is not None
+    assert pooled.low is not None
+    assert pooled.high is not None
+    assert (math.log(pooled.low), math.log(pooled.high)) == pytest.approx(t_interval(logs, 0.05))
+
+
+def test_sittings_that_agree_by_chance_claim_no_more_than_they_know() -> None:
+    pooled = pool([sitting(0.0, 1e-4)] * 3)
+    assert pooled is not None
+    assert pooled.high is not None
+    assert pooled.between == 0
+    assert math.log(pooled.high) == pytest.approx(4.302653 * 0.01 / math.sqrt(3), rel=1e-6)
+
+
+def test_one_sitting_has_no_interval_and_none_has_nothing() -> None:
+    pooled = pool([sitting(0.0, 1e-4)])
+    assert pooled is not None
+    assert (pooled.median, pooled.low, pooled.between) == (1.0, None, None)
+    assert pool([]) is None
+
+
+def drawn(rng: random.Random, between: float, within: float, at: float = 0.0) -> SittingFigure:
+    """Six launches around a sitting's own value, with the interval that a row has."""
+    middle, rank = rng.gauss(0, between), interval_rank(6)
+    launches = sorted(math.exp(middle + rng.gauss(0, within)) for _ in range(6))
+    return SittingFigure(median(launches), launches[rank - 1], launches[-rank], 6, at)
+
+
+@pytest.mark.parametrize("sittings", [3, 5, 8])
+@pytest.mark.parametrize("between", [0.01, 0.05])
+def test_the_interval_holds_the_long_run_median_as_often_as_it_says(sittings: int, between: float) -> None:
+    rng, held = random.Random(14), 0
+    for _ in range(400):
+        pooled = pool([drawn(rng, between, 0.01) for _ in range(sittings)])
+        assert pooled is not None
+        assert pooled.low is not None
+        assert pooled.high is not None
+        held += pooled.low <= 1 <= pooled.high
+    assert 0.925 <= held / 400 <= 0.985
+
+
+def test_coverage_is_nominal_without_differences_between_sittings_and_poor_with_them() -> None:
+    rng = random.Random(5)
+    alike, apart = (
+        coverage([drawn(rng, between, 0.01, at=n * DAY_S) for n in range(200)]) for between in (0.0, 0.03)
+    )
+    assert alike.share is not None
+    assert 0.93 <= alike.share <= 1
+    assert apart.share is not None
+    assert apart.share < 0.5
+
+
+def test_results_close_together_are_of_one_sitting() -> None:
+    rng = random.Random(1)
+    figures = [drawn(rng, 0, 0.01, at=day * DAY_S + minute * 60.0) for day in range(4) for minute in range(5)]
+    assert coverage(figures).sittings == 4
+
+
+def test_coverage_adds_up_over_a_device_and_is_said_from_five_sittings_on() -> None:
+    rng = random.Random(2)
+    measured = [
+        (device, cell, drawn(rng, 0, 0.01, at=n * DAY_S))
+        for device, cell, count in (("a", "x", 3), ("a", "y", 3), ("b", "x", 4), ("c", "x", 2))
+        for n in range(count)
+    ]
+    held = coverage_of_devices(measured)
+    assert {device: each.sittings for device, each in held.items()} == {"a": 6, "b": 4}
+    assert held["a"].share is not None
+    assert held["b"].share is None
+    assert HeldIntervals(9, 10).share == 0.9

@@ -1,0 +1,69 @@
+"""What a history comes to: change points, and what its runs say together since the last."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from results.analysis.regression import RegressionCell, RegressionFinding
+from scheduler.cli.experiments import trend_lines
+from scheduler.experiments.trends import trend
+from scheduler.experiments.view import CellHistory
+
+DAY_S = 86_400.0
+
+
+def nights(*stretches: tuple[int, float]) -> list[tuple[str, float, RegressionCell]]:
+    """One run a night, the latest first."""
+    rng = random.Random(7)
+    levels = [level for count, level in stretches for _ in range(count)]
+    made = []
+    for night, level in enumerate(levels):
+        middle = level * math.exp(rng.gauss(0, 0.01))
+        cell = RegressionCell(
+            key="k",
+            model="m.onnx",
+            unit="CPU (ONNX)",
+            device="mini-7",
+            status="Complete",
+            verdict="valid",
+            median_ms=middle,
+            low_ms=0.99 * middle,
+            high_ms=1.01 * middle,
+            finding=RegressionFinding.SAME,
+        )
+        made.append((f"c-{night}", night * DAY_S, cell))
+    return made[::-1]
+
+
+def test_a_history_says_when_it_changed_by_how_much_and_what_it_is_since() -> None:
+    (shift,), pooled = trend(nights((12, 10.0), (10, 11.0)))
+    assert shift.campaign == "c-12"
+    assert shift.begun == "1970-01-13T00:00:00+00:00"
+    assert shift.ratio == pytest.approx(1.1, abs=0.01)
+    assert pooled is not None
+    assert pooled.low_ms is not None
+    assert pooled.high_ms is not None
+    assert (pooled.sittings, pooled.span_s) == (10, 9 * DAY_S)
+    assert 10.8 < pooled.low_ms < 11.0 < pooled.high_ms < 11.2
+    cell = CellHistory(
+        model="m", unit="u", device="d", device_id="d", points=(), changes=(shift,), pooled=pooled
+    )
+    changed, since = trend_lines(cell)
+    assert changed.startswith("changed by +9.5% with the run of ")
+    assert changed.endswith("(c-12): 10 ms → 11 ms")
+    assert since.startswith("since then: ")
+    assert "over 10 sittings in 9 d" in since
+
+
+def test_runs_that_measured_nothing_are_no_part_of_it() -> None:
+    runs = nights((12, 10.0))
+    failed = runs[3][2].model_copy(update={"status": "Failed", "median_ms": None})
+    runs[3] = (runs[3][0], runs[3][1], failed)
+    shifts, pooled = trend(runs)
+    assert shifts == ()
+    assert pooled is not None
+    assert pooled.sittings == 11
+    assert trend(runs[:1]) == ((), None)
