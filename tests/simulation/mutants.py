@@ -34,6 +34,13 @@ MUTANTS: Final = (
     Mutant("takes a lost acknowledgement for one", make_conversation=worker.TakesSilenceForAnAnswer),
     Mutant("renews under a stale epoch", shows=33, make_conversation=worker.RenewsStaleEpochs),
     Mutant("forgets results when it restarts", shows=1, make_conversation=worker.ForgetsResults),
+    Mutant(
+        "drops what no disk took",
+        shows=306141,
+        faults=(0, 9),
+        disasters=(0, 3),
+        make_conversation=worker.DropsWhatNoDiskTook,
+    ),
     Mutant("keeps results from adopters", shows=117, make_conversation=worker.KeepsResultsFromAdopters),
     Mutant("checks no permission", shows=5, switches=frozenset({"no-permission"})),
     Mutant("runs another model", switches=frozenset({"wrong-model"})),
@@ -61,6 +68,13 @@ MUTANTS: Final = (
     Mutant("retries for ever", shows=0, make_core=scheduler.RetriesForEver),
     Mutant("goes back to where it failed", make_core=scheduler.GoesBack),
     Mutant("starts both tickets", shows=2, make_core=scheduler.StartsTwice),
+    Mutant(
+        "takes a skip for a stop",
+        shows=307228,
+        faults=(0, 9),
+        disasters=(0, 3),
+        make_core=scheduler.TakesASkipForAStop,
+    ),
     Mutant(
         "waits for lost workers",
         shows=3,

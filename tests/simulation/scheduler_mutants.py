@@ -84,6 +84,18 @@ class StartsTwice(SchedulerCore):
     reconciler_type = EitherTicket
 
 
+class SkippedIsStopped(Reconciler):
+    def start(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
+        task, commands = super().start(peer, lease, fence, now)
+        return task, commands if task else self._failures.confirm_stop(peer, (lease,), now)
+
+
+class TakesASkipForAStop(SchedulerCore):
+    """A request to start that comes late or twice says that nothing runs."""
+
+    reconciler_type = SkippedIsStopped
+
+
 class NothingLost(Failures):
     def lose_all(
         self, peer: str, detail: str, now: float, *, silent: bool = False, gone: bool = False

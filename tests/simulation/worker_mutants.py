@@ -267,6 +267,19 @@ class BelievesAnyClock(WorkerConversation):
         )
 
 
+class _Forgetful(Outbox):
+    def settle(self, sha256: str, *, keep: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return super().settle(sha256, keep=keep and self.in_memory(sha256) is None)
+
+
+class DropsWhatNoDiskTook(WorkerConversation):
+    """A result in memory is gone with the first answer, whoever gives it."""
+
+    def __init__(self, ledger: Ledger, outbox: Outbox, context: WorkerContext) -> None:
+        parts = (outbox._waiting.values(), outbox._settled.values())
+        super().__init__(ledger, _Forgetful(context.wall, context.now, *parts), context)
+
+
 class KeepsResultsFromAdopters(WorkerConversation):
     """Who adopts a campaign is answered without getting its results."""
 
