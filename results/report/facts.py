@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.task import Task, read_task
-from results.analysis.pairs import Pair, pair_up
+from results.analysis.pairs import Pair, pair_up, pairs_in_turns
 from results.analysis.verify import VerifyFinding, check_results
 from results.export.raw import RawResult, ResultEntry, json_lines
 from results.report.charts import complete, names_of
@@ -124,6 +124,13 @@ class Report:
                     (pair,) = pair_up([self._entries[ordered[0].job_id]], [self._entries[row.job_id]])
                     pairs.append((f"{model} · {name}" if len(self.done) > len(ordered) else name, pair))
         return pairs
+
+    @cached_property
+    def in_turns(self) -> Sequence[NamedPair]:
+        """Models that took turns with another on the same device."""
+        pairs = pairs_in_turns(self.rows)
+        names = names_of([pair.b for pair in pairs if pair.b is not None])
+        return list(zip(names, pairs, strict=True))
 
     @property
     def left_out(self) -> int:

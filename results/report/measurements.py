@@ -162,6 +162,9 @@ def _optional(row: Row, field: str) -> float | None:
 def comparison(report: Report) -> Section | None:
     """Each row with the fastest of its model, and all with other results."""
     blocks: list[Block] = []
+    if report.in_turns:
+        blocks.append(Heading("In turns: models of one process, each compared with the one beside it"))
+        blocks += _turns(report.in_turns)
     if report.other_name:
         blocks.append(Heading(f"Compared with {quote(report.other_name)}"))
         note = "The ratio is that of the times here to the times there: below 1 it is faster here."
@@ -176,7 +179,51 @@ def comparison(report: Report) -> Section | None:
         "FASTER and SLOWER need two things: the whole 95 % interval of the ratio lies beyond ±1 % of 1, and chance alone would put the "
         "launches' ranks that far apart in less than 1 % of cases. SAME: the interval lies within ±1 %. Everything else is AMBIGUOUS."
     )
-    return Section("comparison", "Comparison", [note, *blocks]) if blocks else None
+    notes = [note] if report.other_name or report.within else []
+    return Section("comparison", "Comparison", [*notes, *blocks]) if blocks else None
+
+
+def _turns(pairs: Sequence[NamedPair]) -> Iterable[Block]:
+    yield (
+        "Short blocks of both models' inferences took turns, in an order drawn anew each round. The ratio is that of this model's times "
+        "to the other's, once by wall time and once by CPU time of all threads; one of the two beyond ±1 % is enough for FASTER or SLOWER "
+        "unless the other contradicts it. The intervals of all looks and both kinds of time hold the truth together in 98 % of cases."
+    )
+    if (drawing := ratios(pairs[:MAX_BARS], title="Ratios of wall times with their intervals")) is not None:
+        yield Figures([drawing], described=False)
+    lines: list[list[str | Badge]] = []
+    for name, pair in pairs:
+        result, base = pair.comparison, pair.a
+        cpu = "" if result.cpu is None else _ratio_words(result.cpu.ratio, result.cpu.low, result.cpu.high)
+        lines.append(
+            [
+                quote(name),
+                quote(base.file_name if base else ""),
+                Badge(str(result.verdict), _TONES[result.verdict]),
+                _ratio_words(result.ratio, result.low, result.high),
+                cpu,
+                number(base.inference_ms_median if base else None),
+                number(pair.b.inference_ms_median if pair.b else None),
+                quote("; ".join(filter(None, ("contention" if result.contention else "", pair.note)))),
+            ]
+        )
+    columns = [
+        "measurement",
+        "against",
+        "verdict",
+        "by wall time#",
+        "by CPU time#",
+        "its ms#",
+        "ms#",
+        "remark",
+    ]
+    yield Table("Models in turns: ratios with their intervals", columns, lines)
+
+
+def _ratio_words(ratio: float | None, low: float | None, high: float | None) -> str:
+    if ratio is None:
+        return ""
+    return f"{ratio:.3f}" if low is None or high is None else f"{ratio:.3f} ({low:.3f} – {high:.3f})"
 
 
 def _pairs(pairs: Sequence[NamedPair], note: str) -> Iterable[Block]:

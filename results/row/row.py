@@ -348,6 +348,8 @@ class Row(BaseModel):
     """Upper end of CpuRatio's interval."""
     contention: bool | None = None
     """true: the two ratios differ surely, so one of the models waits more than the other. Empty: not so."""
+    against_ms_median: float | None = None
+    """Of Against, in the same processes: as InferenceMsMedian."""
 
 
 CONTRACT: Final = 17
@@ -444,6 +446,7 @@ def _compared(rounds: Sequence[LaunchRounds]) -> dict[str, object]:
         "ratio_low": result.low,
         "ratio_high": result.high,
         "contention": result.contention or None,
+        "against_ms_median": None if result.medians_ms is None else result.medians_ms[0],
     }
     if result.cpu is not None:
         facts |= {

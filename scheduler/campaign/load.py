@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from protocol.formats.steps import POST, PRE, problem
+from scheduler.campaign.against import against_problems
 from scheduler.campaign.compat import is_plain, read_plain
 from scheduler.campaign.errors import FileProblem, first_found, first_of
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
@@ -97,6 +98,7 @@ def _cross_problems(campaign: Campaign) -> Problems:
     yield from _twice(measure.threads, ("measure", "threads"), "threads")
     yield from _twice(measure.batch, ("measure", "batch"), "batch")
     yield from _precision_problems(measure)
+    yield from against_problems(campaign)
     served = next((line.unit for line in lines if line.unit.startswith(_SERVED)), None)
     if served is not None:
         yield from _server_problems(campaign, served)

@@ -241,6 +241,11 @@ class MeasureFields(FilePart):
     """Done in order to the made inputs, before anything is timed."""
     post: Steps = ()
     """Done in order to the last outputs, when all is timed."""
+    against: Annotated[str, StringConstraints(min_length=1, max_length=140)] | None = Field(
+        default=None, exclude_if=_unset
+    )
+    """A model or a variant that the others take turns with in one process, and are compared with: `first` is the first variant of each
+    model. Launches go on until the comparison is decided, so it does not go with runs, loads and precision."""
 
 
 class CampaignLimits(FilePart):

@@ -156,6 +156,7 @@ measure:
 # threads: [physical]                  # of one inference; [1, 4, physical] makes three tasks
 # batch: [1, 8, 32]                    # sizes of the batch, each a task; models need a dynamic first dimension
 # seed: 0                              # of the made inputs
+# against: fp32                        # in place of runs and loads: the other variants take turns with this one in one process
 # check: reference                     # compare the outputs with a plain run; or none
 # dims: {{batch: 1}}                     # for all models
 # pre: [{{step: normalise, of: x, mean: 127.5, std: 127.5}}]   # done to the made inputs; post: to the outputs

@@ -105,8 +105,12 @@ def compare(
     ],
     b: Annotated[
         str,
-        typer.Argument(help="What to compare with the base.", metavar="B", autocompletion=completion.sides),
-    ],
+        typer.Argument(
+            help="What to compare with the base. Left out: models of A that took turns (measure.against).",
+            metavar="B",
+            autocompletion=completion.sides,
+        ),
+    ] = "",
     by: Annotated[
         Literal["results", "device"],
         typer.Option(help="Compare results, or devices of --of.", metavar="results|device"),
@@ -135,16 +139,29 @@ def compare(
     Each pair of rows is FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval.
     """
     from scheduler.output.compare_table import compare_lines
-    from scheduler.output.comparisons import PairInfo, compare_sources, one_device, read_source
+    from scheduler.output.comparisons import (
+        PairInfo,
+        compare_sources,
+        compared_in_turns,
+        one_device,
+        read_source,
+    )
 
     if of and by != "device":
         raise CampaignError("--of requires --by device", hint="name the results as A and B")
+    if not b and (by == "device" or reference):
+        raise CampaignError("there is no B to compare A with", hint=f"sark-node compare {a} B …")
     if by == "device":
         source = read_source(of, ctx.obj)
         one, other = one_device(source, a), one_device(source, b)
-    else:
+    elif b:
         one, other = read_source(a, ctx.obj), read_source(b, ctx.obj)
-    info, pairs = compare_sources(one, other, across_devices=by == "device", reference=reference, seed=seed)
+    if b:
+        info, pairs = compare_sources(
+            one, other, across_devices=by == "device", reference=reference, seed=seed
+        )
+    else:
+        info, pairs = compared_in_turns(read_source(a, ctx.obj))
     if as_json:
         print_json(info)
     if csv is not None:

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Final
 
 from protocol.values.task import Task
+from results.row.rounds import LOOKS
 
 LEAST_S: Final = 10.0
 """What any run may take: two renewals, and the wait for an idle host, which is 10 s unless a worker's owner sets it otherwise."""
@@ -52,9 +53,11 @@ def past_run_s(task: Task, history: Iterable[tuple[Task, float]]) -> float | Non
 
 def default_run_s(task: Task, max_launches: int) -> float:
     """What a run takes of which nothing is known."""
-    measure = task.measure
+    measure, models = task.measure, len(task.models())
     launches = measure.loads if measure.precision is None else max_launches
-    return (launches + 1) * LAUNCH_S + measure.runs * INFERENCE_S
+    if models > 1:
+        launches = LOOKS[-1]
+    return (launches + 1) * models * LAUNCH_S + measure.runs * INFERENCE_S
 
 
 def deadline(leased_at: float, since: float, advanced_at: float | None, allowance_s: float) -> float:
@@ -106,7 +109,8 @@ class RunTimes:
 
 
 def _key_of(task: Task) -> _Key:
-    return task.model.sha256, task.unit, measured_as(task)
+    models = [model.sha256 for model in task.models()]
+    return " ".join(models), task.unit, (*measured_as(task), len(models))
 
 
 def _typical(by_worker: Mapping[str, Iterable[float]]) -> float:

@@ -28,6 +28,10 @@ HEADING: Final = 2
 """Facts of a pair that stand above it: model and shape."""
 LEAST: Final = 16
 """Columns for what is compared, whatever the width."""
+LEGEND: Final = "Medians in ms; ratio: B's by A's, with its 95 % interval."
+TURNS: Final = (
+    "Medians in ms; ratio: B's wall time by A's, which took turns in one process, with its interval."
+)
 _STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
 
 
@@ -37,7 +41,7 @@ def compare_lines(pairs: Sequence[Pair], width: int) -> list[Text]:
     alike = [len(set(column)) == 1 and len(pairs) > 1 for column in zip(*facts, strict=True)]
     reasons = Reasons()
     cells = [_cells(pair) for pair in pairs]
-    heads = ("B is", "ratio", "95 %", "A ms", "B ms")
+    heads = ("B is", "ratio", "interval" if any(pair.in_turns for pair in pairs) else "95 %", "A ms", "B ms")
     wide = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
     left = max(LEAST, width - sum(wide) - len(GAP) * len(wide))
     lines = [Text(_line(heads, wide), "dim")]
@@ -59,7 +63,7 @@ def compare_lines(pairs: Sequence[Pair], width: int) -> list[Text]:
             line.append(f" {mark}" if mark else "", "dim")
             line.rstrip()
             lines.append(line)
-    legend = textwrap.wrap("Medians in ms; ratio: B's by A's, with its 95 % interval.", width)
+    legend = textwrap.wrap(TURNS if any(pair.in_turns for pair in pairs) else LEGEND, width)
     return [*lines, Text(), *map(Text, legend), *reasons.lines(width)]
 
 
@@ -86,7 +90,7 @@ def _cells(pair: Pair) -> tuple[str, ...]:
 def _reason(pair: Pair) -> str:
     """Why it is not sure, and what else matters."""
     found = pair.comparison
-    why = found.why if found.verdict == "AMBIGUOUS" or found.low is None else ""
+    why = found.why if found.verdict == "AMBIGUOUS" or found.low is None or pair.in_turns else ""
     return "; ".join(filter(None, (why, pair.note)))
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from protocol.errors import CampaignError
 from results.analysis.matrix import Axis, MatrixCell, Price, fronts, make_matrix
-from results.analysis.pairs import Pair, pair_up
+from results.analysis.pairs import Pair, pair_up, pairs_in_turns
 from results.export.raw import ResultEntry, ResultSource, read_raw
 from results.row.comparison import ComparisonVerdict
 from results.row.form import JsonModel
@@ -43,6 +43,12 @@ class PairInfo(JsonModel):
     why: str
     note: str
     """What else matters, such as that either row is noisy."""
+    in_turns: bool
+    """Both took turns in one process: `ratio` is by wall time, and its interval is that of `sark-node bench --compare`."""
+    cpu_ratio: float | None
+    """By CPU time of all threads, where both took turns and the system tells."""
+    cpu_ratio_low: float | None
+    cpu_ratio_high: float | None
     a_job: str | None
     a_model: str | None
     a_unit: str | None
@@ -96,6 +102,17 @@ def compare_sources(
     return ComparisonTable(a=one.name, b=other.name, pairs=tuple(pair_info(pair) for pair in pairs)), pairs
 
 
+def compared_in_turns(source: ResultSource) -> tuple[ComparisonTable, list[Pair]]:
+    """The models of `source` that took turns with another. Raises `CampaignError` where none did."""
+    pairs = pairs_in_turns([entry.row for entry in source.entries()])
+    if not pairs:
+        raise CampaignError(
+            f"no models of {safe_text(source.name)} took turns: there is nothing to compare within it",
+            hint="give a second result as B; or measure with measure: {against: NAME}",
+        )
+    return ComparisonTable(a=source.name, b=source.name, pairs=tuple(map(pair_info, pairs))), pairs
+
+
 def pair_info(pair: Pair) -> PairInfo:
     """`pair` for programs."""
     result = pair.comparison
@@ -104,7 +121,19 @@ def pair_info(pair: Pair) -> PairInfo:
         for side, row in (("a", pair.a), ("b", pair.b))
         for name, field in _SIDE.items()
     }
-    return shown_as(PairInfo, result, ratio_low=result.low, ratio_high=result.high, note=pair.note, **sides)
+    cpu = result.cpu
+    return shown_as(
+        PairInfo,
+        result,
+        ratio_low=result.low,
+        ratio_high=result.high,
+        note=pair.note,
+        in_turns=pair.in_turns,
+        cpu_ratio=cpu and cpu.ratio,
+        cpu_ratio_low=cpu and cpu.low,
+        cpu_ratio_high=cpu and cpu.high,
+        **sides,
+    )
 
 
 def pair_name(pair: Pair) -> str:

@@ -101,6 +101,8 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         if row.status is not RowStatus.COMPLETE:
             continue
         number = row.job_id.rpartition("/")[2]
+        if row.compare_verdict:
+            lines.append(f"{number} is {compared_words(row)}: {safe_text(row.compare_reason)}")
         if row.verdict not in ("", RowVerdict.VALID, RowVerdict.SIMULATED):  # simulations share one line
             lines.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
     lines += [safe_text(line) for line in disagreements(rows)]
@@ -108,6 +110,14 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         lines[MAX_REMARKS:] = [f"and {more} more: see Notes and AgreementReason in the CSV"]
     measured = any(row.load_ms_median is not None or row.inference_ms_median is not None for row in rows)
     return [legend(rows), *lines] if measured else lines
+
+
+_THAN: Final = {"FASTER": "FASTER than", "SLOWER": "SLOWER than", "SAME": "the SAME as"}
+
+
+def compared_words(row: Row) -> str:
+    """`FASTER than yolo fp32`, of a row whose model took turns with another."""
+    return f"{_THAN.get(row.compare_verdict, 'AMBIGUOUS beside')} {safe_text(row.against, 40)}"
 
 
 def legend(rows: Sequence[Row]) -> str:
@@ -181,6 +191,9 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
     def memory(row: Row) -> str:
         return "" if row.peak_inference_ram_usage is None else f"{row.peak_inference_ram_usage:.1f}"
 
+    def ratio(row: Row) -> str:
+        return "" if row.ratio is None else f"×{row.ratio:.3f}"
+
     def per_s(row: Row) -> str:
         return "" if row.throughput_per_s is None else f"{row.throughput_per_s:.4g}"
 
@@ -197,6 +210,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
         *([(name("Trust"), lambda row: safe_text(row.trust, 40) or "-")] if trust else []),
         (number("Load ms"), lambda row: _time(row.load_ms_median, None)),
         (number("Inference ms"), lambda row: _time(row.inference_ms_median, row.half_width_percent)),
+        *([(number("Ratio"), ratio)] if any(row.against for row in rows) else []),
         *([(number("Per s"), per_s)] if batches else []),
         (number("RAM MB"), memory),
         (name("Verdict" if complete else "Result"), outcome),

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from protocol.errors import CampaignError
 from protocol.values.advert import Advert
 from protocol.values.match import match
 from protocol.values.requirement import Clause, Op, Requirement, parse_clause
 from protocol.values.task import MAX_TASK, Measure, Model, Step, Task, Timeouts, task_body
+from scheduler.campaign.against import base_of
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, StepEntry
 from scheduler.models.describe import Models
 
@@ -52,10 +53,14 @@ class PlannedCell:
     """None: as the model has it."""
     clauses: tuple[Clause, ...]
     """What it needs of a device, the unit first."""
+    beside: ModelEntry | None = None
+    """The model that it takes turns with."""
 
 
 def cells(campaign: Campaign) -> tuple[PlannedCell, ...]:
-    """The matrix in the order of the file: models, then jobs or units, then threads, then batches."""
+    """The matrix in the order of the file: models, then jobs or units, then threads, then batches. A model that others are compared with
+    has none.
+    """
     return tuple(
         PlannedCell(
             model=entry,
@@ -64,8 +69,10 @@ def cells(campaign: Campaign) -> tuple[PlannedCell, ...]:
             threads=None if count == "physical" else count,
             batch=batch,
             clauses=_clauses(campaign, job),
+            beside=base,
         )
         for entry in campaign.models
+        if (base := base_of(entry, campaign.measure.against, campaign.models)) is not entry
         for job in campaign.lines()
         for count in campaign.measure.threads
         for batch in campaign.batches(entry)
@@ -101,7 +108,9 @@ def derive_cells(
     total = 0
     for cell in cells(campaign):
         model = models[cell.model.label][1]
-        need = (*cell.clauses, *_memory_clauses(model))
+        beside = None if cell.beside is None else models[cell.beside.label][1]
+        size = model.size + (0 if beside is None else beside.size)
+        need = (*cell.clauses, *_memory_clauses(size))
         fitting = [advert for advert in adverts if match(Requirement(clauses=need), advert).fits]
         tasks: list[Task] = []
         for pin in _pins(campaign, fitting) or [_Pin()]:
@@ -126,10 +135,13 @@ def derive_cells(
                 requirement=Requirement(clauses=(*need, *pin.clauses)),
                 measure=_measure(campaign, cell),
                 timeouts=_timeouts(campaign),
-                memory=max(4 * GIB, 4 * model.size + GIB),
+                memory=max(
+                    4 * GIB, 4 * (model.size if beside is None else max(model.size, beside.size)) + GIB
+                ),
                 note=pin.note,
                 replica=pin.replica,
                 model_url=cell.model.public_url,
+                **_beside(cell.beside, beside),
             )
             if len(task_body(task)) > MAX_TASK:
                 raise cell.model.error(
@@ -139,6 +151,14 @@ def derive_cells(
             tasks.append(task)
         made.append((cell, tuple(tasks)))
     return tuple(made)
+
+
+def _beside(entry: ModelEntry | None, model: Model | None) -> dict[str, Any]:
+    """The fields of a task whose model takes turns with this one."""
+    if entry is None or model is None:
+        return {}
+    url = entry.public_url
+    return {"beside": (model,), "beside_urls": None if url is None else {model.sha256: url}}
 
 
 def _measure(campaign: Campaign, cell: PlannedCell) -> Measure:
@@ -177,10 +197,9 @@ def _clauses(campaign: Campaign, job: JobFields) -> tuple[Clause, ...]:
     return tuple(dict.fromkeys((unit, *own, *campaign.devices.clauses())))
 
 
-def _memory_clauses(model: Model) -> tuple[Clause, ...]:
-    if model.size < LARGE_MODEL:
-        return ()
-    return (Clause(attribute="ram", op=Op.GE, value=2 * model.size),)
+def _memory_clauses(size: int) -> tuple[Clause, ...]:
+    """`size`: of its models together, in bytes."""
+    return () if size < LARGE_MODEL else (Clause(attribute="ram", op=Op.GE, value=2 * size),)
 
 
 # -- replicas -------------------------------------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ class PlanCell(JsonModel):
     """Which runs, in words."""
     why: str
     """Why it is not covered: lines for people."""
+    against: str | None = None
+    """The model that takes turns with it on the same device; None: it is measured alone."""
 
 
 class PlanUntrusted(JsonModel):
@@ -244,6 +246,7 @@ class _Planner:
             preempts=tuple(dict.fromkeys(advert.device for advert, _ in victims)),
             gives_way=tuple(safe_text(f"{advert.name}: {what}") for advert, what in victims),
             why=why,
+            against=None if cell.beside is None else cell.beside.label,
         )
 
     def _fitting(self, requirement: Requirement) -> tuple[Advert, ...]:

@@ -31,6 +31,7 @@ MAX_UNCOVERED: Final = 12
 def plan_table(plan: LivePlan, width: int = 80) -> Table:
     """A line for each cell, with the columns that tell cells apart."""
     cells = plan.cells
+    against = any(cell.against for cell in cells)
     threads, batches = (
         any(getattr(cell, field) is not None for cell in cells) for field in ("threads", "batch")
     )
@@ -38,6 +39,7 @@ def plan_table(plan: LivePlan, width: int = 80) -> Table:
         cells,
         (name(""), lambda cell: Text("✓", "green") if cell.covered else Text("✗", "red")),
         (shrinking("model"), lambda cell: short(safe_text(cell.model, 60))),
+        (shrinking("against"), lambda cell: short(safe_text(cell.against or "-", 60))) if against else None,
         (shrinking("unit"), lambda cell: short(safe_text(cell.unit, 40))),
         (number("threads"), lambda cell: str(cell.threads or "physical")) if threads else None,
         (number("batch"), lambda cell: str(cell.batch or "")) if batches else None,

@@ -12,9 +12,11 @@ from protocol.errors import CampaignError
 from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from results.row.form import JsonModel
+from results.row.rounds import LOOKS
+from scheduler.campaign.against import base_of
 from scheduler.campaign.fields import Threads, show_percent
 from scheduler.campaign.load import parse_campaign
-from scheduler.campaign.model import Campaign, JobFields
+from scheduler.campaign.model import Campaign, JobFields, MeasureFields
 from scheduler.models.describe import Models, unseen
 from scheduler.output.schemas import CampaignModel, shown_as
 from scheduler.output.terminal import table
@@ -79,12 +81,18 @@ def valid_table(campaign: Campaign, models: Models) -> Table:
     """A line for each model, unit, number of threads and batch."""
     measure = campaign.measure
     batches = {entry.label: campaign.batches(entry) for entry in campaign.models}
+    bases = {entry.label: base_of(entry, measure.against, campaign.models) for entry in campaign.models}
+    compared = any(base is not None for base in bases.values())
     has_batch = any(batch is not None for sizes in batches.values() for batch in sizes)
     precise = f"±{show_percent(measure.precision)}" if measure.precision else ""
     rows: list[tuple[tuple[str, ...], tuple[JobFields, Threads, int | None]]] = []
     for label, (_, model) in models.items():
-        head = (safe_text(label), show_size(model.size), f"{model.sha256[:12]}…")
-        heads = itertools.chain([head], itertools.repeat(("", "", "")))
+        base = bases[label]
+        if base is not None and base.label == label:
+            continue
+        against = "" if base is None else safe_text(base.label)
+        head = (safe_text(label), show_size(model.size), f"{model.sha256[:12]}…", against)
+        heads = itertools.chain([head], itertools.repeat(("", "", "", "")))
         lines = itertools.product(campaign.lines(), measure.threads, batches[label])
         rows += zip(heads, lines, strict=False)
     return table(
@@ -93,12 +101,22 @@ def valid_table(campaign: Campaign, models: Models) -> Table:
             (Column(column), lambda row, at=at: row[0][at])
             for at, column in enumerate(("model", "size", "sha256"))
         ),
+        (Column("against"), lambda row: row[0][3]) if compared else None,
         (Column("unit"), lambda row: safe_text(row[1][0].unit)),
         (Column("threads"), lambda row: str(row[1][1])),
         (Column("batch"), lambda row: str(row[1][2] or "")) if has_batch else None,
-        (Column("runs"), lambda row: precise or str(row[1][0].runs or measure.runs)),
-        (Column("loads"), lambda row: "6 to 20" if precise else str(measure.loads)),
+        (
+            Column("runs"),
+            lambda row: "in turns" if row[0][3] else precise or str(row[1][0].runs or measure.runs),
+        ),
+        (Column("loads"), lambda row: _loads(measure, in_turns=bool(row[0][3]))),
     )
+
+
+def _loads(measure: MeasureFields, *, in_turns: bool) -> str:
+    if in_turns:
+        return f"{LOOKS[0]} to {LOOKS[-1]}"
+    return "6 to 20" if measure.precision else str(measure.loads)
 
 
 def check(

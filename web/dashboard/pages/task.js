@@ -99,6 +99,7 @@ function headline({ task, row, judgement: verdict, unreadable }) {
       row.LoadMsMedian !== null && ` Loading the model takes ${time(row.LoadMsMedian)}.`,
       verdict?.verdict === "unchecked" && " The outputs were not checked.",
     ),
+    row.CompareVerdict && h("p", {}, h("span", { class: `verdict ${row.CompareVerdict.toLowerCase()}` }, row.CompareVerdict), ` compared with ${row.Against}, which took turns with it and needed ${time(row.AgainstMsMedian)}: ${row.CompareReason}.`),
   );
 }
 

@@ -1,0 +1,77 @@
+"""Models that took turns: what people and programs are shown of their comparison."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from protocol.errors import CampaignError
+from protocol.values.attempt import TaskState
+from protocol.values.record import SignedRecord, record_body
+from protocol.values.task import task_body
+from results.export.raw import RawResult, ResultSource, raw_result
+from results.report.facts import Report
+from results.row.row import Row, make_row
+from scheduler.output.compare_table import compare_lines
+from scheduler.output.comparisons import compared_in_turns
+from scheduler.output.render import ReportFormat, render
+from scheduler.output.results_table import show_results
+from tests.results.row.test_together import TASK, record
+
+SHAPED = record(device=record().device.model_copy(update={"name": "mini"}))
+
+
+def raw(*, alone: bool = False) -> RawResult:
+    """Of b.onnx beside a.onnx, which is 10 % quicker; `alone`: of b.onnx without any."""
+    task = TASK.model_copy(update={"beside": None}) if alone else TASK
+    made = SHAPED.model_copy(update={"rounds": None, "ran_beside": None}) if alone else SHAPED
+    row = make_row(task, TaskState.SUCCEEDED, made)
+    return raw_result(row, task_body(task), SignedRecord(body=record_body(made), signature=b"0" * 64))
+
+
+def shown(rows: list[Row]) -> str:
+    out = io.StringIO()
+    show_results(rows, Console(file=out, width=80))
+    return out.getvalue()
+
+
+def test_the_table_of_results_has_the_ratio_and_says_below_it_what_that_is() -> None:
+    text = shown([raw().row])
+    assert "Ratio" in text
+    assert "×1.100" in text
+    assert "1 is SLOWER than a.onnx: wall time 1.100 [1.100, 1.100], CPU time 1.100" in text
+    alone = shown([raw(alone=True).row])
+    assert "Ratio" not in alone
+    assert "a.onnx" not in alone
+
+
+def test_compare_of_one_result_shows_the_models_that_took_turns_in_it() -> None:
+    table, pairs = compared_in_turns(ResultSource("c-1", "c-1", (raw(), raw(alone=True))))
+    (pair,) = table.pairs
+    assert (pair.a_model, pair.b_model, pair.verdict, pair.in_turns) == ("a.onnx", "b.onnx", "SLOWER", True)
+    assert (pair.ratio, pair.cpu_ratio) == (pytest.approx(1.1), pytest.approx(1.1))
+    assert (pair.a_median_ms, pair.b_median_ms) == (pytest.approx(0.001), pytest.approx(0.0011))
+    assert pair.a_job == pair.b_job == "c-1/1"
+    lines = [line.plain for line in compare_lines(pairs, 80)]
+    assert lines[1].startswith("a.onnx → b.onnx")
+    assert lines[2].split()[:2] == ["SLOWER", "×1.100"]
+    assert any("CPU time 1.100" in line for line in lines)
+
+
+def test_results_in_which_none_took_turns_say_how_to_compare() -> None:
+    with pytest.raises(CampaignError, match="took turns") as caught:
+        compared_in_turns(ResultSource("c-1", "c-1", (raw(alone=True),)))
+    assert "measure: {against: NAME}" in caught.value.hint
+
+
+def test_the_report_has_a_table_of_models_in_turns_and_no_word_of_ranks() -> None:
+    report = Report([raw()], campaign="c-1", title="t", written=0.0, version="1")
+    text = render(report, ReportFormat.MD)
+    assert "In turns" in text
+    assert "1.100 (1.100 – 1.100)" in text
+    assert "ranks that far apart" not in text
+    assert "In turns" not in render(
+        Report([raw(alone=True)], campaign="c-1", title="t", written=0.0, version="1"), ReportFormat.MD
+    )
