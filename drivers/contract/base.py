@@ -20,6 +20,7 @@ from annotated_types import Ge, Interval, MaxLen, Predicate
 
 from protocol.formats.chain import SUMS_BYTES
 from protocol.formats.phase import NODE_PHASES, Phase
+from protocol.formats.sustain import MAX_PROBE_SAMPLES, MAX_PROBES, MAX_STRETCHES
 
 MIB = 1024 * 1024
 MAX_INT: Final = 2**53
@@ -112,6 +113,9 @@ class WorkOrder:
     """Which of several models of one process this is: 0 is `model`, then those beside it."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Whole shapes of inputs, by name."""
+    sustain_s: float | None = None
+    """Instead of `runs` and `loads`: one launch infers for so long, rests, and tries whether it is as quick again. See
+    `drivers.measure.sustained`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +304,24 @@ class RoundsReport(Sent):
 
 
 @dataclass(frozen=True, slots=True)
+class SustainedReport(Sent):
+    """A sustained run besides its `MeasureReport`, of whose blocks each has an entry here. 0: this system does not tell."""
+
+    starts_ns: Annotated[tuple[Whole, ...], MaxLen(MAX_STRETCHES)]
+    """From the beginning of the window."""
+    temperature_mk: Annotated[tuple[Whole, ...], MaxLen(MAX_STRETCHES)]
+    """The processor's hottest sensor at the end of the block, in thousandths of a kelvin."""
+    clock_khz: Annotated[tuple[Whole, ...], MaxLen(MAX_STRETCHES)]
+    """Mean of the processors at the end of the block."""
+    pauses_ns: Annotated[tuple[Whole, ...], MaxLen(MAX_PROBES)]
+    """From the end of the window to each probe."""
+    probes_ns: Annotated[
+        tuple[Annotated[tuple[Whole, ...], MaxLen(MAX_PROBE_SAMPLES)], ...], MaxLen(MAX_PROBES)
+    ]
+    """Inferences of each probe, as the samples of the window are."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunFindings(Sent):
     """Figures besides latency, by name with their unit in it, such as `tokens_per_s`; and lists of times.
 
@@ -354,6 +376,7 @@ Event = (
     | CheckReport
     | BesideReport
     | RoundsReport
+    | SustainedReport
     | RunFindings
     | Telemetry
     | BetweenLaunches
@@ -417,7 +440,7 @@ FAILURES: Final = {
 class Driver(Protocol):
     """The contract behind the entry point group `sark.drivers`.
 
-    Optional attributes: `run_together` (see `drivers.local.driver.LocalDriver`),
+    Optional attributes: `run_together` and `sustains` (see `drivers.local.driver.LocalDriver`),
     `network = True` (`opens_connections`), `watches = True` (`looks_outside`) and `loads_models = False`
     (`makes_loads`).
     """

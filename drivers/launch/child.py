@@ -121,6 +121,10 @@ def events_of(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | I
             return _timed_only(driver.run(order))
         case MeasureJob.RUN:
             return _all_events(driver, order)
+        case MeasureJob.SUSTAIN:
+            if getattr(driver, "sustains", False) is not True:
+                raise Unfit(f"{order.unit} is measured by runs alone: leave out sustain")
+            return _all_events(driver, order)
         case MeasureJob.ROUNDS | MeasureJob.ROUNDS_REPEAT:
             together = getattr(driver, "run_together", None)
             if together is None:

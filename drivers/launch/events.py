@@ -29,6 +29,7 @@ from drivers.contract.base import (
     ProgressReport,
     RoundsReport,
     RunFindings,
+    SustainedReport,
     Text,
     TimedOut,
     UnitInfo,
@@ -50,6 +51,7 @@ SENT: Final = (
     *(ProgressReport, LoadReport, MeasureReport, ModelDescription, OutputReport, CheckReport, RunFindings),
     BesideReport,
     RoundsReport,
+    SustainedReport,
     UnitInfo,
 )
 
@@ -147,6 +149,9 @@ REQUIRED: Final[Mapping[MeasureJob, frozenset[type]]] = {
     MeasureJob.LOAD: frozenset({LoadReport}),
     MeasureJob.ROUNDS: frozenset({LoadReport, ModelDescription, MeasureReport, RoundsReport, CheckReport}),
     MeasureJob.ROUNDS_REPEAT: frozenset({LoadReport, MeasureReport, RoundsReport}),
+    MeasureJob.SUSTAIN: frozenset(
+        {LoadReport, ModelDescription, MeasureReport, SustainedReport, CheckReport}
+    ),
 }
 """One of each."""
 MAX_FINDINGS: Final = 64
@@ -175,7 +180,7 @@ class LaunchEvents:
         self._first_load = LoadKind.COLD if cold else LoadKind.FRESH
         self._received: set[type] = set()
         self._warm = False
-        self._findings = self._changes = 0
+        self._findings = self._changes = self._blocks = 0
         self._phase: Phase | None = None
 
     def take(self, event: Event | UnitInfo) -> Event:
@@ -188,7 +193,7 @@ class LaunchEvents:
             if self._changes > MAX_CHANGES:
                 raise Garbled(f"it changed its phase more than {MAX_CHANGES} times")
             return event
-        runs = self._launch.job is MeasureJob.RUN
+        runs = self._launch.job in (MeasureJob.RUN, MeasureJob.SUSTAIN)
         if isinstance(event, RunFindings) and runs and self._findings < MAX_FINDINGS:
             self._findings += 1
             return event
@@ -211,10 +216,13 @@ class LaunchEvents:
             self._check_samples(event)
         if isinstance(event, RoundsReport):
             self._check_rounds(event)
+        if isinstance(event, SustainedReport):
+            self._check_sustained(event)
         return replace(event, kind=self._first_load) if isinstance(event, LoadReport) else event
 
     def _check_samples(self, event: MeasureReport) -> None:
         samples = len(event.samples_ns)
+        self._blocks = len(event.blocks)
         if self._launch.window_s is None and samples != self._launch.runs:
             raise Garbled(f"{samples} samples for {self._launch.runs} runs")
         if self._launch.window_s is None and event.per_sample != 1:
@@ -235,6 +243,13 @@ class LaunchEvents:
             raise Garbled("rounds that not every model took part in")
         if max(lengths) > MAX_ROUNDS:
             raise Garbled(f"more than {MAX_ROUNDS} rounds")
+
+    def _check_sustained(self, event: SustainedReport) -> None:
+        columns = {len(event.starts_ns), len(event.temperature_mk), len(event.clock_khz)}
+        if MeasureReport not in self._received or columns != {self._blocks}:
+            raise Garbled(f"a sustained run without an entry for each of its {self._blocks} blocks")
+        if len(event.pauses_ns) != len(event.probes_ns) or not all(event.probes_ns):
+            raise Garbled("a pause without the probe after it")
 
     def missing(self) -> str:
         """The required events that have not come, in words; empty: none."""

@@ -52,6 +52,7 @@ from drivers.native import library
 from drivers.sandbox.enter import Tier
 from protocol.formats.chain import NO_DIGEST, launch_digest, launch_seed
 from protocol.formats.phase import Phase
+from protocol.formats.sustain import recovery_s
 
 COMPILED: Final = frozenset({"onnx"})
 """Drivers that time with the native loop, which is compiled on this side, before any of their children starts."""
@@ -214,6 +215,8 @@ class Launch:
         began = time.monotonic()
         counted = self._order.precision is None and not self._order.beside
         done, total = 0, self._order.runs if counted else None
+        if self._order.sustain_s is not None:
+            total = math.ceil(self._order.sustain_s + recovery_s(self._order.sustain_s))
         launch = plan.next(0.0)
         while launch is not None:
             if chain is not None and launch.job is not MeasureJob.LOAD:
@@ -261,7 +264,7 @@ class Launch:
             runs=max(1, launch.runs),
             window_s=launch.window_s,
             brief=launch.job in (MeasureJob.REPEAT, MeasureJob.ROUNDS_REPEAT),
-            check=self._order.check and launch.job in (MeasureJob.RUN, MeasureJob.ROUNDS),
+            check=self._order.check and launch.job in (MeasureJob.RUN, MeasureJob.ROUNDS, MeasureJob.SUSTAIN),
         )
         with self._lock:
             if self._cancelled.is_set():

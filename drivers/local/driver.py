@@ -16,6 +16,8 @@ class LocalDriver(ABC):
     """See `drivers.contract.base.Driver`."""
 
     name: str
+    sustains = True
+    """Its children infer as long as the order says (`WorkOrder.sustain_s`)."""
 
     @abstractmethod
     def open(self, order: WorkOrder) -> LocalModel:

@@ -19,6 +19,7 @@ from drivers.contract.base import (
     ModelDescription,
     ProgressReport,
     RunFindings,
+    SustainedReport,
     WorkOrder,
 )
 from drivers.contract.hardware import threads_for
@@ -27,6 +28,7 @@ from drivers.inputs.made import Input
 from drivers.local.driver import LocalDriver
 from drivers.measure.check import DEPTH, make_report
 from drivers.measure.sketch import report_outputs
+from drivers.measure.sustained import sustain_calls
 from drivers.measure.timing import TimedLoop, measure_calls
 from protocol.formats.phase import Phase
 
@@ -72,6 +74,8 @@ class LocalModel(ABC):
     """Of the check, as a share; None: that of each output's type."""
     depth: int = DEPTH
     """Operators on the longest way through the model."""
+    sustained: SustainedReport | None = None
+    """Of a sustained run, once it is timed."""
 
     def __init__(self, order: WorkOrder, runtime: str) -> None:
         self.order = order
@@ -98,7 +102,11 @@ class LocalModel(ABC):
         return find_runnable(self.order, self.inputs, self.attempt)
 
     def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
-        return measure_calls(prepared.loop(), self.order, prepared.first_ns, prepared.peak_was_reset, notes)
+        loop, first_ns, was_reset = prepared.loop(), prepared.first_ns, prepared.peak_was_reset
+        if self.order.sustain_s is None:
+            return (yield from measure_calls(loop, self.order, first_ns, was_reset, notes))
+        measured, self.sustained = yield from sustain_calls(loop, self.order, first_ns, was_reset, notes)
+        return measured
 
     def figures(self) -> dict[str, float]:
         """Besides latency, just after the timed inferences."""
@@ -151,6 +159,8 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
             figures["post_ms"] = post_ns / 1e6
         yield describe(driver, model, prepared, ran_on, timing_notes, changes)
         yield measured
+        if model.sustained is not None:
+            yield model.sustained
         yield ProgressReport(Phase.CHECK)
         yield make_report(
             order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance, model.depth

@@ -41,6 +41,8 @@ class MeasureJob(StrEnum):
     """Load several models, describe, time them in turns, check."""
     ROUNDS_REPEAT = "rounds-repeat"
     """Load several models and time them in turns."""
+    SUSTAIN = "sustain"
+    """Load, describe, infer for a long time, rest, check."""
 
 
 class StopRule(StrEnum):
@@ -103,6 +105,8 @@ class LaunchPlanner:
             raise Unfit(f"runs ({self.order.runs}) and loads ({self.order.loads}) must be at least 1")
         if self.order.precision is not None and not 0 < self.order.precision <= 1:
             raise Unfit(f"precision ({self.order.precision}) must be above 0 and at most 1: 0.02 is ±2 %")
+        if self.order.sustain_s is not None and self.order.beside:
+            raise Unfit("models that take turns are not sustained: measure each with sustain alone")
 
     def measured(self, samples_ns: Sequence[int]) -> None:
         """The samples of the launch that was given last."""
@@ -113,6 +117,9 @@ class LaunchPlanner:
         self._longest_s, self._last_s = max(self._longest_s, spent_s - self._last_s), spent_s
         made, self._made = self._made, self._made + 1
         job = MeasureJob.REPEAT if made else MeasureJob.RUN
+        if self.order.sustain_s is not None:
+            only = LaunchSpec(MeasureJob.SUSTAIN, window_s=self.order.sustain_s)
+            return self._or(StopRule.DONE if made else None, only)
         if self.served:
             return self._or(StopRule.DONE if made else None, LaunchSpec(job, self.order.runs))
         if self.order.beside:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.capacity.allocations import COUNTED, Allocation, RecentDict, SlotRequest
+from protocol.formats.sustain import with_sustained
 from protocol.values.lease import AGEING_S, MAX_AGEING, LeaseState
 from protocol.values.task import Task
 
@@ -155,7 +156,9 @@ class RunTimeEstimate:
         kind, shape = _keys(task)
         self.mean_s = _mixed(self.mean_s, seconds)
         self._by_shape.put(shape, _mixed(self._by_shape.get(shape), seconds))
-        self._per_inference.put(kind, _mixed(self._per_inference.get(kind), seconds / task.measure.runs))
+        if task.measure.sustain_s is None:
+            each = _mixed(self._per_inference.get(kind), seconds / task.measure.runs)
+            self._per_inference.put(kind, each)
 
     def expect(self, task: Task) -> float | None:
         """What a run of it will take; None: not known."""
@@ -163,13 +166,15 @@ class RunTimeEstimate:
         seconds, each = self._by_shape.get(shape), self._per_inference.get(kind)
         if seconds is not None:
             return seconds
+        if task.measure.sustain_s is not None:
+            return with_sustained(0.0, task.measure.sustain_s)
         return self.mean_s if each is None else each * task.measure.runs
 
 
 def _keys(task: Task) -> tuple[tuple[str, str], tuple[object, ...]]:
     kind, measure = (task.model.sha256, task.unit), task.measure
     beside = tuple(model.sha256 for model in task.beside or ())
-    return kind, (*kind, measure.runs, measure.loads, measure.threads, *beside)
+    return kind, (*kind, measure.runs, measure.loads, measure.threads, measure.sustain_s, *beside)
 
 
 def _mixed(before: float | None, seconds: float) -> float:

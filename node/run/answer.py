@@ -69,6 +69,7 @@ class LocalAnswers:
                     loads=1,
                     warmup=1,
                     precision=None,
+                    sustain_s=None,
                     check=False,
                     witnessed=True,
                 )

@@ -13,6 +13,7 @@ from protocol.formats.phase import Phase
 from protocol.values import record as records
 from protocol.values.lease import Fence
 from protocol.values.rounds import RoundsSample
+from protocol.values.sustained import SustainedSample
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
 from swarm.base.text import ascii_line, shorten
@@ -105,6 +106,9 @@ class RunObservations:
     rounds: list[driver.RoundsReport] = field(default_factory=list)
     """Of each launch in which models took turns."""
     beside: list[driver.BesideReport] = field(default_factory=list)
+    sustained: driver.SustainedReport | None = None
+    lasting: bool = False
+    """The run is sustained: it may be stopped while it infers, or whoever is more urgent would wait as long as it lasts."""
     _output: driver.OutputReport | None = None
     """Of a launch whose times have not come yet."""
     _stage: str = ""
@@ -119,7 +123,8 @@ class RunObservations:
     def add(self, event: driver.Event, now: float) -> None:
         match event:
             case driver.ProgressReport():
-                self.timed = self.timed or event.phase in TIMED
+                lasts = self.lasting and event.phase is Phase.RUN
+                self.timed = self.timed or (event.phase in TIMED and not lasts)
                 if event.phase != self._stage:
                     self.enter(str(event.phase), now)
             case driver.LoadReport():
@@ -140,6 +145,8 @@ class RunObservations:
                 self.rounds.append(event)
             case driver.BesideReport():
                 self.beside.append(event)
+            case driver.SustainedReport():
+                self.sustained = event
             case driver.RunFindings():
                 self.findings = driver.RunFindings(
                     {**self.findings.figures, **event.figures}, {**self.findings.series, **event.series}
@@ -198,6 +205,7 @@ class RunObservations:
             reveal=self.reveal,
             rounds=tuple(map(_rounds, self.rounds[:MAX_LAUNCHES])) or None,
             ran_beside=tuple(run_facts(other.described, other.checked) for other in self.beside) or None,
+            sustained=None if self.sustained is None else _sustained(self.sustained),
         )
 
     def _timing(
@@ -277,6 +285,19 @@ def _rounds(report: driver.RoundsReport) -> RoundsSample:
         cpu=None if report.cpu_ns is None else tuple(map(records.pack_samples, report.cpu_ns)),
         per_block=report.per_block,
         turns=report.turns,
+    )
+
+
+def _sustained(report: driver.SustainedReport) -> SustainedSample:
+    def known(column: tuple[int, ...]) -> bytes | None:
+        return records.pack_samples(column) if any(column) else None
+
+    return SustainedSample(
+        starts=records.pack_samples(report.starts_ns),
+        temperature=known(report.temperature_mk),
+        clock=known(report.clock_khz),
+        pauses=records.pack_samples(report.pauses_ns),
+        probes=tuple(map(records.pack_samples, report.probes_ns)),
     )
 
 

@@ -157,7 +157,7 @@ async def run(
     between: BetweenRunLaunches = lambda: None,
 ) -> Record:
     """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does."""
-    observations = RunObservations()
+    observations = RunObservations(lasting=job.task.measure.sustain_s is not None)
     observations.enter("queue", bench.clock() - job.waited_s)
     end = None
 

@@ -14,8 +14,10 @@ from pydantic import Field, StringConstraints
 
 from protocol.errors import RemoteProtocolError
 from protocol.formats.chain import SUMS_BYTES, launch_digest
+from protocol.values.energy import MAX_METERS, MeterSample
 from protocol.values.lease import Fence
 from protocol.values.rounds import MAX_TOGETHER, RoundsSample
+from protocol.values.sustained import SustainedSample
 from protocol.wire.base import Count, Detail, Id, Key32, Line, Message, PeerName, Seconds, Sha256, Signature
 from protocol.wire.codec import inflate, pack, read_value
 from protocol.words import Reason, RunOutcome
@@ -259,6 +261,10 @@ class Record(Message):
     """Of each launch in which the task's models took turns, in order; None: the task has one model."""
     ran_beside: Annotated[tuple[RunFacts, ...], Field(max_length=MAX_TOGETHER - 1)] | None = None
     """What ran beside, in the task's order."""
+    sustained: SustainedSample | None = None
+    """Of a sustained run. None: the task asks for none."""
+    meters: Annotated[tuple[MeterSample, ...], Field(max_length=MAX_METERS)] | None = None
+    """Of energy; none: there was none to read. In records of older versions only the accelerator's, above."""
 
 
 class SignedRecord(Message):

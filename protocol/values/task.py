@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
+from protocol.formats.sustain import MAX_SUSTAIN_S, MIN_SUSTAIN_S
 from protocol.values.requirement import Requirement
 from protocol.values.rounds import MAX_TOGETHER
 from protocol.wire.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256
@@ -76,6 +77,8 @@ class Measure(Message):
     """Done to the last outputs when all is timed."""
     shapes: Annotated[dict[DimName, InputShape], Field(max_length=64)] = {}
     """Whole shapes of inputs, by name."""
+    sustain_s: Annotated[float, Field(ge=MIN_SUSTAIN_S, le=MAX_SUSTAIN_S)] | None = None
+    """Instead of runs and loads: infer without a break for so long in one launch, then rest, and see whether it is as quick again."""
 
 
 class Timeouts(Message):

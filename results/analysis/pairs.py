@@ -166,6 +166,11 @@ def unlike(a: Row, b: Row) -> str:
             return f"{side} is {row.status}" + (f" ({row.reason})" if row.reason else "")
         if row.inference_ms_median is None:
             return f"{side} has no times"
+    if a.sustain_s != b.sustain_s:
+        spans = [
+            f"sustained for {row.sustain_s:g} s" if row.sustain_s else "measured by runs" for row in (a, b)
+        ]
+        return f"A was {spans[0]}, B was {spans[1]}"
     if sizes(a.shapes) != sizes(b.shapes):
         return f"the input shapes differ: {a.shapes or 'unknown'} and {b.shapes or 'unknown'}"
     variants = bool(a.variant and b.variant) and stem(a) == stem(b)  # other types are what they are for

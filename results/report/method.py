@@ -12,6 +12,7 @@ from results.report.facts import Report
 from results.report.measurements import device_name, number, task_number, verdict
 from results.report.page import Badge, Block, Bullets, Section, ShellCommands, Table, Warn, code, quote
 from swarm.base.text import count
+from swarm.base.units import show_duration
 
 MAX_FINDINGS: Final = 50
 MAX_NOTES: Final = 20
@@ -95,6 +96,8 @@ def _shown(value: bool | float | str | None) -> str:
 def _runs(measure: Measure) -> str:
     if measure.precision is not None:
         return f"as many as it takes to know the median to ± {measure.precision:.3g} of itself, in 6 to 20 launches"
+    if measure.sustain_s is not None:
+        return f"without a break for {show_duration(measure.sustain_s)}, in one launch"
     return f"{measure.runs}, shared out over {count(measure.loads, 'launch', 'launches')}"
 
 

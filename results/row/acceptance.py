@@ -6,6 +6,7 @@ import hashlib
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
+from protocol.formats.sustain import MAX_SUSTAINED
 from protocol.messages.work import Result
 from protocol.values.record import BLOCK_FIELDS, MAX_SAMPLES, Record, read_record, record_message
 from protocol.values.rounds import MAX_ROUNDS
@@ -19,6 +20,8 @@ from swarm.net.identity import verify
 WINDOW_SAMPLES: Final = 10_000
 """Most of one launch where the task names no number; our drivers take half of it, also to warm up."""
 LAUNCH_BLOCKS: Final = 4096
+LASTED: Final = 0.9
+"""Least share of the time asked for in which a sustained run infers: between two stretches the host is read."""
 CLOCK_NS: Final = 1000
 """By which a window and the times in it may differ: both come through floating point."""
 
@@ -66,6 +69,9 @@ def check_whole(record: Record, task: Task) -> None:
     if task.beside is not None and record.rounds is not None:
         _check_rounds(name, record, task, observed)
         return
+    if record.sustained is not None or measure.sustain_s is not None:
+        _check_sustained(name, record, task, observed)
+        return
     runs = len(observed.runs)
     asked_runs = runs if measure.precision is not None else measure.runs
     if task.unit.startswith(SERVED) and not loads:  # a server has loaded the model long ago
@@ -102,12 +108,35 @@ def _check_rounds(name: str, record: Record, task: Task, observed: RecordView) -
             raise RemoteProtocolError(f"{name} has a launch with other times than its rounds")
 
 
+def _check_sustained(name: str, record: Record, task: Task, observed: RecordView) -> None:
+    """Raise `RemoteProtocolError` unless it is one launch that lasted as long as the task asks for. A record that was not sustained at
+    all is none: `not_as_asked` tells."""
+    asked = task.measure.sustain_s
+    if record.sustained is None:
+        return
+    if asked is None:
+        raise RemoteProtocolError(f"{name} was sustained, the task asks for runs")
+    if len(observed.launches) != 1 or len(observed.loads) != 1:
+        raise RemoteProtocolError(f"{name} has {len(observed.launches)} launches, a sustained run has one")
+    (launch,) = observed.launches
+    if sum(block.samples for block in launch.blocks) != len(launch.samples):
+        raise RemoteProtocolError(f"{name} has times outside of its stretches")
+    inferring_s = sum(block.wall_ns for block in launch.blocks) / 1e9
+    full = len(launch.samples) >= MAX_SUSTAINED
+    if not full and min(inferring_s, launch.wall_s) < LASTED * asked:
+        raise RemoteProtocolError(
+            f"{name} has {inferring_s:.4g} s of inferences, the task asks for {asked:g} s"
+        )
+
+
 def bounds_of(task: Task) -> RecordBounds:
     """How many numbers a record of the task may hold."""
     measure, launches = task.measure, launches_of(task)
     samples = measure.runs if measure.precision is None else launches * WINDOW_SAMPLES
     if task.beside is not None:
         samples = max(samples, launches * MAX_ROUNDS)
+    if measure.sustain_s is not None:
+        samples = MAX_SUSTAINED
     served = task.unit.startswith(SERVED)
     return RecordBounds(
         samples=samples,
@@ -173,6 +202,8 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
     for other in record.ran_beside or ():
         if other.unit != task.unit:
             return Reason.WRONG_UNIT, f"{task.unit} was asked for, {other.unit} ran the model beside"
+    if task.measure.sustain_s is not None and record.sustained is None:
+        return Reason.DOES_NOT_FIT, "a sustained run was asked for, the worker's version makes none"
     for name, shape in task.measure.shapes.items():
         if ran.shapes.get(name) != shape:  # a worker of a version that knows no shapes
             seen = "×".join(map(str, ran.shapes.get(name, ()))) or "another shape"

@@ -8,9 +8,11 @@ from typing import Final, Literal
 
 from protocol.values.record import Accelerator, LoadSample, Record, Timing
 from protocol.values.task import Measure
+from results.row.energy import MeasuredEnergy, measured_energy
 from results.row.record import SERVED, RecordLaunch, RecordView
 from results.row.sketches import show
 from results.row.stats import centre, median, outliers, summarise
+from results.row.sustained import findings_of, phases_of
 from results.row.verdict import Finding, findings, mean_share, stall_share
 from results.row.witness import WitnessAccount, doubts, unexplained_s, unrepeated, witnessed_max_ms
 
@@ -69,8 +71,30 @@ def measure_figures(
     if observed.runs:
         figures |= _inferences(record, observed, measure.batch) | _host(observed.launches)
     if record.accelerator is not None:
-        figures |= _accelerator(record.accelerator, observed.inferences)
-    return figures
+        figures |= _accelerator(record.accelerator)
+    energy = measured_energy(record, observed)
+    if energy is not None and observed.inferences:
+        figures |= {
+            "energy_source": energy.source,
+            "energy_per_inference_j": energy.joules / observed.inferences,
+        }
+    return figures | _sustained(observed, energy)
+
+
+def _sustained(observed: RecordView, energy: MeasuredEnergy | None) -> dict[str, object]:
+    seen = phases_of(observed, energy.stretch_j if energy else ())
+    if seen is None:
+        return {}
+    return {
+        "burst_ms": seen.burst.median_ms,
+        "knee_s": seen.knee_s,
+        "steady_ms": seen.steady.median_ms if seen.steady else None,
+        "slowdown_percent": _percent(seen.slowdown),
+        "recovery_s": seen.recovery_s,
+        "burst_j": seen.burst.joules,
+        "steady_j": seen.steady.joules if seen.steady else None,
+        "sustained": seen.text(),
+    }
 
 
 def judge(
@@ -85,7 +109,7 @@ def judge(
     ran = [each for each in (record.ran, *(record.ran_beside or ())) if each is not None]
     differs = next((each for each in ran if each.agrees is False), None)
     checked = bool(ran) and all(each.agrees for each in ran)
-    return findings(
+    found = findings(
         observed,
         agrees=False if differs is not None else checked or None,
         difference=differs.compared if differs is not None else "",
@@ -96,6 +120,7 @@ def judge(
         doubts=doubts(observed, account),
         unrepeated=unrepeated(account),
     )
+    return found if observed.sustained is None else findings_of(observed, found)
 
 
 def _witnessed(observed: RecordView, account: WitnessAccount | None) -> dict[str, object]:
@@ -206,8 +231,7 @@ def _host(launches: Sequence[RecordLaunch]) -> dict[str, object]:
     }
 
 
-def _accelerator(facts: Accelerator, inferences: int) -> dict[str, object]:
-    energy = facts.energy_j
+def _accelerator(facts: Accelerator) -> dict[str, object]:
     return {
         "accelerator": facts.device,
         "accelerator_source": facts.source,
@@ -215,7 +239,6 @@ def _accelerator(facts: Accelerator, inferences: int) -> dict[str, object]:
         "vram_mb": None if facts.memory is None else facts.memory / MB,
         "power_w": facts.power_w,
         "idle_power_w": facts.idle_w,
-        "energy_per_inference_j": energy / inferences if energy is not None and inferences else None,
         "gpu_clock_mhz": facts.clock_mhz,
         "gpu_temperature_c": facts.temperature_c,
         "gpu_throttled": "; ".join(facts.throttled),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
+from protocol.formats.sustain import MAX_PROBE_SAMPLES, MAX_PROBES, MAX_STRETCHES
 from protocol.values.record import (
     BLOCK_FIELDS,
     MAX_SAMPLES,
@@ -49,6 +50,20 @@ class RecordLaunch:
     host: HostLoad = field(default_factory=HostLoad)
 
 
+@dataclass(frozen=True, slots=True)
+class SustainedView:
+    """A sustained run besides its times; columns have an entry for each block, 0: not known. None: its system does not tell."""
+
+    starts_ns: tuple[int, ...]
+    temperature_mk: tuple[int, ...] | None
+    clock_khz: tuple[int, ...] | None
+    part: str
+    """What temperature and clock are of."""
+    pauses_ns: tuple[int, ...]
+    """From the end of the window to each probe."""
+    probes_ns: tuple[tuple[int, ...], ...]
+
+
 @dataclass(frozen=True)
 class RecordView:
     """The raw times of a record, unpacked, in nanoseconds and in order."""
@@ -65,6 +80,10 @@ class RecordView:
     series: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     rounds: tuple[LaunchRounds, ...] = ()
     """Of each launch in which models took turns."""
+    sustained: SustainedView | None = None
+    """Of a sustained run."""
+    stretch_uj: tuple[tuple[int, ...] | None, ...] = ()
+    """Of each of the record's meters: microjoules of each block, plus one; 0: not known. None: it was not read by blocks."""
 
     @cached_property
     def runs(self) -> tuple[int, ...]:
@@ -112,7 +131,40 @@ def observe(record: Record, bounds: RecordBounds = RecordBounds()) -> RecordView
         launches=launches,
         series={name: series.unpack(packed) for name, packed in record.series.items()},
         rounds=tuple(map(_rounds, record.rounds or ())),
+        sustained=_sustained(record, launches),
+        stretch_uj=_stretches(record, launches),
     )
+
+
+def _sustained(record: Record, launches: Sequence[RecordLaunch]) -> SustainedView | None:
+    """Raises `RemoteProtocolError` unless each block of the only launch has an entry in each column."""
+    sample = record.sustained
+    if sample is None:
+        return None
+    bounded = _Bounded("stretches", 3 * MAX_STRETCHES + MAX_PROBES * (MAX_PROBE_SAMPLES + 1))
+    blocks = len(launches[0].blocks) if len(launches) == 1 else 0
+    starts, heat, clock = (
+        None if column is None else bounded.unpack(column)
+        for column in (sample.starts, sample.temperature, sample.clock)
+    )
+    pauses, probes = bounded.unpack(sample.pauses), tuple(map(bounded.unpack, sample.probes))
+    lengths = {len(column) for column in (starts, heat, clock) if column is not None}
+    if lengths != {blocks} or not 0 < blocks <= MAX_STRETCHES:
+        raise RemoteProtocolError("bad record: stretches without an entry in each column")
+    if len(pauses) != len(probes) or not all(probes):
+        raise RemoteProtocolError("bad record: a pause without the probe after it")
+    return SustainedView(starts or (), heat, clock, sample.part, pauses, probes)
+
+
+def _stretches(record: Record, launches: Sequence[RecordLaunch]) -> tuple[tuple[int, ...] | None, ...]:
+    """Raises `RemoteProtocolError` for a meter that was read over other blocks."""
+    meters = record.meters or ()
+    bounded = _Bounded("stretches of meters", MAX_STRETCHES * len(meters))
+    columns = tuple(None if one.stretches is None else bounded.unpack(one.stretches) for one in meters)
+    blocks = len(launches[0].blocks) if len(launches) == 1 else 0
+    if any(column is not None and len(column) != blocks for column in columns):
+        raise RemoteProtocolError("bad record: a meter without an entry for each stretch")
+    return columns
 
 
 def _rounds(sample: RoundsSample) -> LaunchRounds:

@@ -265,7 +265,7 @@ class Row(BaseModel):
     idle_power_w: float | None = None
     """Its power just before the first load."""
     energy_per_inference_j: float | None = None
-    """Energy of the GPU in the timed windows by the inferences in them; what it takes when idle is part of it."""
+    """Energy in the timed windows, as EnergySource read it, by the inferences in them; what it takes when idle is part of it."""
     gpu_clock_mhz: float | None = None
     """Mean clock of the GPU."""
     gpu_temperature_c: float | None = None
@@ -350,6 +350,27 @@ class Row(BaseModel):
     """true: the two ratios differ surely, so one of the models waits more than the other. Empty: not so."""
     against_ms_median: float | None = None
     """Of Against, in the same processes: as InferenceMsMedian."""
+    sustain_s: float | None = None
+    """Seconds that it was to infer without a break; empty: it was measured by runs."""
+    burst_ms: float | None = None
+    """Of a sustained run: the median of one inference before the device became slower."""
+    knee_s: float | None = None
+    """Of a sustained run: seconds after which the device became at least 5 % slower and stayed so; empty: it did not."""
+    steady_ms: float | None = None
+    """Of a sustained run: the median of one inference in its last level; empty: it was still changing at its end."""
+    slowdown_percent: float | None = None
+    """By how much SteadyMs is above BurstMs."""
+    recovery_s: float | None = None
+    """Seconds of rest after which the device was as quick as at first; empty: there was no knee, or it was not seen to be."""
+    burst_j: float | None = None
+    """Joules of one inference before the knee, as EnergySource read them."""
+    steady_j: float | None = None
+    """Joules of one inference in the last level."""
+    sustained: str = ""
+    """What a sustained run showed, in a sentence."""
+    energy_source: str = ""
+    """Who read EnergyPerInferenceJ, and of which part: a meter at the wall if there is one, else the sum of GPU, package and memory, as
+    many of them as were read."""
 
 
 CONTRACT: Final = 17
@@ -412,6 +433,7 @@ def make_row(
         preempted=preempted,
         variant=task.model.variant or "",
         batch=task.measure.batch,
+        sustain_s=task.measure.sustain_s,
         against=task.beside[0].name if task.beside else "",
         reason=str(reason or ""),
         detail=detail,
@@ -513,6 +535,8 @@ def fingerprint(task: Task, record: Record) -> str:
         "pre": [step.to_wire() for step in task.measure.pre],
         "post": [step.to_wire() for step in task.measure.post],
     }
+    if task.measure.sustain_s is not None:
+        facts["sustain"] = task.measure.sustain_s
     if task.beside is not None:
         facts["beside"] = [model.sha256 for model in task.beside]
     return hashlib.sha256(pack(facts)).hexdigest()

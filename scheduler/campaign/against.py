@@ -46,7 +46,11 @@ def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
     pairs = [(entry, base) for entry, base in bases if base is not None and base is not entry]
     if not pairs:
         yield FileProblem(WHERE, *_no_pair(against, models))
-    names = [f"measure.{name}" for name in ("runs", "loads", "precision") if name in measure.model_fields_set]
+    names = [
+        f"measure.{name}"
+        for name in ("runs", "loads", "precision", "sustain")
+        if name in measure.model_fields_set
+    ]
     if names:
         text = " and ".join(names)
         what = f"measure.against measures until the comparison is decided: it does not go with {text}"

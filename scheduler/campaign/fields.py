@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from protocol.errors import CampaignError, Refused
 from protocol.formats.shapes import MAX_SIZE
+from protocol.formats.sustain import MAX_SUSTAIN_S, MIN_SUSTAIN_S
 from protocol.values.requirement import parse_clause
 from protocol.values.task import DimName, InputShape, InputSize
 from protocol.wire.base import PeerName
@@ -72,6 +73,15 @@ def parse_duration(value: Any) -> float:
         return units.parse_duration(str(value), units="ms s m h d", max_s=MAX_DURATION_S)
     except units.DurationError as exc:
         raise wrong(safe_text(exc.what), exc.hint) from None
+
+
+def read_sustained(value: Any) -> float:
+    """How long a device is measured without a break. Raises `PydanticCustomError`."""
+    seconds = parse_duration(value)
+    if not MIN_SUSTAIN_S <= seconds <= MAX_SUSTAIN_S:
+        limits = f"between {units.show_duration(MIN_SUSTAIN_S)} and {units.show_duration(MAX_SUSTAIN_S)}"
+        raise wrong(f"sustain {safe_text(str(value), 20)} is out of range", f"{limits}, such as 10m")
+    return seconds
 
 
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
@@ -246,6 +256,12 @@ Duration = Annotated[
     BeforeValidator(parse_duration),
     PlainSerializer(units.duration_text),
     _schema(r"^\s*[0-9]+(\.[0-9]+)?\s*(ms|s|m|h|d)\s*$", "500ms", "90s", "10m"),
+]
+Sustained = Annotated[
+    float,
+    BeforeValidator(read_sustained),
+    PlainSerializer(units.duration_text),
+    _schema(r"^\s*[0-9]+(\.[0-9]+)?\s*(s|m|h)\s*$", "10m", "90s"),
 ]
 Percent = Annotated[
     float,

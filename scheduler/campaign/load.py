@@ -130,7 +130,13 @@ def _twice(values: Sequence[object] | None, where: Where, name: str) -> Problems
 
 def _precision_problems(measure: MeasureFields) -> Problems:
     both = [f"measure.{name}" for name in ("runs", "loads") if name in measure.model_fields_set]
-    if measure.precision is not None and both:
+    if measure.sustain is not None and (
+        more := [*both, *(["measure.precision"] if measure.precision else [])]
+    ):
+        text = " and ".join(more)
+        what = f"measure.sustain says itself how long to measure: it does not go with {text}"
+        yield FileProblem(("measure", "sustain"), what, f"remove {text}, or sustain")
+    elif measure.precision is not None and both:
         text = " and ".join(both)
         what = f"measure.precision says itself when to stop: it does not go with {text}"
         yield FileProblem(("measure", "precision"), what, f"remove {text}, or precision")
@@ -142,6 +148,9 @@ def _server_problems(campaign: Campaign, unit: str) -> Problems:
         what = f"measure.precision is not for {unit}: a server is measured with a number of requests"
         hint = "say runs: 100 in its place, or give it a campaign of its own"
         yield FileProblem(("measure", "precision"), what, hint)
+    if campaign.measure.sustain is not None:
+        what = f"measure.sustain is not for {unit}: a server is measured with a number of requests"
+        yield FileProblem(("measure", "sustain"), what, "remove it, or give that unit a campaign of its own")
     places: list[Where] = [("measure", "batch")] if campaign.measure.batch else []
     places += [("models", index, "batch") for index, entry in enumerate(campaign.models) if entry.batch]
     for where in places:

@@ -35,6 +35,7 @@ from scheduler.campaign.fields import (
     Percent,
     Runs,
     StepOption,
+    Sustained,
     Threads,
     TimeOfDay,
     TrustText,
@@ -246,6 +247,8 @@ class MeasureFields(FilePart):
     )
     """A model or a variant that the others take turns with in one process, and are compared with: `first` is the first variant of each
     model. Launches go on until the comparison is decided, so it does not go with runs, loads and precision."""
+    sustain: Sustained | None = Field(default=None, exclude_if=_unset)
+    """Instead of runs and loads: infer without a break for so long, such as 10m, then rest and see whether the device is as quick again."""
 
 
 class CampaignLimits(FilePart):

@@ -69,6 +69,13 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             int | None,
             typer.Option(help="Number of launches, each in a fresh process.  \\[default: 6]", min=1, max=100),
         ] = None,
+        sustain: Annotated[
+            str | None,
+            typer.Option(
+                help="Infer without a break for this long, then rest: burst, knee, steady state, recovery.",
+                metavar="TIME",
+            ),
+        ] = None,
         warmup: Annotated[
             int | None, typer.Option(help="Number of warm-up inferences.  \\[default: until settled]", min=0)
         ] = None,
@@ -146,6 +153,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             "inputs": dict(map(_input, declare)) if declare else None,
             "check": False if check is CheckKind.NONE else None,
             "shapes": dict(map(_shape, shape)) if shape else None,
+            "sustain_s": None if sustain is None else sustained(sustain),
         }
         options = {name: value for name, value in options.items() if value is not None}
         progress = _Progress(quiet=as_json)
@@ -208,9 +216,10 @@ def _compare(
             "--compare requires two models and at most one unit",
             hint="sark-node bench A.onnx B.onnx --compare",
         )
-    if options.keys() & {"runs", "precision", "loads"}:
+    if options.keys() & {"runs", "precision", "loads", "sustain_s"}:
         raise CampaignError(
-            "--compare chooses its own runs and launches", hint="leave out --runs, --loads and --precision"
+            "--compare chooses its own runs and launches",
+            hint="leave out --runs, --loads, --precision and --sustain",
         )
     progress.announce(f"{models[0].name} and {models[1].name} in turns")
     comparison, done = bench.compare(models[0], models[1], units[0] if units else None, **options)
@@ -257,6 +266,19 @@ def share(text: str) -> float:
             f"precision {text!r} is not above 0% and at most 100%", hint="write it in percent, such as 2%"
         )
     return value
+
+
+def sustained(text: str) -> float:
+    """Seconds in `10m`. Raises `CampaignError`."""
+    from pydantic_core import PydanticCustomError
+
+    from scheduler.campaign.fields import read_sustained
+
+    try:
+        return read_sustained(text)
+    except PydanticCustomError as exc:
+        context = exc.context or {}
+        raise CampaignError(f"--sustain: {context['what']}", hint=str(context["hint"])) from None
 
 
 def _dim(text: str) -> tuple[str, int]:

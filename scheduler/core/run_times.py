@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Final
 
+from protocol.formats.sustain import with_sustained
 from protocol.values.task import Task
 from results.row.rounds import LOOKS
 
@@ -33,7 +34,7 @@ INFERENCE_S: Final = 0.1
 RECENT: Final = 5
 """Runs of a model on a worker that count."""
 MAX_MODELS: Final = 1000
-_ALIKE: Final = ("runs", "loads", "precision", "threads", "batch")
+_ALIKE: Final = ("runs", "loads", "precision", "threads", "batch", "sustain_s")
 """What of two measurements must be alike for the times of one to say something of the other."""
 _Measure = tuple[object, ...]
 _Key = tuple[str, str, _Measure]
@@ -54,6 +55,8 @@ def past_run_s(task: Task, history: Iterable[tuple[Task, float]]) -> float | Non
 def default_run_s(task: Task, max_launches: int) -> float:
     """What a run takes of which nothing is known."""
     measure, models = task.measure, len(task.models())
+    if measure.sustain_s is not None:
+        return 2 * LAUNCH_S + with_sustained(0.0, measure.sustain_s)
     launches = measure.loads if measure.precision is None else max_launches
     if models > 1:
         launches = LOOKS[-1]

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from protocol.errors import CampaignError, ResourceError
 from protocol.formats.phase import Phase
+from protocol.formats.sustain import with_sustained
 from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, read_record
 from protocol.values.task import Measure, Task, Timeouts, task_body
@@ -212,7 +213,9 @@ class Bench(AbstractContextManager["Bench"]):
     ) -> Measurement:
         if unit is not None:
             check_unit(unit, self.units)
-        made = self._device.measure(path, unit or unit_for(path), measure, timeouts, self._report, beside)
+        limits = timeouts or Timeouts()
+        limits = limits.model_copy(update={"run_s": with_sustained(limits.run_s, measure.sustain_s)})
+        made = self._device.measure(path, unit or unit_for(path), measure, limits, self._report, beside)
         record = read_record(made.signed.body)
         row = make_row(made.task, _ENDED[record.outcome], record)
         return Measurement(made.task, made.signed, row, observe(record))
@@ -232,7 +235,7 @@ class Bench(AbstractContextManager["Bench"]):
         Gives the comparison (ratio: second / first), with both medians, and the second model's measurement, whose record has all rounds of
         both. Raises `CampaignError` where they cannot be compared: one of them fails, or their inputs have different shapes.
         """
-        for name in how.keys() & {"runs", "precision", "loads"}:
+        for name in how.keys() & {"runs", "precision", "loads", "sustain_s"}:
             raise CampaignError(f"a comparison chooses its own {name}", hint=f"leave out {name}")
         measure = read_measure(how)
         with self._paths(first, second) as (one, other):
@@ -289,6 +292,11 @@ def read_measure(how: Mapping[str, Any]) -> Measure:
     if how.get("precision") is not None and ("runs" in how or "loads" in how):
         raise CampaignError(
             "precision measures until it is reached, runs and loads fix how often",
+            hint="give one of the two",
+        )
+    if how.get("sustain_s") is not None and (both := how.keys() & {"runs", "loads", "precision"}):
+        raise CampaignError(
+            f"sustain_s says how long to measure, {' and '.join(sorted(both))} how often",
             hint="give one of the two",
         )
     hint = f"options: {', '.join(Measure.model_fields)}"

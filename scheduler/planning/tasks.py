@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from protocol.errors import CampaignError
+from protocol.formats.sustain import with_sustained
 from protocol.values.advert import Advert
 from protocol.values.match import match
 from protocol.values.requirement import Clause, Op, Requirement, parse_clause
@@ -165,7 +166,7 @@ def _measure(campaign: Campaign, cell: PlannedCell) -> Measure:
     measure = campaign.measure
     return Measure(
         runs=cell.runs,
-        loads=measure.loads,
+        loads=measure.loads if measure.sustain is None else 1,
         precision=measure.precision,
         warmup=None if measure.warmup == "auto" else measure.warmup,
         threads=cell.threads,
@@ -178,12 +179,14 @@ def _measure(campaign: Campaign, cell: PlannedCell) -> Measure:
         check=measure.check == "reference",
         pre=_steps(measure.pre),
         post=_steps(measure.post),
+        sustain_s=measure.sustain,
     )
 
 
 def _timeouts(campaign: Campaign) -> Timeouts:
     limits = campaign.timeouts
-    return Timeouts(queue_s=limits.queue, fetch_s=limits.fetch, load_s=limits.load, run_s=limits.run)
+    run_s = with_sustained(limits.run, campaign.measure.sustain)
+    return Timeouts(queue_s=limits.queue, fetch_s=limits.fetch, load_s=limits.load, run_s=run_s)
 
 
 def _steps(entries: Sequence[StepEntry]) -> tuple[Step, ...]:

@@ -737,3 +737,13 @@ def test_each_model_of_a_task_may_take_its_memory_and_all_together_no_more_than_
     assert (limits(of_two, 1000).memory_bytes, limits(of_two, 150).memory_bytes) == (200, 150)
     order = work_order(of_two, "/m/own", beside=(Path("/m/other"),))
     assert (order.model, order.beside) == ("/m/own", ("/m/other",))
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_sustained_run_may_be_stopped_while_it_infers_another_may_not(lasting: bool) -> None:
+    observations = RunObservations(lasting=lasting)
+    observations.add(ProgressReport(Phase.LOAD), 0.0)
+    assert observations.timed, "a load is not disturbed"
+    observations.add(LoadReport(1, None, None), 1.0)
+    observations.add(ProgressReport(Phase.RUN, 3, 660), 2.0)
+    assert observations.timed is not lasting

@@ -136,6 +136,31 @@ def test_a_campaign_survives_being_stored() -> None:
             "measure.precision says itself when to stop: it does not go with measure.runs",
             "remove measure.runs, or precision",
         ),
+        (
+            HEAD + "measure:\n  loads: 3\n  sustain: 10m\n",
+            6,
+            "measure.sustain says itself how long to measure: it does not go with measure.loads",
+            "remove measure.loads, or sustain",
+        ),
+        (
+            HEAD + "measure: {precision: 2%, sustain: 10m}\n",
+            4,
+            "it does not go with measure.precision",
+            "remove measure.precision, or sustain",
+        ),
+        (HEAD + "measure: {sustain: 10}\n", 4, "the duration 10 has no unit", "such as 10s"),
+        (
+            HEAD + "measure: {sustain: 1s}\n",
+            4,
+            "sustain 1s is out of range",
+            "between 5 s and 4 h, such as 10m",
+        ),
+        (
+            HEAD.replace("CPU (ONNX)", "API (OpenAI)") + "measure: {sustain: 10m}\n",
+            4,
+            "measure.sustain is not for API (OpenAI)",
+            "a campaign of its own",
+        ),
         (HEAD + "precision: 2%\n", 4, "unknown key 'precision'", "did you mean measure.precision?"),
         (
             HEAD + "measure:\n  pre:\n    - {step: normalize}\n",

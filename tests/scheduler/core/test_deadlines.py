@@ -317,6 +317,13 @@ def test_what_a_run_takes_is_known_from_that_worker_then_from_others_then_from_m
     assert times.expect_s(task.model_copy(update={"measure": Measure(runs=7)}), "a") != 5.0
 
 
+def test_a_sustained_run_is_expected_to_last_as_long_as_asked() -> None:
+    times, task = RunTimes(20), a_task(1)
+    lasting = task.model_copy(update={"measure": Measure(sustain_s=600.0)})
+    times.add(task, "a", 3.0)
+    assert 660 <= times.expect_s(lasting, "a") <= 680
+
+
 def test_history_counts_only_what_was_measured_alike() -> None:
     task = a_task(1)
     longer = task.model_copy(update={"measure": Measure(runs=1000)})

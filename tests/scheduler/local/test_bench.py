@@ -34,7 +34,7 @@ from results.analysis.verify import check_results
 from results.export.raw import read_raw
 from results.row.comparison import ComparisonVerdict
 from scheduler.campaign.model import ModelEntry
-from scheduler.cli.bench import add_bench, progress_line, share
+from scheduler.cli.bench import add_bench, progress_line, share, sustained
 from scheduler.local.bench import Bench, read_measure, unit_for
 from swarm.base.home import Home
 from swarm.net.identity import Identity
@@ -224,6 +224,8 @@ def test_what_cannot_be_asked_for_is_refused_with_what_can() -> None:
         read_measure({"speed": 1})
     with pytest.raises(CampaignError, match="until it is reached"):
         read_measure({"precision": 0.02, "runs": 3})
+    with pytest.raises(CampaignError, match="loads and runs how often"):
+        read_measure({"sustain_s": 60.0, "runs": 3, "loads": 1})
     with pytest.raises(CampaignError) as error:
         read_measure({"precision": "2%"})
     assert "0.02" in error.value.hint
@@ -256,6 +258,14 @@ def test_an_ending_tells_the_unit_or_a_unit_has_to_be_named() -> None:
 )
 def test_a_precision_is_written_in_percent(text: str, value: float) -> None:
     assert share(text) == pytest.approx(value)
+
+
+def test_how_long_to_sustain_is_written_with_its_unit() -> None:
+    assert sustained("10m") == 600
+    for text, hint in (("10", "such as 500ms, 90s, 10m"), ("1s", "between 5 s and 4 h")):
+        with pytest.raises(CampaignError, match="--sustain") as error:
+            sustained(text)
+        assert hint in error.value.hint
 
 
 @pytest.mark.parametrize("text", ["0", "-1%", "101%", "fast", "nan"])

@@ -335,6 +335,15 @@ def test_replicas_that_need_too_many_clauses_are_refused_at_the_model() -> None:
         tasks(plan, [device("a"), device("b"), device("c")])
 
 
+def test_a_sustained_run_is_one_launch_whose_limit_covers_it_and_the_rest() -> None:
+    plan = campaign("measure: {sustain: 10m}\ntimeouts: {run: 2m}\n", models="[a.onnx]", units="[CPU (ONNX)]")
+    (task,) = tasks(plan)
+    assert (task.measure.sustain_s, task.measure.loads) == (600.0, 1)
+    assert task.timeouts.run_s == 600 + 60 + 120
+    assert '"sustain":"600s"' in plan.spec()
+    assert "sustain" not in campaign().spec(), "an older program can still read the rest"
+
+
 def test_a_precision_and_steps_are_carried_to_the_task() -> None:
     extra = "measure: {precision: 2%, pre: [{step: transpose, of: x, order: [1, 0]}], post: [softmax]}"
     (task,) = tasks(campaign(extra, models="[a.onnx]", units="[CPU (ONNX)]"))

@@ -195,7 +195,7 @@ function clock(text) {
 
 function request({ asked: task, needs }) {
   const { measure, model } = task;
-  const amount = measure.precision ? `until the median is known within ± ${percent(measure.precision)}` : `${count(measure.runs, "inference")} in ${measure.loads} launch${measure.loads === 1 ? "" : "es"}`;
+  const amount = measure.sustain_s ? `without a break for ${duration(measure.sustain_s)}` : measure.precision ? `until the median is known within ± ${percent(measure.precision)}` : `${count(measure.runs, "inference")} in ${measure.loads} launch${measure.loads === 1 ? "" : "es"}`;
   const all = [
     ["Model", `${model.name} (${bytes(model.size)})`],
     ["Model sha256", model.sha256, "hash"],

@@ -1,0 +1,205 @@
+"""Inferences without a break for as long as the order says, then a rest with short probes: what a device keeps up once it is warm.
+
+    warm-up ─▶ stretch, stretch, … for sustain_s ─▶ rest, probe, longer rest, probe, …
+
+The warm-up is short, so that the first stretches are of a device that is still cool. Between two stretches, each half a second or longer,
+heat and clock are read; what is found there is judged in `results.row.sustained`.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from drivers.contract import memory
+from drivers.contract.base import MeasureReport, ProgressReport, SampleBlock, SustainedReport, WorkOrder
+from drivers.measure import host
+from drivers.measure.timing import (
+    GLANCES,
+    TimedLoop,
+    WarmUp,
+    inferences_per_sample,
+    timed_block,
+    warm_up,
+)
+from protocol.formats.phase import Phase
+from protocol.formats.sustain import MAX_PROBE_SAMPLES, MAX_SUSTAINED, ZERO_C_MK, recovery_s
+
+S_NS: Final = 1_000_000_000
+USUAL_SAMPLES: Final = 60_000
+"""Of the whole run, if it stays as quick as after the warm-up: a third of what a record may hold."""
+STRETCHES: Final = 600
+MIN_STRETCH_NS: Final = 500_000_000
+CHUNK_NS: Final = 100_000_000
+"""Between two looks at the clock."""
+PROBE_NS: Final = 200_000_000
+MIN_PROBE_SAMPLES: Final = 3
+PROBES: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+"""When it is tried whether it is as quick again, as shares of the rest."""
+REPORT_S: Final = 1.0
+"""The longest silence of a resting child."""
+
+
+@dataclass(frozen=True, slots=True)
+class StretchPlan:
+    per_sample: int
+    chunk: int
+    """Samples between two looks at the clock."""
+    stretch_ns: float
+    probe: int
+    """Samples of a probe."""
+
+
+def plan_stretches(sustain_ns: float, typical_ns: float, overhead_ns: int) -> StretchPlan:
+    """`typical_ns`: of one inference, once warm. `overhead_ns`: of reading the clock."""
+    fewest = math.ceil(sustain_ns / typical_ns / USUAL_SAMPLES)
+    per_sample = max(inferences_per_sample(typical_ns, overhead_ns), fewest)
+    sample_ns = typical_ns * per_sample
+    return StretchPlan(
+        per_sample,
+        chunk=max(1, int(CHUNK_NS / sample_ns)),
+        stretch_ns=max(MIN_STRETCH_NS, sustain_ns / STRETCHES),
+        probe=min(MAX_PROBE_SAMPLES, max(MIN_PROBE_SAMPLES, int(PROBE_NS / sample_ns))),
+    )
+
+
+def merged(parts: Sequence[SampleBlock]) -> SampleBlock:
+    """One block of several in a row; what one of them does not tell is not known of the whole."""
+
+    def total(values: Sequence[int | None]) -> int | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if len(known) == len(values) else None
+
+    return SampleBlock(
+        samples=sum(part.samples for part in parts),
+        wall_ns=sum(part.wall_ns for part in parts),
+        cpu_ns=sum(part.cpu_ns for part in parts),
+        stall_ns=total([part.stall_ns for part in parts]),
+        switches=total([part.switches for part in parts]),
+    )
+
+
+def sustain_calls(
+    loop: TimedLoop,
+    order: WorkOrder,
+    first_ns: int,
+    peak_was_reset: bool,
+    notes: list[str],
+    reader: host.HostReader | None = None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Generator[ProgressReport, None, tuple[MeasureReport, SustainedReport]]:
+    """As `drivers.measure.timing.measure_calls`, for `order.sustain_s` of time; `clock` in nanoseconds."""
+    assert order.sustain_s is not None
+    reader = reader or host.HostReader()
+    before, used = reader.look(), time.process_time()
+    glances = deque[float | None](maxlen=GLANCES)
+    warm = WarmUp(1, order.warmup, max(1, order.warmup_floor))
+    warm.add(first_ns)
+    yield from warm_up(loop, warm, reader, glances)
+    notes.append(warm.note())
+    overhead = loop.overhead_ns()
+    sustain_ns = round(order.sustain_s * S_NS)
+    plan = plan_stretches(sustain_ns, warm.typical_ns, overhead)
+    total_s = math.ceil(order.sustain_s + recovery_s(order.sustain_s))
+    run = _Stretches(loop, plan, reader, clock)
+    yield ProgressReport(Phase.RUN, 0, total_s)
+    gc.collect()
+    gc.disable()
+    began = clock()
+    try:
+        for _ in run.all(began, began + sustain_ns):
+            yield ProgressReport(Phase.RUN, (clock() - began) // S_NS, total_s, run.latest_ms)
+        ended = clock()
+        state = host.state(before, reader.look(), time.process_time() - used, reader, glances)
+        pauses: list[int] = []
+        probes: list[tuple[int, ...]] = []
+        for share in PROBES:
+            due = ended + round(share * recovery_s(order.sustain_s) * S_NS)
+            while (left := due - clock()) > 0:
+                sleep(min(REPORT_S, left / S_NS))
+                yield ProgressReport(Phase.RUN, (clock() - began) // S_NS, total_s)
+            pauses.append(clock() - ended)
+            probes.append(run.probe())
+    finally:
+        gc.enable()
+    if len(run.samples) >= MAX_SUSTAINED:
+        notes.append(f"sustained until a record could hold no more: {MAX_SUSTAINED:,} samples")
+    switches = [block.switches for block in run.blocks if block.switches is not None]
+    measured = MeasureReport(
+        samples_ns=tuple(run.samples),
+        warmup_ns=tuple(warm.samples),
+        cpu_s=sum(block.cpu_ns for block in run.blocks) / 1e9,
+        wall_s=(ended - began) / 1e9,
+        peak_bytes=memory.peak_bytes(peak_was_reset),
+        timer_overhead_ns=overhead,
+        involuntary_switches=sum(switches) if switches else None,
+        per_sample=plan.per_sample,
+        began_ns=began,
+        blocks=tuple(run.blocks),
+        host=state,
+    )
+    return measured, SustainedReport(
+        starts_ns=tuple(run.starts),
+        temperature_mk=tuple(run.temperatures),
+        clock_khz=tuple(run.clocks),
+        pauses_ns=tuple(pauses),
+        probes_ns=tuple(probes),
+    )
+
+
+class _Stretches:
+    """What is timed, and read after each stretch."""
+
+    def __init__(
+        self, loop: TimedLoop, plan: StretchPlan, reader: host.HostReader, clock: Callable[[], int]
+    ) -> None:
+        self._loop, self._plan, self._reader, self._clock = loop, plan, reader, clock
+        self._chunk = array("q", bytes(8 * max(plan.chunk, plan.probe)))
+        self.samples = array("q")
+        self.blocks: list[SampleBlock] = []
+        self.starts: list[int] = []
+        self.temperatures: list[int] = []
+        self.clocks: list[int] = []
+
+    @property
+    def latest_ms(self) -> float:
+        return median(self.samples[-self.blocks[-1].samples :]) / 1e6
+
+    def all(self, began: int, until: int) -> Iterator[None]:
+        """Stretch after stretch; the last is never much shorter than the others."""
+        while self._clock() < until and len(self.samples) < MAX_SUSTAINED:
+            self.starts.append(self._clock() - began)
+            self.blocks.append(merged(list(self._chunks(self._clock(), until))))
+            celsius, mhz = self._reader.temperature_c(), self._reader.clock_mhz()
+            self.temperatures.append(0 if celsius is None else max(0, round(celsius * 1000) + ZERO_C_MK))
+            self.clocks.append(0 if mhz is None else round(mhz * 1000))
+            yield
+
+    def _chunks(self, began: int, until: int) -> Iterator[SampleBlock]:
+        stretch = self._plan.stretch_ns
+        while len(self.samples) < MAX_SUSTAINED:
+            yield self._time(min(self._plan.chunk, MAX_SUSTAINED - len(self.samples)))
+            now = self._clock()
+            if now >= until or (now - began >= stretch and until - now >= stretch / 2):
+                return
+
+    def _time(self, count: int) -> SampleBlock:
+        block = timed_block(
+            self._loop, self._chunk, 0, count, self._plan.per_sample, self._reader, self._clock
+        )
+        self.samples.extend(self._chunk[:count])
+        return block
+
+    def probe(self) -> tuple[int, ...]:
+        """Samples of a few inferences."""
+        count = self._plan.probe
+        self._loop.time(self._chunk, 0, count, self._plan.per_sample)
+        return tuple(self._chunk[:count])
