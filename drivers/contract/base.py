@@ -32,6 +32,8 @@ MAX_SAMPLES: Final = 1_000_000
 """The most that a record can hold: a cap of the protocol, which a test compares."""
 MAX_RANK: Final = 64
 MAX_FIGURE: Final = 1e18
+MAX_OPERATORS: Final = 200
+"""Lines on where a model's operators ran."""
 MAX_TOGETHER: Final = 8
 """Models that take turns in one process."""
 
@@ -221,6 +223,26 @@ class MeasureReport(Sent):
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorReport(Sent):
+    """The operators of one type that ran in one place, in one inference apart from the timed ones."""
+
+    op: Text
+    """Such as `Conv`; what a provider compiled has that provider's name for it."""
+    provider: Text
+    nodes: Whole = 0
+    """Of the model's graph that were given to the provider, before any were fused."""
+    ran: Whole = 0
+    """Kernels of this type that ran, each counted once."""
+    ns: Whole | None = None
+    """All of them took, without what they called; None: unknown."""
+    issued: bool = False
+    """`ns` is the host's time to issue them, for a device that computes meanwhile."""
+    why: Text = ""
+    """They ran there and not on the unit's own provider; empty: they did, or the runtime gives no reason."""
+    domain: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDescription(Sent):
     """What really ran, never what was requested."""
 
@@ -239,6 +261,8 @@ class ModelDescription(Sent):
     """Such as `dim 'batch' not given: 1 is taken`."""
     batch: Positive | None = None
     """`WorkOrder.batch`, if the inputs were made with it. A driver that leaves it out has ignored it: the run fails."""
+    operators: Annotated[tuple[OperatorReport, ...], MaxLen(MAX_OPERATORS)] = ()
+    """Where they ran, what takes longest first; empty: the runtime does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
+    OperatorReport,
     ProgressReport,
     RunFindings,
     SustainedReport,
@@ -42,6 +43,7 @@ class RanOn:
     providers: tuple[str, ...]
     """Most important first."""
     notes: tuple[str, ...] = ()
+    operators: tuple[OperatorReport, ...] = ()
 
 
 @dataclass(slots=True)
@@ -190,4 +192,5 @@ def describe(
         seed=model.order.seed,
         notes=tuple(note[:500] for note in notes[:MAX_NOTES]),
         batch=model.order.batch,
+        operators=ran_on.operators,
     )

@@ -1,4 +1,4 @@
-"""Where a model's operators really ran: one profiled inference, apart from the timed ones.
+"""Where a model's operators really ran: one session beside the timed one, profiled.
 
 A session on a GPU moves unsupported operators to the CPU, perhaps all of them, without changing its list of providers. Only the runtime's
 profile shows it.
@@ -6,35 +6,26 @@ profile shows it.
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from drivers.contract.base import DriverError
 from drivers.local.model import RanOn
+from drivers.onnx.operators import AssignedNode, SessionFacts, read_profile
+from drivers.onnx.session import runtime, runtime_errors
 from drivers.onnx.units import UNITS
 
-COPY: Final = "Memcpy"
-"""Operators that the runtime inserts to copy values between devices."""
-
-
-def nodes_by_provider(profile: str) -> Counter[str]:
-    """Operators that ran on each provider, from the text of a profile. Empty if it is unusable."""
-    try:
-        events = json.loads(profile)
-    except (ValueError, RecursionError):
-        return Counter()
-    providers: dict[str, str] = {}
-    for event in events if isinstance(events, list) else []:
-        args = event.get("args") if isinstance(event, dict) and event.get("cat") == "Node" else None
-        if not isinstance(args, dict) or str(args.get("op_name", "")).startswith(COPY):
-            continue
-        if isinstance(provider := args.get("provider"), str) and provider:
-            providers[str(event.get("name"))] = provider
-    return Counter(providers.values())
+RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
+MAX_PROFILE: Final = 32 * 1024 * 1024
+"""Bytes of a profile; a longer one, such as that of a loop of many turns, is cut off and says nothing."""
+MAX_LOG: Final = 16 * 1024 * 1024
+"""Bytes of the runtime's log that are read."""
+INFO, WARNING = 1, 2
+"""The runtime's levels."""
 
 
 def unit_that_ran(unit: str, provider: str, live: Sequence[str], nodes: Mapping[str, int]) -> RanOn:
@@ -53,19 +44,56 @@ def unit_that_ran(unit: str, provider: str, live: Sequence[str], nodes: Mapping[
     return RanOn(unit, tuple(order), notes)
 
 
-def profile(infer: Callable[[Any], Any], options: Any) -> Counter[str]:
-    """Operators by provider, of one inference in a session of its own; empty if that fails, as with too little memory for two.
+def profile(infer: Callable[[Any], Any], options: Any, *, with_log: bool = False) -> SessionFacts:
+    """What a session of its own tells; nothing if it fails, as with too little memory for two.
 
-    `infer` opens a session with `options`, runs it once and returns it.
+    `infer` opens a session with `options`, runs it and returns it. `with_log`: also what it logs, which has the reasons of a fallback.
     """
     options.enable_profiling = True
-    with tempfile.TemporaryDirectory() as folder:
+    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
+    if with_log:
+        options.log_severity_level = INFO
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
         options.profile_file_prefix = str(Path(folder, "profile"))
         try:
-            session = infer(options)
+            with logged_to(log) if with_log else contextlib.nullcontext():
+                session = infer(options)
         except DriverError:
-            return Counter()
+            return SessionFacts()
         try:
-            return nodes_by_provider(Path(session.end_profiling()).read_text("utf-8", "replace"))
+            with Path(session.end_profiling()).open("rb") as file:
+                text = file.read(MAX_PROFILE)
         except OSError:
-            return Counter()
+            return SessionFacts()
+        calls = read_profile(text.decode("utf-8", "replace"))
+        log.seek(0)
+        return SessionFacts(calls, assignment(session), log.read(MAX_LOG).decode("utf-8", "replace"))
+
+
+def assignment(session: Any) -> tuple[AssignedNode, ...]:
+    """The nodes that each provider was given; none from a runtime that does not tell."""
+    tell = getattr(session, "get_provider_graph_assignment_info", None)
+    try:
+        parts = [] if tell is None else tell()
+        return tuple(
+            AssignedNode(node.name, node.op_type, node.domain, part.ep_name)
+            for part in parts
+            for node in part.get_nodes()
+        )
+    except runtime_errors():  # also a name that is not UTF-8
+        return ()
+
+
+@contextlib.contextmanager
+def logged_to(log: BinaryIO) -> Iterator[None]:
+    """The runtime writes its log to this process's standard error: into `log` meanwhile."""
+    ort = runtime()
+    kept = os.dup(2)
+    try:
+        os.dup2(log.fileno(), 2)
+        ort.set_default_logger_severity(INFO)
+        yield
+    finally:
+        ort.set_default_logger_severity(WARNING)
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from drivers.contract import memory, steps
-from drivers.contract.base import MeasureReport, ProgressReport, Unfit, WorkOrder
+from drivers.contract.base import MIB, MeasureReport, ProgressReport, Unfit, WorkOrder
 from drivers.contract.boot import folder
 from drivers.contract.hardware import threads_notes
 from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
@@ -28,6 +28,7 @@ from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.measure.timing import TimedCalls, TimedLoop
 from drivers.native import library, loop, ort_api
 from drivers.onnx import session as edge
+from drivers.onnx.operators import use_of_operators
 from drivers.onnx.profile import profile, unit_that_ran
 from drivers.onnx.units import CPU, ProviderPlacement, precision_note
 from protocol.formats.onnx import read_depth, read_table_rows
@@ -39,6 +40,11 @@ UNBINDABLE: Final = "texts, sequences or maps cannot be bound: each inference in
 HOST: Final = ProviderPlacement(CPU)
 FOLDER: Final = "model"
 """Below the child's private working directory."""
+MAX_PROFILED: Final = 1024 * MIB
+MAX_PROFILED_NS: Final = 5_000_000_000
+"""Bytes of a model on the CPU, and nanoseconds of its load and first inference, up to which its operators are looked at."""
+AGAIN_NS: Final = 1_000_000_000
+"""A first inference shorter than this is followed by another one, which is warm."""
 
 
 def open_runtime() -> ort_api.Runtime | None:
@@ -74,6 +80,10 @@ class OnnxModel(LocalModel):
 
     def load(self) -> int:
         """By the C interface on the CPU."""
+        self._load_ns = self._load()
+        return self._load_ns
+
+    def _load(self) -> int:
         if self._native is None:
             began = time.perf_counter_ns()
             self._session = edge.open_session(self._path, self._place, self._options)
@@ -159,19 +169,32 @@ class OnnxModel(LocalModel):
             raise edge.to_driver_error(why) from why
 
     def ran_on(self, prepared: Prepared) -> RanOn:
-        """From a profile, unless there is only the CPU."""
-        unit, providers = self.order.unit, tuple(self._session.get_providers())
-        if self._place.provider == CPU:
+        """From a profile; on the CPU only where a second session is cheap, for there it shows nothing but times."""
+        unit, provider = self.order.unit, self._place.provider
+        providers = tuple(self._session.get_providers())
+        on_cpu = provider == CPU
+        if on_cpu and (self._size() > MAX_PROFILED or self._load_ns + prepared.first_ns > MAX_PROFILED_NS):
             return RanOn(unit, providers)
 
         def infer(options: Any) -> Any:
             session = edge.open_session(self._path, self._place, options)
-            Runner(session, prepared.feeds, self.inputs, self._place).first()
+            runner = Runner(session, prepared.feeds, self.inputs, self._place)
+            runner.first()
+            if prepared.first_ns < AGAIN_NS:
+                runner.first()
             return session
 
-        return unit_that_ran(
-            unit, self._place.provider, providers, profile(infer, edge.options(self.threads, optimise=True))
-        )
+        facts = profile(infer, edge.options(self.threads, optimise=True), with_log=not on_cpu)
+        operators = use_of_operators(facts, provider, issued=self._place.memory != HOST.memory)
+        if on_cpu:
+            return RanOn(unit, providers, operators=operators)
+        return replace(unit_that_ran(unit, provider, providers, facts.nodes), operators=operators)
+
+    def _size(self) -> int:
+        """Of the model with its weights, in bytes."""
+        model = Path(self.order.model)
+        files = model.rglob("*") if model.is_dir() else [model]
+        return sum(file.stat().st_size for file in files if file.is_file())
 
     def notes(self, prepared: Prepared) -> list[str]:
         notes = [*threads_notes(self.order.threads), *self._runner.notes, "intra-op threads do not spin"]

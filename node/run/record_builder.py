@@ -12,6 +12,7 @@ from drivers.onnx.units import UNITS
 from protocol.formats.phase import Phase
 from protocol.values import record as records
 from protocol.values.lease import Fence
+from protocol.values.operators import OperatorUse
 from protocol.values.rounds import RoundsSample
 from protocol.values.sustained import SustainedSample
 from protocol.values.task import Task
@@ -28,6 +29,8 @@ MAX_LAUNCHES: Final = 100
 MAX_LOADS: Final = 200
 MAX_SIZES: Final = 4096
 """Sizes in all shapes of a record together: half of the elements that one may have."""
+MAX_OPERATORS: Final = 96
+"""Lines on operators of a record's models together: a fifth of its elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,7 @@ class RunObservations:
 
     def record(self, job: RecordJob, end: RunEnd, worker: str, facts: records.DeviceFacts) -> records.Record:
         """The whole observation, whatever became of it: what was seen before a failure stays in."""
+        lines = MAX_OPERATORS // (1 + len(self.beside))
         return records.Record(
             campaign=job.task.campaign,
             task=job.task.task,
@@ -186,7 +190,7 @@ class RunObservations:
             permanent=end.permanent,
             detail=shorten(end.detail),
             device=facts,
-            ran=None if self.described is None else run_facts(self.described, self.checked),
+            ran=None if self.described is None else run_facts(self.described, self.checked, lines),
             loads=tuple(
                 records.LoadSample(
                     ns=load.load_ns, kind=load.kind.value, baseline=load.baseline_bytes, peak=load.peak_bytes
@@ -204,7 +208,8 @@ class RunObservations:
             opening=self.opening,
             reveal=self.reveal,
             rounds=tuple(map(_rounds, self.rounds[:MAX_LAUNCHES])) or None,
-            ran_beside=tuple(run_facts(other.described, other.checked) for other in self.beside) or None,
+            ran_beside=tuple(run_facts(other.described, other.checked, lines) for other in self.beside)
+            or None,
             sustained=None if self.sustained is None else _sustained(self.sustained),
         )
 
@@ -257,9 +262,13 @@ class RunObservations:
         )
 
 
-def run_facts(described: driver.ModelDescription, check: driver.CheckReport | None) -> records.RunFacts:
-    """What one model ran with."""
+def run_facts(
+    described: driver.ModelDescription, check: driver.CheckReport | None, lines: int = MAX_OPERATORS
+) -> records.RunFacts:
+    """What one model ran with. `lines`: most of them on its operators."""
     notes = described.notes + ((check.note,) if check is not None and check.note else ())
+    if (more := len(described.operators) - lines) > 0:
+        notes += (f"{more} more types of operators are left out of the record",)
     return records.RunFacts(
         unit=ascii_line(described.unit),
         driver=ascii_line(described.driver),
@@ -276,6 +285,20 @@ def run_facts(described: driver.ModelDescription, check: driver.CheckReport | No
         max_error=_finite(check.max_error) if check is not None else None,
         tolerance=_finite(check.tolerance) if check is not None else None,
         compared=shorten(check.compared) if check is not None else "",
+        operators=tuple(map(_operator_use, described.operators[:lines])) or None,
+    )
+
+
+def _operator_use(report: driver.OperatorReport) -> OperatorUse:
+    return OperatorUse(
+        op=ascii_line(report.op),
+        provider=ascii_line(report.provider),
+        nodes=report.nodes or None,
+        ran=report.ran or None,
+        ns=report.ns,
+        issued=report.issued or None,
+        why=shorten(report.why, 400) or None,
+        domain=ascii_line(report.domain) or None,
     )
 
 

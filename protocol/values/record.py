@@ -16,6 +16,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.formats.chain import SUMS_BYTES, launch_digest
 from protocol.values.energy import MAX_METERS, MeterSample
 from protocol.values.lease import Fence
+from protocol.values.operators import OperatorUse
 from protocol.values.rounds import MAX_TOGETHER, RoundsSample
 from protocol.values.sustained import SustainedSample
 from protocol.wire.base import Count, Detail, Id, Key32, Line, Message, PeerName, Seconds, Sha256, Signature
@@ -199,6 +200,8 @@ class RunFacts(Message):
     tolerance: float | None = None
     compared: Detail = ""
     """The output that differs most from the reference, by how much, and what is tolerated."""
+    operators: Annotated[tuple[OperatorUse, ...], Field(max_length=200)] | None = None
+    """Where they ran, what takes longest first; None: its runtime does not tell."""
 
 
 class DeviceFacts(Message):

@@ -10,6 +10,7 @@ from results.report.drawing import digits
 from results.report.facts import Report, show_instant
 from results.report.measurements import comparison, configuration, distributions, failures, interval, medians
 from results.report.method import fingerprints, host, method, verification
+from results.report.operators import where_it_ran
 from results.report.page import Block, Bullets, ReportPage, Section, Warn, code, quote
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
@@ -31,6 +32,7 @@ def make_page(report: Report) -> ReportPage:
         medians(report),
         comparison(report),
         distributions(report),
+        where_it_ran(report),
         failures(report),
         host(report),
         method(report),

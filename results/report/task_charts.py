@@ -29,6 +29,8 @@ from results.report.drawing import (
     fit_text,
     scale_over,
 )
+from results.report.operators import operators_chart
+from results.row.operators import operator_uses
 from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Row
 from results.row.stats import histogram_bins, median, middle, nearest_rank
@@ -55,6 +57,7 @@ class TaskChart(StrEnum):
     TRACE = "trace"
     HOST = "host"
     STAGES = "stages"
+    OPERATORS = "operators"
 
 
 def task_chart(kind: TaskChart, record: Record, row: Row | None = None) -> Drawing | None:
@@ -75,6 +78,8 @@ def task_chart(kind: TaskChart, record: Record, row: Row | None = None) -> Drawi
             return host_chart(observed, [timing.began_s for timing in record.timings])
         case TaskChart.STAGES:
             return stages_chart([(stage.stage, stage.seconds) for stage in record.stages])
+        case TaskChart.OPERATORS:
+            return operators_chart(operator_uses(record.ran))
 
 
 # -- how the samples lie -----------------------------------------------------------------------------------------------------------------

@@ -127,6 +127,9 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
                 dir_okay=False,
             ),
         ] = None,
+        operators: Annotated[
+            bool, typer.Option("--operators", help="Show where the models' operators ran, and their times.")
+        ] = False,
         simulate: Annotated[bool, typer.Option("--simulate", hidden=True)] = False,
         as_json: AsJson = False,
     ) -> None:
@@ -136,9 +139,15 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         """
         from results.export.csv import csv_lines
         from results.export.raw import check_folder, json_lines, write_lines
+        from results.row.operators import operator_uses
         from scheduler.local.bench import Bench, local_paths, unit_for
+        from scheduler.output.operators_table import operators_lines
         from scheduler.output.results_table import show_results
 
+        if operators and as_json:
+            raise CampaignError(
+                "--operators is a table", hint="leave it out: --raw FILE has them for programs"
+            )
         for file in (csv, raw):
             if file is not None:
                 check_folder(file)
@@ -183,6 +192,10 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             print_json(rows)
         else:
             show_results(rows, new_console())
+        if operators and not as_json:
+            for done in measurements:
+                title = f"{done.row.file_name} on {done.row.compute_units}"
+                print_lines(["", *operators_lines(title, operator_uses(done.raw().ran))])
         raise typer.Exit(0 if all(done.complete for done in measurements) else 1)
 
 

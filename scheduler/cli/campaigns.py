@@ -241,6 +241,9 @@ def results(
             help="Write a Parquet file with samples. Requires the extra \\[report].", metavar="PATH"
         ),
     ] = None,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Show where the models' operators ran, and their times.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a campaign's results as a table, or write them to files."""
@@ -267,7 +270,9 @@ def results(
     if files:
         _write_results(campaign_id, stored, rows, csv=csv, raw=raw, jsonl=jsonl, parquet=parquet)
     unfinished = row is not None and row.ended is None
-    if as_json:
+    if operators:
+        _show_operators(campaign_id, stored, as_json=as_json)
+    elif as_json:
         print_json({"campaign": campaign_id, "results": rows})
     elif shown:
         ended = ended_words(counts)
@@ -280,6 +285,28 @@ def results(
             print(f"{sum(ended.values())} of {tasks} have ended; the campaign is still running.")
     if unfinished and not is_running(ctx.obj):
         print(nobody_line(campaign_id), file=sys.stderr if piped else sys.stdout)
+
+
+def _show_operators(campaign: str, stored: Sequence[ResultRow], *, as_json: bool) -> None:
+    """Of each complete task."""
+    from results.row.operators import operator_uses
+    from results.row.simulated import marked
+    from scheduler.output.operators_table import operators_lines
+    from scheduler.store.readers import raw_results
+
+    told = [
+        (result.row, operator_uses(result.ran))
+        for result in raw_results(stored)
+        if result.row.status == "Complete"
+    ]
+    if as_json:
+        tasks = [{"task": row.job_id, "operators": uses} for row, uses in told]
+        print_json({"campaign": campaign, "tasks": tasks})
+        return
+    for row, uses in told:
+        device = marked(row.device_name or "", row.simulated)
+        title = f"{row.job_id.rpartition('/')[2]} · {row.file_name} on {device}, {row.compute_units}"
+        print_lines([*operators_lines(title, uses), ""])
 
 
 def _write_results(

@@ -20,6 +20,7 @@ from protocol.values.task import Task, read_task
 from results.export.csv import csv_lines
 from results.row.figures import judge
 from results.row.form import JsonModel
+from results.row.operators import OperatorUses, operator_uses
 from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Configuration, Row, RowStatus
 from results.row.stats import median
@@ -157,6 +158,8 @@ class TaskDetail(JsonModel):
     launches: tuple[LaunchInfo, ...]
     unreadable: str
     """Why the record cannot be read, if it cannot."""
+    operators: OperatorUses | None
+    """Where the model's operators ran. Null: the record does not tell."""
 
 
 def task_detail(
@@ -191,6 +194,7 @@ def task_detail(
         record=None if record is None else _record(item, record),
         launches=() if record is None or observed is None else tuple(_launches(record, observed)),
         unreadable=unreadable,
+        operators=None if record is None else operator_uses(record.ran),
     )
 
 

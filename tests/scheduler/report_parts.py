@@ -9,6 +9,7 @@ from typing import Any
 
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
+from protocol.values.operators import OperatorUse
 from protocol.values.record import (
     Accelerator,
     DeviceFacts,
@@ -31,6 +32,13 @@ from results.row.row import make_row
 from swarm.net.identity import Identity
 
 MIB = 1024 * 1024
+OPERATORS = (
+    OperatorUse(op="Conv", provider="CPUExecutionProvider", nodes=26, ran=26, ns=6_000_000),
+    OperatorUse(
+        op="Gelu", domain="com.microsoft", provider="CPUExecutionProvider", nodes=4, ran=4, ns=2_000_000
+    ),
+    OperatorUse(op="Relu", provider="CPUExecutionProvider", nodes=26),
+)
 WORKERS = tuple(Identity.from_seed(bytes([number]) * 32) for number in range(1, 5))
 
 
@@ -84,6 +92,7 @@ def a_record(
             agrees=True,
             max_error=2.5e-7,
             tolerance=1e-5,
+            operators=OPERATORS,
         ),
         "loads": tuple(
             LoadSample(ns=(20 + at) * 10**6, kind="fresh" if at else "cold", baseline=50 * MIB, peak=62 * MIB)

@@ -12,7 +12,8 @@ import pytest
 from drivers.inputs.made import Input
 from drivers.local.model import RanOn
 from drivers.onnx import session as edge
-from drivers.onnx.profile import nodes_by_provider, profile, unit_that_ran
+from drivers.onnx.operators import SessionFacts, read_profile
+from drivers.onnx.profile import profile, unit_that_ran
 from drivers.onnx.runner import Runner
 from drivers.onnx.units import CPU, ProviderPlacement
 from tests.drivers.onnx_models import OnnxModels
@@ -36,18 +37,18 @@ def test_operators_are_counted_by_provider_once_each_and_copies_are_not() -> Non
         ran("d", CUDA, "MemcpyToHost"),
         {"cat": "Node", "name": "a_fence_before", "args": {"op_name": "Conv"}},
     ]
-    assert nodes_by_provider(json.dumps(profile)) == {CUDA: 2, CPU: 1}
+    assert SessionFacts(read_profile(json.dumps(profile))).nodes == {CUDA: 2, CPU: 1}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1, null]", '[{"cat": "Node", "args": 3}]', "[" * 100_000, "[{"])
 def test_a_profile_that_says_nothing_says_nothing(text: str) -> None:
-    assert nodes_by_provider(text) == {}
+    assert read_profile(text) == ()
 
 
 def test_a_unit_on_which_no_operator_ran_is_not_the_one_that_ran() -> None:
     assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 3}) == RanOn("CPU (ONNX)", (CPU,))
-    copies_alone = nodes_by_provider(json.dumps([ran("a", CUDA, "MemcpyFromHost"), ran("b", CPU)]))
-    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), copies_alone).unit == "CPU (ONNX)"
+    copies_alone = read_profile(json.dumps([ran("a", CUDA, "MemcpyFromHost"), ran("b", CPU)]))
+    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), SessionFacts(copies_alone).nodes).unit == "CPU (ONNX)"
 
 
 def test_operators_that_ran_elsewhere_are_reported() -> None:
@@ -72,5 +73,8 @@ def test_a_real_profile_is_understood_and_not_left_behind(models: OnnxModels, tm
         Runner(session, feeds, (Input("x", "float", (1, 8)),)).first()
         return session
 
-    assert profile(infer, edge.options(1, optimise=True)) == {CPU: 1}
+    facts = profile(infer, edge.options(1, optimise=True), with_log=True)
+    assert facts.nodes == {CPU: 1}
+    assert [(node.op, node.provider) for node in facts.assigned] == [("MatMul", CPU)]
+    assert "Session" in facts.log
     assert list(tmp_path.iterdir()) == [model]

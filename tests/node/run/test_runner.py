@@ -28,6 +28,7 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
+    OperatorReport,
     OutOfMemory,
     OutputReport,
     ProgressReport,
@@ -747,3 +748,22 @@ def test_a_sustained_run_may_be_stopped_while_it_infers_another_may_not(lasting:
     observations.add(LoadReport(1, None, None), 1.0)
     observations.add(ProgressReport(Phase.RUN, 3, 660), 2.0)
     assert observations.timed is not lasting
+
+
+async def test_the_record_has_where_operators_ran_and_says_how_many_it_leaves_out(tmp_path: Path) -> None:
+    """96 lines are a fifth of what a record may have elements for."""
+    reports = tuple(
+        OperatorReport(f"Op{at}", "CPUExecutionProvider", ran=1, ns=at, why="w" * 900) for at in range(100)
+    )
+    what = replace(described(), operators=reports)
+    record = await record_of(tmp_path, ScriptedLaunch(LOADED, what, MEASURED, CHECKED))
+    assert record.ran is not None
+    assert record.ran.operators is not None
+    assert len(record.ran.operators) == 96
+    assert record.ran.operators[1].ns == 1
+    assert record.ran.operators[1].nodes is None
+    assert record.ran.notes == ("4 more types of operators are left out of the record",)
+    assert read_record(record_body(record)) == record
+    plain = await record_of(tmp_path, ScriptedLaunch(LOADED, described(), MEASURED, CHECKED))
+    assert plain.ran is not None
+    assert plain.ran.operators is None

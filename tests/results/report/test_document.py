@@ -250,6 +250,19 @@ def test_every_figure_of_a_row_stands_in_the_table_of_its_model(document: Docume
     )
 
 
+def test_where_operators_ran_is_shown_with_what_fell_back_first_and_why() -> None:
+    fallen = complete(2)
+    assert fallen.ran is not None
+    cuda = fallen.ran.model_copy(update={"providers": ("CUDAExecutionProvider",)})
+    html = html_of(complete(1, device=1), fallen.model_copy(update={"ran": cuda}))
+    section = html.partition('id="operators"')[2].partition("</section>")[0]
+    text = re.sub("<[^>]+>", "", section)
+    assert "Gelu fell back to CPU: the runtime gives no reason" in text
+    assert text.index("fell back") < text.index("All 30 operators ran on CPU")
+    assert section.count("<svg") == 2
+    assert ["com.microsoft.Gelu", "CPU", "4", "4", "2.000", "25.0%"] in Document(html).cells
+
+
 def test_what_failed_says_why(document: Document, markdown: str) -> None:
     lines = [cells for cells in document.cells if "failed" in cells]
     assert [

@@ -14,6 +14,7 @@ import pytest
 
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
+from protocol.values.operators import OperatorUse
 from protocol.values.record import (
     DeviceFacts,
     HostLoad,
@@ -76,6 +77,9 @@ def record(
             shapes={"x": (1, 3)},
             threads=1,
             notes=(TURNED,),
+            operators=(
+                OperatorUse(op=HOSTILE, provider="CPUExecutionProvider", nodes=2, ran=1, ns=5_000_000),
+            ),
         ),
         loads=tuple(LoadSample(ns=10**6 + launch) for launch in range(6)),
         timings=tuple(timing(ns, samples // 6 + (launch < samples % 6), launch) for launch in range(6)),
@@ -115,6 +119,7 @@ async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncCli
     assert document["launches"][0]["blocks"][0]["switches"] == 2
     assert document["launches"][0]["blocks"][0]["stall_percent"] == pytest.approx(2, abs=0.1)
     assert document["needs"] == ["ram >= 1 GiB"]
+    assert [(one["op"], one["ms"]) for one in document["operators"]["lines"]] == [(HOSTILE, 5.0)]
 
 
 async def test_each_reason_of_a_verdict_is_explained(client: httpx.AsyncClient, writer: Any) -> None:

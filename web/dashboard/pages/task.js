@@ -53,6 +53,7 @@ function page(path, detail, signal) {
     detail.judgement && judgement(detail.judgement),
     record && h("section", {}, h("h2", {}, "Distribution"), h("div", { class: "charts" }, draw("histogram", histogramCaption(row)), draw("distribution", "Samples by launch. The bar is the middle half, the line the median. No sample is dropped."))),
     record && h("section", {}, h("h2", {}, "Warm-up and host"), h("div", { class: "charts" }, draw("trace", "Every inference in order, starting with the warm-up, which does not count."), draw("host", "The host meanwhile: time without a CPU, CPU time of the measured process, context switches.")), detail.launches.length > 0 && launchTable(detail.launches)),
+    detail.operators && operators(detail.operators, draw),
     row && measurements(detail, draw),
     attempts(detail),
     request(detail),
@@ -139,6 +140,23 @@ function launchTable(launches) {
     plainTable("Launches", columns.map(([head]) => head), launches.map((one) => columns.map(([, cell]) => cell(one) ?? "–"))),
     h("p", { class: "quiet" }, "Columns that the device's operating system does not report are left out."),
   ];
+}
+
+function operators({ lines: uses, summary, issued }, draw) {
+  const share = (one) => (one.share === null ? "–" : percent(one.share));
+  const where = (one) => (one.fell_back ? h("span", { class: "state busy" }, one.provider) : one.provider);
+  const cells = uses.map((one) => [[one.domain, one.op].filter(Boolean).join("."), where(one), one.nodes === null ? "–" : whole(one.nodes), whole(one.ran), one.ms === null ? "–" : time(one.ms), share(one)]);
+  const fell = uses.filter((one) => one.fell_back);
+  return h(
+    "section",
+    {},
+    h("h2", {}, "Where it ran"),
+    h("p", {}, summary),
+    h("div", { class: "charts" }, draw("operators", "One inference apart from the timed ones, with the runtime's profiler.")),
+    fell.length > 0 && h("ul", {}, fell.map((one) => h("li", {}, `${one.op} fell back to ${one.provider}: ${one.why}`))),
+    plainTable("Operators by type", ["Operator", "Ran on", "In the graph#", "Kernels#", "Time#", "Share#"], cells),
+    h("p", { class: "quiet" }, "Nodes of the graph without a kernel were fused into others or computed while the model was loaded.", issued && " A device's times are the host's, to issue the work: the device computes meanwhile."),
+  );
 }
 
 function measurements({ row, record }, draw) {

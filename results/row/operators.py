@@ -1,0 +1,97 @@
+"""Where a model's operators ran, as a record has it, with what each took of the whole and what is not on the unit's own provider. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from protocol.values.record import RunFacts
+from results.row.form import JsonModel
+from swarm.base.text import count
+
+NO_REASON: Final = "the runtime gives no reason"
+_ENDING: Final = "ExecutionProvider"
+
+
+class OperatorLine(JsonModel):
+    """The operators of one type in one place."""
+
+    op: str
+    domain: str
+    """Empty: ONNX's own."""
+    provider: str
+    """Such as `CUDA`."""
+    fell_back: bool
+    """It is not the unit's own provider."""
+    nodes: int | None
+    """Of the model's graph, before any were fused. null: the runtime does not tell."""
+    ran: int
+    """Kernels that ran; 0: all were fused into others or computed while loading."""
+    ms: float | None
+    """They took in one inference."""
+    share: float | None
+    """Of what all took, 0 to 1."""
+    why: str
+    """They fell back."""
+
+
+class OperatorUses(JsonModel):
+    """Where all of them ran."""
+
+    lines: tuple[OperatorLine, ...]
+    """What takes longest first."""
+    summary: str
+    """A sentence or two."""
+    issued: bool
+    """Times of a device are those of issuing its work."""
+
+
+def show_provider(name: str) -> str:
+    """`CUDAExecutionProvider` as `CUDA`."""
+    return name.removesuffix(_ENDING) or name
+
+
+def operator_uses(ran: RunFacts | None) -> OperatorUses | None:
+    """None: the record does not tell."""
+    if ran is None or not ran.operators:
+        return None
+    own = ran.providers[0] if ran.providers else ran.operators[0].provider
+    total = sum(one.ns or 0 for one in ran.operators)
+    lines = tuple(
+        OperatorLine(
+            op=one.op,
+            domain=one.domain or "",
+            provider=show_provider(one.provider),
+            fell_back=one.provider != own,
+            nodes=one.nodes,
+            ran=one.ran or 0,
+            ms=None if one.ns is None else one.ns / 1e6,
+            share=None if one.ns is None or not total else one.ns / total,
+            why=(one.why or NO_REASON) if one.provider != own else "",
+        )
+        for one in ran.operators
+    )
+    issued = any(one.issued for one in ran.operators)
+    return OperatorUses(lines=lines, summary=_summary(lines, show_provider(own), issued), issued=issued)
+
+
+def _summary(lines: Sequence[OperatorLine], own: str, issued: bool) -> str:
+    ran = Counter[str]()
+    for line in lines:
+        ran[line.provider] += line.ran or (0 if any(one.ran for one in lines) else line.nodes or 0)
+    total = sum(ran.values())
+    others = [name for name, _ in ran.most_common() if name != own and ran[name]]
+    if not others:
+        text = f"{'The operator' if total == 1 else f'All {total} operators'} ran on {own}."
+    else:
+        fell = ", ".join(f"{ran[name]} on {name}" for name in others)
+        text = f"{ran[own]} of {count(total, 'operator')} ran on {own}, {fell}"
+        shares = [line.share for line in lines if line.fell_back and line.share is not None]
+        time = "the host's time" if issued else "the time"
+        text += f" ({sum(shares):.0%} of {time})." if shares else "."
+    timed = [line for line in lines if line.share is not None][:3]
+    if timed and timed[0].ms:
+        longest = ", ".join(f"{line.op} ({line.share:.0%})" for line in timed if line.share)
+        text += f" What took {'the host ' if issued else ''}longest: {longest}."
+    return text
