@@ -70,7 +70,7 @@ def main(pairs: int) -> None:
     reader = host.HostReader()
     with tempfile.TemporaryDirectory() as folder:
         for name, width, batch, depth in (("tiny", 64, 1, 6), ("small", 256, 16, 4), ("middle", 512, 32, 6)):
-            loop = loop_of(chain(Path(folder) / f"{name}.onnx", width, batch, depth))
+            loop = loop_of(str(chain(Path(folder) / f"{name}.onnx", width, batch, depth)))
             warm = array("q", bytes(8 * 200))
             loop.time(warm, 0, 200, 1)
             each = max(1, int(STRETCH_S * 1e9 / statistics.median(warm)))

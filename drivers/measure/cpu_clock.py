@@ -38,3 +38,11 @@ def cpu_clock(folder: str = "/proc/self/task") -> CpuClock | None:
     except (OSError, ValueError):
         return None
     return lambda: sum(map(time.clock_gettime_ns, clocks))
+
+
+def read_cpu(clock: CpuClock | None) -> int | None:
+    """None where there is no clock, or a thread of it has ended."""
+    try:
+        return None if clock is None else clock()
+    except OSError:
+        return None

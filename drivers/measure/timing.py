@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 from drivers.contract import memory
 from drivers.contract.base import MeasureReport, ProgressReport, SampleBlock, WorkOrder
 from drivers.measure import host
+from drivers.measure.cpu_clock import CpuClock, cpu_clock, read_cpu
 from protocol.formats.phase import Phase
 
 if sys.platform != "win32":
@@ -227,6 +228,7 @@ def measure_calls(
         runs = window_samples(order.window_s * 1e9, typical * per_sample)
     samples = array("q", bytes(8 * runs))
     blocks: list[SampleBlock] = []
+    cpu = cpu_clock()
     yield ProgressReport(Phase.RUN, 0, runs)
     gc.collect()
     gc.disable()
@@ -236,7 +238,7 @@ def measure_calls(
         step = chunk_samples(runs, typical * per_sample)
         for start in range(0, runs, step):
             stop = min(start + step, runs)
-            blocks.append(timed_block(loop, samples, start, stop, per_sample, reader))
+            blocks.append(timed_block(loop, samples, start, stop, per_sample, reader, cpu))
             if stop == runs and runs * typical * per_sample > LOOK_NS:
                 # before the parent gets the report and works: else it would be what runs
                 glances.append(reader.others_now())
@@ -286,18 +288,20 @@ def timed_block(
     stop: int,
     per_sample: int,
     reader: host.HostReader,
+    cpu: CpuClock | None = None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> SampleBlock:
-    """Time one stretch; reads the host before and after it."""
+    """Time one stretch; reads the host before and after it. Where `cpu` does not tell, CPU time is the process's own account."""
     stalled, switched = reader.stall_ns(), _switches()
-    used, began = time.process_time_ns(), clock()
+    rough, used, began = time.process_time_ns(), read_cpu(cpu), clock()
     loop.time(samples, start, stop, per_sample)
-    wall, cpu = clock() - began, time.process_time_ns() - used
+    wall, now = clock() - began, read_cpu(cpu)
+    spent = time.process_time_ns() - rough if now is None or used is None else now - used
     switches, stall = _switches(), reader.stall_ns()
     return SampleBlock(
         samples=stop - start,
         wall_ns=wall,
-        cpu_ns=cpu,
+        cpu_ns=spent,
         stall_ns=None if stall is None or stalled is None or wall < STALL_NS else max(0, stall - stalled),
         switches=None if switches is None or switched is None else switches - switched,
     )

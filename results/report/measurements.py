@@ -69,7 +69,8 @@ def device_name(row: Row) -> str:
 def verdict(row: Row) -> Badge:
     """The verdict of a complete row, the status of another."""
     if row.status is RowStatus.COMPLETE:
-        return Badge(quote(row.verdict), "good" if row.verdict == RowVerdict.VALID else "warn")
+        words = " · ".join(filter(None, (row.verdict, row.remarks)))
+        return Badge(quote(words), "good" if row.verdict == RowVerdict.VALID else "warn")
     return Badge(str(row.status).lower(), "bad")
 
 

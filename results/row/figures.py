@@ -8,12 +8,14 @@ from typing import Final, Literal
 
 from protocol.values.record import Accelerator, LoadSample, Record, Timing
 from protocol.values.task import Measure
+from results.row.effect import mean_share, remarks, stall_share
 from results.row.energy import MeasuredEnergy, measured_energy
 from results.row.record import SERVED, RecordLaunch, RecordView
 from results.row.sketches import show
 from results.row.stats import centre, median, outliers, summarise
 from results.row.sustained import findings_of, phases_of
-from results.row.verdict import Finding, findings, mean_share, stall_share
+from results.row.verdict import Finding, findings
+from results.row.verdicts import RowVerdict
 from results.row.witness import WitnessAccount, doubts, unexplained_s, unrepeated, witnessed_max_ms
 
 MB: Final = 1024 * 1024
@@ -41,6 +43,9 @@ SERIES: Final[dict[str, str]] = {
 }
 """Series of a record and the field that has its median."""
 
+PROCESSORS: Final = "CPU "
+"""Prefix of units that are the device's processors."""
+
 Access = Literal["white", "gray", "black"]
 
 
@@ -57,6 +62,8 @@ def measure_figures(
     reasons = judge(record, observed, measure, simulated=simulated, account=account)
     verdict, why = reasons[0][0], "; ".join(why for _, why in reasons)
     figures: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
+    if all(word is not RowVerdict.BUSY_HOST for word, _ in reasons):
+        figures["remarks"] = "; ".join(remarks(observed.launches, crowded(record, observed)))
     figures |= _loads(record, observed) | _series(record, observed) | _witnessed(observed, account)
     if record.timings and record.timings[0].output is not None:
         figures["output_sketch"] = show(record.timings[0].output)
@@ -116,6 +123,7 @@ def judge(
         precision=measure.precision,
         accelerator=record.accelerator,
         crowded=crowded(record, observed),
+        threads=_threads(record),
         simulated=simulated,
         doubts=doubts(observed, account),
         unrepeated=unrepeated(account),
@@ -144,6 +152,12 @@ def crowded(record: Record, observed: RecordView) -> bool:
         return False
     full = record.ran.threads == cores and mean_share(observed.launches, "others") is not None
     return full or record.ran.threads > cores
+
+
+def _threads(record: Record) -> int | None:
+    """Of an inference that the processors of the device compute; None: something else does, or nobody knows."""
+    ran = record.ran
+    return ran.threads or None if ran is not None and ran.unit.startswith(PROCESSORS) else None
 
 
 def access(record: Record) -> Access:

@@ -371,6 +371,8 @@ class Row(BaseModel):
     energy_source: str = ""
     """Who read EnergyPerInferenceJ, and of which part: a meter at the wall if there is one, else the sum of GPU, package and memory, as
     many of them as were read."""
+    remarks: str = ""
+    """What is worth knowing of a row whose verdict stands: host busy 6% says that other work ran, and that the times do not show it."""
 
 
 CONTRACT: Final = 17

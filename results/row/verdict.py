@@ -8,10 +8,11 @@ Those of the host were chosen with `benchmarks/measuring/coverage.py`, which dis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from protocol.values.record import Accelerator
+from results.row.effect import EFFECT, HostFigure, host_figures, waiting_effect
 from results.row.record import RecordLaunch, RecordView
 from results.row.stats import MIN_LAUNCHES, centre, follows, launch_medians, median, nearest_rank
 from results.row.verdicts import GRAVITY, RowVerdict
@@ -31,12 +32,6 @@ CLOSE: Final = 0.01
 """Launches within this share of each other are the same to whoever reads them, in whatever order they lie."""
 MODES: Final = 0.15
 """A gap between two groups of launches, as a share of the median, that makes them two modes."""
-STALLED: Final = 0.05
-"""Share of the timed time in which something that wanted to run had no processor."""
-OTHERS: Final = 0.05
-"""Share of all processors' time that went to other processes."""
-STOLEN: Final = 0.05
-"""Share of all processors' time that the hypervisor took."""
 CLOCK: Final = 0.75
 """A launch's clock below this share of the fastest launch's is a fall."""
 
@@ -72,7 +67,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         "let it cool, give it air or power, and measure again",
     ),
     RowVerdict.BUSY_HOST: (
-        "Other programs took part of the device while it was measured: alone it would be quicker.",
+        "Other programs took part of the device, and the numbers show it or cannot show what that did: alone it may be quicker.",
         "end the other programs, and measure again",
     ),
     RowVerdict.DRIFT: (
@@ -102,6 +97,7 @@ def findings(
     precision: float | None = None,
     accelerator: Accelerator | None = None,
     crowded: bool = False,
+    threads: int | None = None,
     simulated: bool = False,
     doubts: Sequence[str] = (),
     unrepeated: str = "",
@@ -109,10 +105,11 @@ def findings(
     """Each reason on its own, the gravest first; at least one, as `valid` has a reason too. `difference`: how the outputs
     differ from the reference. `precision`: the share of the median that was
     asked for; None: a number of runs was. `crowded`: its threads wait for each other, being as many as there are cores or more: that
-    something waited says nothing of others. `doubts`, `unrepeated`: of a stranger's row, why its times are not witnessed, and its outputs
-    only claimed.
+    something waited says nothing of others. `threads`: of an inference that the processors compute; None: something else does. `doubts`,
+    `unrepeated`: of a stranger's row, why its times are not witnessed, and its outputs only claimed.
     """
     launches = [launch for launch in observed.launches if launch.samples]
+    times, effect = [*_unsteady(launches), *_noisy(launches, precision)], waiting_effect(launches, threads)
     reasons = [
         *([(RowVerdict.SIMULATED, SIMULATION)] if simulated else []),
         *((RowVerdict.UNWITNESSED, why) for why in doubts),
@@ -120,9 +117,8 @@ def findings(
         *_unchecked(agrees, difference),
         *_few_runs(launches),
         *_throttled(launches, accelerator),
-        *_busy(launches, crowded),
-        *_unsteady(launches),
-        *_noisy(launches, precision),
+        *_busy(host_figures(launches, crowded, seen=effect is not None), effect, bool(times)),
+        *times,
     ]
     if reasons:
         return sorted(reasons, key=lambda reason: GRAVITY.index(reason[0]))
@@ -162,35 +158,14 @@ def _throttled(launches: Sequence[RecordLaunch], accelerator: Accelerator | None
     return [(RowVerdict.THROTTLED, why) for why in reasons]
 
 
-def _busy(launches: Sequence[RecordLaunch], crowded: bool) -> list[Finding]:
-    shares = (
-        (None if crowded else stall_share(launches), STALLED, "of the time something waited for a processor"),
-        (mean_share(launches, "others"), OTHERS, "of the processors' time went to other work"),
-        (mean_share(launches, "steal"), STOLEN, "of the processors' time was taken by the hypervisor"),
-    )
-    return [
-        (RowVerdict.BUSY_HOST, f"{share:.0%} {words}")
-        for share, limit, words in shares
-        if share is not None and share > limit
-    ]
-
-
-def stall_share(launches: Iterable[RecordLaunch]) -> float | None:
-    """Of the wall time of the blocks that have it; at most 1."""
-    blocks = [block for launch in launches for block in launch.blocks if block.stall_ns is not None]
-    wall = sum(block.wall_ns for block in blocks)
-    return min(sum(block.stall_ns or 0 for block in blocks) / wall, 1.0) if wall else None
-
-
-def mean_share(launches: Iterable[RecordLaunch], name: str) -> float | None:
-    """`others` or `steal` of the launches that have it, weighted by their wall time."""
-    shares = [
-        (share, launch.wall_s) for launch in launches if (share := getattr(launch.host, name)) is not None
-    ]
-    wall = sum(seconds for _, seconds in shares)
-    if not wall:
-        return sum(share for share, _ in shares) / len(shares) if shares else None
-    return float(sum(share * seconds for share, seconds in shares) / wall)
+def _busy(figures: Sequence[HostFigure], effect: float | None, spoiled: bool) -> list[Finding]:
+    """By effect: waiting made the median longer, or the launches are `spoiled` and the host was busy. What takes so much that its effect
+    may be there unseen counts as well.
+    """
+    reasons = [str(each) for each in figures if each.heavy or (spoiled and each.raised)]
+    if effect is not None and effect > EFFECT:
+        reasons.insert(0, f"waiting for a processor made the median {effect:.0%} longer")
+    return [(RowVerdict.BUSY_HOST, why) for why in reasons]
 
 
 # -- the times ---------------------------------------------------------------------------------------------------------------------

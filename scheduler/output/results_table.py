@@ -105,6 +105,8 @@ def remarks(rows: Sequence[Row]) -> list[str]:
             lines.append(f"{number} is {compared_words(row)}: {safe_text(row.compare_reason)}")
         if row.verdict not in ("", RowVerdict.VALID, RowVerdict.SIMULATED):  # simulations share one line
             lines.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
+        elif row.remarks:
+            lines.append(f"{number} {row.verdict} · {safe_text(row.remarks)}")
     lines += [safe_text(line) for line in disagreements(rows)]
     if (more := len(lines) - MAX_REMARKS) > 0:
         lines[MAX_REMARKS:] = [f"and {more} more: see Notes and AgreementReason in the CSV"]

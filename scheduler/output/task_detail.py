@@ -55,6 +55,8 @@ class Judgement(JsonModel):
     verdict: RowVerdict
     reasons: tuple[ReasonInfo, ...]
     """The gravest first."""
+    remarks: str = ""
+    """What is worth knowing of the host though the verdict stands."""
 
 
 class AttemptInfo(JsonModel):
@@ -213,7 +215,7 @@ def _judged(
         ReasonInfo(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])
         for verdict, why in matches
     )
-    return Judgement(verdict=reasons[0].verdict, reasons=reasons)
+    return Judgement(verdict=reasons[0].verdict, reasons=reasons, remarks=row.remarks)
 
 
 def _attempt(row: AttemptRow) -> AttemptInfo:

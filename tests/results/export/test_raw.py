@@ -123,18 +123,40 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("threads", "others", "busy"),
-    [(3, 0.01, True), (4, 0.01, False), (4, None, True), (4, 0.3, True), (5, None, False), (5, 0.3, True)],
+    ("threads", "others", "verdict", "remarks"),
+    [
+        (3, 0.01, "valid", "waiting 10%"),
+        (3, 0.1, "valid", "waiting 10%; host busy 10%"),
+        (4, 0.01, "valid", ""),
+        (4, None, "valid", "waiting 10%"),
+        (4, 0.3, "busy-host", ""),
+        (5, None, "valid", ""),
+        (5, 0.3, "busy-host", ""),
+    ],
 )
 def test_threads_that_fill_the_cores_wait_for_each_other_where_others_are_seen_to_take_little(
-    threads: int, others: float | None, busy: bool
+    threads: int, others: float | None, verdict: str, remarks: str
 ) -> None:
     blocks = pack_samples([6, 10**9, 10**9, 10**8 + 1, 1])  # a tenth of the time something waited
     one = timing([3_000_000] * 6, blocks=blocks, host=HostLoad(others=others))
     ran = record().ran
     assert ran is not None
     made = record(ran=ran.model_copy(update={"threads": threads}), timings=(one,) * 6)
-    assert (make_row(TASK, TaskState.SUCCEEDED, made).verdict == "busy-host") is busy
+    row = make_row(TASK, TaskState.SUCCEEDED, made)
+    assert (row.verdict, row.remarks) == (verdict, remarks)
+
+
+def test_the_median_without_waiting_is_that_of_a_processor_and_not_of_another_unit() -> None:
+    blocks = pack_samples(
+        [6, 18_000_000, 9_000_000, 1, 1]
+    )  # half of the time its one thread had no processor
+    one = timing([3_000_000] * 6, blocks=blocks)
+    ran = record().ran
+    assert ran is not None
+    for unit, verdict in (("CPU (ONNX)", "busy-host"), ("GPU (CoreML)", "valid")):
+        made = record(ran=ran.model_copy(update={"threads": 1, "unit": unit}), timings=(one,) * 6)
+        row = make_row(TASK.model_copy(update={"unit": unit}), TaskState.SUCCEEDED, made)
+        assert row.verdict == verdict
 
 
 def test_a_complete_row_has_every_number_of_the_record() -> None:

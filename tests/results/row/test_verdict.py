@@ -140,10 +140,11 @@ def test_more_threads_than_cores_wait_for_each_other_and_not_for_others() -> Non
     assert judge(busy, agrees=True, crowded=True)[0] is RowVerdict.BUSY_HOST
 
 
-def test_waiting_for_a_processor_is_a_busy_host() -> None:
+def test_waiting_for_a_processor_is_a_busy_host_where_its_effect_is_not_known() -> None:
     assert judge(measured(*SIX, stall=10**7), agrees=True)[0] is RowVerdict.VALID
-    verdict, why = judge(measured(*SIX, stall=2 * 10**8), agrees=True)
-    assert (verdict, why) == (RowVerdict.BUSY_HOST, "20% of the time something waited for a processor")
+    verdict, why = judge(measured(*SIX, stall=3 * 10**8), agrees=True)
+    assert (verdict, why) == (RowVerdict.BUSY_HOST, "30% of the time something waited for a processor")
+    assert judge(measured(*SIX, stall=3 * 10**8), agrees=True, threads=1)[0] is RowVerdict.VALID
 
 
 def test_heat_a_fallen_clock_and_a_slowed_accelerator_are_throttling() -> None:

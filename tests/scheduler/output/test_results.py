@@ -38,6 +38,13 @@ def test_a_terminal_gets_the_first_rows_and_is_told_how_to_see_all() -> None:
     )
 
 
+def test_a_remark_stands_behind_the_verdict_below_the_table() -> None:
+    measured = row(4).model_copy(
+        update={"inference_ms_median": 1.0, "verdict": "valid", "remarks": "host busy 6%"}
+    )
+    assert shown([measured], terminal=True)[-1] == "4 valid · host busy 6%"
+
+
 @pytest.mark.parametrize(("number", "terminal"), [(300, False), (MAX_SHOWN, True)])
 def test_a_pipe_gets_every_row_and_so_does_a_terminal_with_room(number: int, terminal: bool) -> None:
     lines = shown([row(n) for n in range(1, number + 1)], terminal=terminal)

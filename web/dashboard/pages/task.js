@@ -104,12 +104,12 @@ function headline({ task, row, judgement: verdict, unreadable }) {
   );
 }
 
-function judgement({ verdict, reasons }) {
+function judgement({ verdict, reasons, remarks }) {
   const valid = verdict === "valid";
   return h(
     "section",
     { class: `judged ${valid ? "good-edge" : "warn-edge"}`, "aria-label": "Verdict" },
-    h("h2", {}, valid ? "✓ valid" : `⚠ ${verdict}`, h("span", { class: "quiet" }, valid ? ": these numbers can be used" : ": read this before you use the numbers")),
+    h("h2", {}, valid ? "✓ valid" : `⚠ ${verdict}`, remarks && ` · ${remarks}`, h("span", { class: "quiet" }, valid ? ": these numbers can be used" : ": read this before you use the numbers")),
     h("dl", { class: "reasons" }, reasons.map((reason) => [h("dt", {}, reason.verdict), h("dd", {}, h("p", {}, reason.why), h("p", { class: "quiet" }, reason.means), reason.help && h("p", { class: "quiet" }, `To fix it: ${reason.help}.`))])),
   );
 }

@@ -1,0 +1,154 @@
+"""What the host did to the numbers, not only that it was busy: by how much waiting made the median longer, and which shares are raised.
+
+    a stretch of inferences: wall time, CPU time of all threads ──▶ time in which the model did not compute as in the best stretches
+    that time is taken from the longest inferences first ──▶ the median without it
+
+A processor that is shared with others hits some inferences and leaves the others as they are: of short ones few, so that the median stays
+what it is, of long ones all. What others take of caches, of memory's bandwidth and of the clock makes CPU time itself longer, which no
+figure of a record tells apart from a slow model: above `HEAVY` a row says so rather than nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from results.row.record import RecordLaunch
+from results.row.stats import launch_medians, median, nearest_rank
+
+EFFECT: Final = 0.03
+"""Longer by this share of the median: waiting has spoiled it."""
+RAISED: Final = 0.05
+"""A share of the time, or of the processors, that is worth saying …"""
+HEAVY: Final = 0.20
+"""… and one above which its effect may be there though nothing shows it."""
+SURE: Final = 0.05
+"""Added to the limit of a share that is the mean of n launches, by √n: a few glances tell little."""
+TICK_NS: Final = 10_000_000
+"""In which the kernel counts pressure: one more or less in a launch says nothing, √n in n."""
+BEST: Final = 80
+"""Percentile of the stretches' CPU time by wall time, which is that of an undisturbed one."""
+BLUR: Final = 0.02
+"""Share of a stretch that threads wait for each other by chance, more than in the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFigure:
+    """A share that something other than the run had."""
+
+    share: float
+    remark: str
+    """Before it, in a few words."""
+    words: str
+    """After it: what it is a share of."""
+    limit: float = RAISED
+    """Below it, it is not worth saying."""
+    most: float = HEAVY
+    """Above it, its effect may be there though nothing shows it."""
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%} {self.words}"
+
+    @property
+    def raised(self) -> bool:
+        return self.share > self.limit
+
+    @property
+    def heavy(self) -> bool:
+        return self.share > max(self.limit, self.most)
+
+
+def waiting_effect(launches: Sequence[RecordLaunch], threads: int | None) -> float | None:
+    """By what share the median of the launches is longer than without the time in which its threads had no processor. `threads`: that
+    compute an inference; None: no processor of this device does. None too where stretches are not known.
+    """
+    launches = [launch for launch in launches if launch.samples]
+    blocks = [block for launch in launches for block in launch.blocks if block.wall_ns > 0]
+    if not threads or not blocks or any(not _covered(launch) for launch in launches):
+        return None
+    used = (
+        1.0 if threads == 1 else nearest_rank(sorted(block.cpu_ns / block.wall_ns for block in blocks), BEST)
+    )
+    if used <= 0:
+        return None
+    cleared = []
+    for launch in launches:
+        samples: list[float] = []
+        start = 0
+        for block in launch.blocks:
+            waited = block.wall_ns * (1 - BLUR) - block.cpu_ns / min(used, threads)
+            samples += without(launch.samples[start : start + block.samples], waited / launch.per_sample)
+            start += block.samples
+        cleared.append(samples)
+    cleared_median = median([median(samples) for samples in cleared])
+    found = median(launch_medians([launch.samples for launch in launches]))
+    return max(0.0, found / cleared_median - 1) if cleared_median > 0 else None
+
+
+def without(samples: Sequence[int], waited: float) -> list[float]:
+    """`samples` less `waited` in sum, taken from the longest: they are cut at one level."""
+    if waited <= 0:
+        return list(samples)
+    longest = sorted(samples, reverse=True)
+    above = 0.0
+    for count, sample in enumerate(longest, 1):
+        above += sample
+        level = (above - waited) / count
+        if count == len(longest) or level >= longest[count]:
+            return [min(float(each), max(level, 0.0)) for each in samples]
+    return []
+
+
+def host_figures(
+    launches: Sequence[RecordLaunch], crowded: bool = False, *, seen: bool = False
+) -> list[HostFigure]:
+    """All that are known. `crowded`: its threads wait for each other, so that something waited says nothing of others. `seen`: the effect
+    of waiting is known (`waiting_effect`), so that none is unseen.
+    """
+    slack = math.sqrt(max(1, len(launches)))
+    figures = []
+    if (share := None if crowded else stall_share(launches)) is not None:
+        wall = sum(
+            block.wall_ns for launch in launches for block in launch.blocks if block.stall_ns is not None
+        )
+        limit = RAISED + slack * TICK_NS / wall
+        words = "of the time something waited for a processor"
+        figures.append(HostFigure(share, "waiting", words, limit, 1.0 if seen else HEAVY))
+    if (share := mean_share(launches, "others")) is not None:
+        words = "of the processors' time went to other work"
+        figures.append(HostFigure(share, "host busy", words, RAISED + SURE / slack))
+    if (share := mean_share(launches, "steal")) is not None:
+        words = "of the processors' time was taken by the hypervisor"
+        figures.append(HostFigure(share, "hypervisor", words, most=RAISED))
+    return figures
+
+
+def remarks(launches: Sequence[RecordLaunch], crowded: bool = False) -> list[str]:
+    """What is worth saying of the host of a row whose verdict does not say it."""
+    launches = [launch for launch in launches if launch.samples]
+    return [f"{each.remark} {each.share:.0%}" for each in host_figures(launches, crowded) if each.raised]
+
+
+def stall_share(launches: Iterable[RecordLaunch]) -> float | None:
+    """Of the wall time of the blocks that have it; at most 1."""
+    blocks = [block for launch in launches for block in launch.blocks if block.stall_ns is not None]
+    wall = sum(block.wall_ns for block in blocks)
+    return min(sum(block.stall_ns or 0 for block in blocks) / wall, 1.0) if wall else None
+
+
+def mean_share(launches: Iterable[RecordLaunch], name: str) -> float | None:
+    """`others` or `steal` of the launches that have it, weighted by their wall time."""
+    shares = [
+        (share, launch.wall_s) for launch in launches if (share := getattr(launch.host, name)) is not None
+    ]
+    wall = sum(seconds for _, seconds in shares)
+    if not wall:
+        return sum(share for share, _ in shares) / len(shares) if shares else None
+    return float(sum(share * seconds for share, seconds in shares) / wall)
+
+
+def _covered(launch: RecordLaunch) -> bool:
+    """Whether the launch's blocks hold all its samples, and no others."""
+    return sum(block.samples for block in launch.blocks) == len(launch.samples)
