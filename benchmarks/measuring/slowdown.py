@@ -4,7 +4,7 @@
     python benchmarks/measuring/slowdown.py --again slowdown.json          # judged anew, nothing is measured
 
 A trial is a whole comparison as `bench` makes it: both models in one process in turns, 6 to 40 launches. The pairs take turns, so that
-the host is the same for all, and so do the conditions (`conditions.py`). Printed for each pair and condition: how often it was told apart
+the host is the same for all, and so do the conditions (`conditions.py`). Printed for each pair and condition: how often the two were distinguished
 (A/A: goal at most 1 %; 5 % more work: at least 95 % within 30 s; 2 % more: at least 90 % within 3 min), how often wrongly, the time to
 the answer, the launches, the ratios by wall and CPU time, and how often their interval held the truth, which is taken to be the number
 of layers. `--pairs` chooses among them.
@@ -59,7 +59,7 @@ class Pair:
 
 
 PAIRS: Final[Mapping[str, Pair]] = {
-    "A/A": Pair((20, 20), "at most 1 % told apart"),
+    "A/A": Pair((20, 20), "at most 1 % distinguished"),
     "5 %": Pair((20, 21), "at least 95 % within 30 s", 30),
     "2 %": Pair((50, 51), "at least 90 % within 180 s", 180),
 }
@@ -81,7 +81,7 @@ class Trial:
         return compare_rounds(observe(read_record(base64.b64decode(self.record))).rounds)[-1]
 
     @property
-    def told_apart(self) -> bool:
+    def distinguished(self) -> bool:
         return self.result.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER)
 
     @property
@@ -146,8 +146,8 @@ def report(trials: Sequence[Trial]) -> None:
             each.low is not None and each.high is not None and each.low <= pair.ratio <= each.high
             for each in results
         )
-        hits = sum(each.told_apart if pair.ratio == 1 else each.found for each in those)
-        word = "told apart" if pair.ratio == 1 else "found in time"
+        hits = sum(each.distinguished if pair.ratio == 1 else each.found for each in those)
+        word = "distinguished" if pair.ratio == 1 else "found in time"
         print(
             f"{made}, {name}: {word} {hits} of {len(those)} ({hits / len(those):.1%}; goal: {pair.goal}): {words}; "
             f"{statistics.median(seconds):.1f} s ({seconds[0]:.1f} to {seconds[-1]:.1f}), "

@@ -238,7 +238,7 @@ def measure_calls(
         step = chunk_samples(runs, typical * per_sample)
         for start in range(0, runs, step):
             stop = min(start + step, runs)
-            blocks.append(timed_block(loop, samples, start, stop, per_sample, reader, cpu))
+            blocks.append(timed_block(loop, samples, start, stop, per_sample, reader, cpu=cpu))
             if stop == runs and runs * typical * per_sample > LOOK_NS:
                 # before the parent gets the report and works: else it would be what runs
                 glances.append(reader.others_now())
@@ -288,8 +288,8 @@ def timed_block(
     stop: int,
     per_sample: int,
     reader: host.HostReader,
-    cpu: CpuClock | None = None,
     clock: Callable[[], int] = time.perf_counter_ns,
+    cpu: CpuClock | None = None,
 ) -> SampleBlock:
     """Time one stretch; reads the host before and after it. Where `cpu` does not tell, CPU time is the process's own account."""
     stalled, switched = reader.stall_ns(), _switches()
