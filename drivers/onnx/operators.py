@@ -110,7 +110,7 @@ def _end(call: KernelCall) -> int:
 
 def reasons(log: str, assigned: Iterable[AssignedNode]) -> Mapping[str, str]:
     """Why the runtime gave nodes of a type to another provider than it was asked for, by type, as far as its log tells."""
-    told: dict[str, Counter[str]] = defaultdict(Counter)
+    given: dict[str, Counter[str]] = defaultdict(Counter)
     types = {node.name: node.op for node in assigned if node.name}
     missing: set[tuple[str, str]] = set()
     forced: set[str] = set()
@@ -119,14 +119,14 @@ def reasons(log: str, assigned: Iterable[AssignedNode]) -> Mapping[str, str]:
             op, node = found[2], found[3].strip()
             if not node or (op, node) not in missing:
                 missing.add((op, node))
-                told[op][f"{found[1]} has no kernel for its version or types"] += 1
+                given[op][f"{found[1]} has no kernel for its version or types"] += 1
         elif (found := _FORCED.search(line)) and found[1] not in forced:
             forced.add(found[1])
             if found[1] in types:
-                told[types[found[1]]]["the runtime holds the CPU to be faster for these"] += 1
+                given[types[found[1]]]["the runtime holds the CPU to be faster for these"] += 1
     return {
         op: "; ".join(f"{number} × {why}" for why, number in whys.most_common())[:MAX_WHY]
-        for op, whys in told.items()
+        for op, whys in given.items()
     }
 
 

@@ -76,16 +76,16 @@ def where_it_ran(report: Report) -> Section | None:
     """Of each task whose record tells; those of which something fell back first."""
     done = [result for result in report.results if result.row.status is RowStatus.COMPLETE]
     names = names_of([result.row for result in done])
-    told = [
+    known = [
         (name, uses)
         for name, result in zip(names, done, strict=True)
         if (uses := operator_uses(result.ran)) is not None
     ]
-    if not told:
+    if not known:
         return None
-    told.sort(key=lambda each: not any(line.fell_back for line in each[1].lines))
+    known.sort(key=lambda each: not any(line.fell_back for line in each[1].lines))
     blocks: list[Block] = [SEPARATE]
-    for name, uses in told[:MAX_TASKS]:
+    for name, uses in known[:MAX_TASKS]:
         blocks += [Heading(quote(name)), quote(uses.summary)]
         if (drawing := operators_chart(uses)) is not None:
             blocks.append(Figures([drawing], described=False))
@@ -99,7 +99,7 @@ def where_it_ran(report: Report) -> Section | None:
         blocks.append(_table(uses))
         if uses.issued:
             blocks.append(ISSUED)
-    if (rest := len(told) - MAX_TASKS) > 0:
+    if (rest := len(known) - MAX_TASKS) > 0:
         blocks.append(f"{rest} more tasks are not shown here: sark-node report CAMPAIGN/TASK shows one.")
     return Section("operators", "Where it ran: operators by provider", blocks)
 

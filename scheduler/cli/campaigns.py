@@ -294,16 +294,16 @@ def _show_operators(campaign: str, stored: Sequence[ResultRow], *, as_json: bool
     from scheduler.output.operators_table import operators_lines
     from scheduler.store.readers import raw_results
 
-    told = [
+    known = [
         (result.row, operator_uses(result.ran))
         for result in raw_results(stored)
         if result.row.status == "Complete"
     ]
     if as_json:
-        tasks = [{"task": row.job_id, "operators": uses} for row, uses in told]
+        tasks = [{"task": row.job_id, "operators": uses} for row, uses in known]
         print_json({"campaign": campaign, "tasks": tasks})
         return
-    for row, uses in told:
+    for row, uses in known:
         device = marked(row.device_name or "", row.simulated)
         title = f"{row.job_id.rpartition('/')[2]} · {row.file_name} on {device}, {row.compute_units}"
         print_lines([*operators_lines(title, uses), ""])

@@ -12,13 +12,13 @@ MAX_LINES: Final = 12
 """Types of operators; those that fell back are all shown."""
 BAR: Final = 12
 _HEAD: Final = f"  {'operator':<24} {'ran on':<12} {'graph':>6} {'kernels':>7} {'ms':>9} {'share':>6}"
-NOT_TOLD: Final = "its record does not tell where its operators ran"
+UNKNOWN: Final = "its record does not tell where its operators ran"
 
 
 def operators_lines(name: str, uses: OperatorUses | None) -> Sequence[str]:
     """A heading, a sentence, a table with a bar on each line, and why some fell back."""
     if uses is None:
-        return [f"{safe_text(name)}: {NOT_TOLD}"]
+        return [f"{safe_text(name)}: {UNKNOWN}"]
     shown = [line for at, line in enumerate(uses.lines) if at < MAX_LINES or line.fell_back]
     lines = [f"{safe_text(name)}: {uses.summary}", _HEAD, *map(_line, shown)]
     if left := [line for line in uses.lines if line not in shown]:
