@@ -56,7 +56,7 @@ def campaign_file(path: Path, tasks: int) -> Path:
     """A campaign of `tasks` tasks on the tiny model."""
     lines = ["campaign: overhead", "models:"]
     lines += [f"  - {{name: tiny-{number}.onnx, path: tiny.onnx}}" for number in range(tasks)]
-    lines += ["units: [CPU (ONNX)]", "measure: {runs: 10, loads: 1, warmup: 1}"]
+    lines += ["units: [CPU (ONNX)]", "devices: {spread: any}", "measure: {runs: 10, loads: 1, warmup: 1}"]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 

@@ -47,6 +47,7 @@ EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
         ("bench model.onnx --precision 2%", "until the median is known to ± 2 %"),
         ("bench old.onnx new.onnx --compare", "which of two is faster, and by how much"),
         ("bench model.onnx --unit all --csv rows.csv", "on every unit of this device"),
+        ("bench model.onnx --on all --report out.html", "on every device that answers"),
     ),
     "campaigns": (("campaigns --json", "all that this home has submitted, for programs"),),
     "cancel": (("cancel c-ab23cd45/3", "one task"), ("cancel c-ab23cd45", "all of them")),

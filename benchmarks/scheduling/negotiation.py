@@ -123,6 +123,7 @@ def file(lab: Lab, name: str, tasks: int, seconds: float) -> Path:
         "campaign": name,
         "models": [{"name": f"{name}-{number}", "path": str(model)} for number in range(tasks)],
         "units": ["Fake (Simulation)"],
+        "devices": {"spread": "any"},
         "measure": {"runs": 10, "loads": 1, "warmup": 1},
         "timeouts": {"run": "20m"},
     }

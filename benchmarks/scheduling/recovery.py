@@ -260,6 +260,7 @@ def _cancelled(model: Path) -> dict[str, object]:
         "campaign": "cancelled",
         "models": [{"name": f"long-{number}", "path": str(model)} for number in range(9)],
         "units": ["Fake (Simulation)"],
+        "devices": {"spread": "any"},
         "measure": {"runs": 600, "loads": 1},
     }
 

@@ -18,7 +18,7 @@ from swarm.base.home import Home
 from swarm.base.screen import print_json
 from swarm.base.settings import SettingsError
 from swarm.base.text import count
-from swarm.join.known_gates import any_answers, local_gates, recent_gates
+from swarm.join.known_gates import any_answers, local_gates, recent_gates, save_gates
 
 if TYPE_CHECKING:
     from swarm.pools.owner import OwnPool, TicketRecord
@@ -108,6 +108,8 @@ def invite(
     settings = GateSettings.load(home.config_file, ctx.meta["environment"], {})
     here = local_gates(home)
     ways = given_gates(ctx, gate) or listed_gates(here or settings.gates or recent_gates(home))
+    if gate and any_answers(ways):
+        save_gates(home, ways)  # the commands that come next use it too
     if to is not None:
         try:
             ticket = invite_peer(own, ways, terms, to, now=now, name=name, for_s=for_s)

@@ -10,15 +10,34 @@ from swarm.base.names import tell_apart
 
 
 def with_distinct_names(rows: Sequence[Row]) -> list[Row]:
-    """The rows for people: where different devices are called the same or look alike, each name ends with a key of its device."""
+    """The rows for people: where different devices are called the same or look alike, each name ends with a key of its device. Workers of
+    one device go by one name, unless a campaign measured the same on several of them.
+    """
+    apart = _measured_by_worker(rows)
+    keys = [
+        f"{row.device_id} {row.worker_id}" if device_identity(row) in apart else device_identity(row)
+        for row in rows
+    ]
     names: dict[str, str] = {}
-    for row in rows:
-        if row.device_name and (device := device_identity(row)):
-            names.setdefault(device, row.device_name)
+    for row, key in zip(rows, keys, strict=True):
+        if row.device_name and key:
+            names.setdefault(key, row.device_name)
     labels = tell_apart(names)
-    shown = [labels.get(device_identity(row), row.device_name) for row in rows]
+    shown = [labels.get(key, row.device_name) for row, key in zip(rows, keys, strict=True)]
     return [
         # unchecked: a label may be longer than a name
         row if label == row.device_name else row.model_copy(update={"device_name": label})
         for row, label in zip(rows, shown, strict=True)
     ]
+
+
+def _measured_by_worker(rows: Sequence[Row]) -> set[str]:
+    """Devices of which a campaign asked the same of several workers: `spread: worker`."""
+    asked: dict[tuple[object, ...], str] = {}
+    apart = set()
+    for row in rows:
+        device, campaign = device_identity(row), row.job_id.partition("/")[0]
+        cell = (device, campaign, row.file_name, row.compute_units, row.threads, row.batch, row.shapes)
+        if device and row.worker_id and asked.setdefault(cell, row.worker_id) != row.worker_id:
+            apart.add(device)
+    return apart

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 from protocol.wire.base import Name, Sha256
 from scheduler.campaign.errors import first_found
 from scheduler.campaign.fields import Bytes, Runs, UnitName, check_place
-from scheduler.campaign.model import Campaign, FilePart, JobFields, ModelEntry
+from scheduler.campaign.model import Campaign, Devices, FilePart, JobFields, ModelEntry
 from swarm.base.yaml import Document
 from swarm.download.urls import scheme_of
 
@@ -68,7 +68,11 @@ def read_plain(document: Document) -> Campaign:
     jobs = tuple(_job(job) for job in plain.jobs)
     name = plain.campaign or re.sub(r"[^A-Za-z0-9._-]+", "-", entry.label).strip("-._")[:64] or "campaign"
     return Campaign(
-        campaign=name, models=(entry,), units=tuple(dict.fromkeys(job.unit for job in jobs)), jobs=jobs
+        campaign=name,
+        models=(entry,),
+        units=tuple(dict.fromkeys(job.unit for job in jobs)),
+        devices=Devices(spread="any"),
+        jobs=jobs,
     )
 
 

@@ -109,9 +109,9 @@ def _cross_problems(campaign: Campaign) -> Problems:
                 yield FileProblem(where, f"{name} {index + 1}: {safe_text(what)}", _STEPS_HINT[name])
     if campaign.devices.limit is not None and campaign.devices.spread == "any":
         what = "limit has no meaning with spread: any, which takes one device for each task"
-        yield FileProblem(("devices", "limit"), what, "add spread: device (or class), or remove limit")
-    if campaign.replicas > 1 and campaign.devices.spread == "device":
-        what = "replicas have no meaning with spread: device, which runs each task on every device"
+        yield FileProblem(("devices", "limit"), what, "remove spread: any, or limit")
+    if campaign.replicas > 1 and (every := campaign.devices.spread) in ("device", "worker"):
+        what = f"replicas have no meaning with spread: {every}, which runs each task on every {every}"
         yield FileProblem(("replicas",), what, "take spread: class (or any), or remove replicas")
     forms = sum(len(entry.each()) * len(campaign.batches(entry)) for entry in campaign.models)
     cells = forms * len(lines) * len(measure.threads)

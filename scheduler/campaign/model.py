@@ -7,7 +7,7 @@ campaign whole. What needs a look at several values at once, or at the lines of 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     StringConstraints,
+    model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 
@@ -185,10 +186,11 @@ class Devices(FilePart):
 
     where: Annotated[tuple[ClauseText, ...], Field(max_length=24, strict=False)] = ()
     """Clauses, all of which a device must meet: attribute operator value, such as `ram >= 8 GiB`."""
-    spread: Literal["any", "class", "device"] = "any"
-    """One task for any fitting device, for each distinct class of them, or for every one."""
+    spread: Literal["any", "class", "device", "worker"] = "device"
+    """One task for every fitting device, for each distinct class of them, for any one, or for every worker, also where several share a
+    machine. With replicas: any, if left out."""
     limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """At most so many devices or classes."""
+    """At most so many devices, classes or workers."""
     trust: TrustText = Field(default="mine", exclude_if=lambda trust: trust == "mine")
     """Whose devices: `mine`, those of this home, of its pools and those listed with `sark-node trust`; these and the peer ids of a list; or
     `anyone`: strangers get the model then, and may invent results. A clause `peer == ID` names that peer too."""
@@ -318,6 +320,18 @@ class Campaign(FilePart):
     """When it runs by itself, once it is saved as an experiment."""
     jobs: SkipJsonSchema[Annotated[tuple[JobFields, ...], Field(max_length=10_000, strict=False)]] = ()
     """From the plain form: these instead of each of `units`. Not a key of this form."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spread_of_replicas(cls, value: Any) -> Any:
+        """Replicas say themselves on how many devices a task runs."""
+        if not isinstance(value, dict) or value.get("replicas", 1) == 1:
+            return value
+        devices = value.get("devices", {})
+        if isinstance(devices, Devices):
+            unset = "spread" not in devices.model_fields_set
+            return {**value, "devices": devices.model_copy(update={"spread": "any"})} if unset else value
+        return {**value, "devices": {"spread": "any", **devices}} if isinstance(devices, dict) else value
 
     def spec(self) -> str:
         """As it is stored, and as devices keep it for whoever carries it on: without the schedule, which is no business of theirs."""

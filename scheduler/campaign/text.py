@@ -140,13 +140,13 @@ units:                                 # each model runs on each of these
 # - GPU (CoreML)
 # - Neural Engine (CoreML)
 
-# devices:                             # left out: any device that fits
+# devices:                             # left out: every device that fits
 #   where:                             # clauses, all of them: attribute operator value
 #     - ram >= 8 GiB                   #   == != < <= > >= ~ in has
 #     - soc ~ "Apple M*"
 #     - label.site == lab
-#   spread: any                        # any: one device for each task; class: one of each kind; device: every one
-#   limit: 20                          # with class or device: at most so many
+#   spread: device                     # device: every one; class: one of each kind; any: one for each task; worker: every worker
+#   limit: 20                          # at most so many of them
 
 measure:
   runs: 100                            # timed inferences, shared out over the loads: four or more for each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,8 @@ from protocol.errors import CampaignError
 from protocol.formats.phase import BUSY, Phase
 from protocol.formats.shapes import read_shape, show_shape
 from scheduler.cli import completion
-from scheduler.cli.options import AsJson, fetching
+from scheduler.cli.everywhere import measure_on
+from scheduler.cli.options import AsJson, Gates, fetching
 from scheduler.output.terminal import print_lines
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
@@ -130,12 +131,29 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         operators: Annotated[
             bool, typer.Option("--operators", help="Show where the models' operators ran, and their times.")
         ] = False,
+        on: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--on",
+                help="Measure on other devices: 'all', a device, a pool, a label, or a clause such as 'ram >= 8 GiB'. Repeatable.",
+                metavar="DEVICES",
+            ),
+        ] = None,
+        gate: Gates = None,
+        report: Annotated[
+            Path | None,
+            typer.Option(
+                help="With --on: write a report to this file, .html or .md.", dir_okay=False, metavar="FILE"
+            ),
+        ] = None,
         simulate: Annotated[bool, typer.Option("--simulate", hidden=True)] = False,
         as_json: AsJson = False,
     ) -> None:
-        """Measure models on this device. Exit code 1: a model failed, or its outputs differ from the reference.
+        """Measure models on this device, or with --on on every device that answers.
 
-        Uses the network only for models by URL.
+        Uses the network only with --on and for models by URL. With --on, Ctrl-C cancels what is under way.
+
+        Exit code 1: a model failed, or its outputs differ from the reference. 3: no device fits --on.
         """
         from results.export.csv import csv_lines
         from results.export.raw import check_folder, json_lines, write_lines
@@ -148,7 +166,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             raise CampaignError(
                 "--operators is a table", hint="leave it out: --raw FILE has them for programs"
             )
-        for file in (csv, raw):
+        for file in (csv, raw, report):
             if file is not None:
                 check_folder(file)
         options: dict[str, Any] = {
@@ -165,6 +183,28 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             "sustain_s": None if sustain is None else sustained(sustain),
         }
         options = {name: value for name, value in options.items() if value is not None}
+        if on is not None:
+            _refuse({"--operators": operators, "--simulate": simulate}, "is for this device", "--on")
+            if against:
+                _check_compared(models, unit or [], options)
+                options["against"] = True
+            for path in map(Path, models):
+                if path.is_file():
+                    for name in unit if unit and unit != ["all"] else [unit_for(path)]:
+                        options |= _look_at(path, name, options, ask=not as_json)
+            measure_on(
+                ctx,
+                models,
+                on,
+                unit or (),
+                options,
+                gate=gate,
+                csv=csv,
+                raw=raw,
+                report=report,
+                as_json=as_json,
+            )
+        _refuse({"--gate": gate, "--report": report}, "goes with --on", "")
         progress = _Progress(quiet=as_json)
         with contextlib.ExitStack() as stack:
             paths = stack.enter_context(local_paths(models, ctx.obj.cache, fetching(ctx.obj)))
@@ -199,6 +239,13 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         raise typer.Exit(0 if all(done.complete for done in measurements) else 1)
 
 
+def _refuse(options: Mapping[str, object], why: str, other: str) -> None:
+    """Raises `CampaignError` for the first of these that is given."""
+    for option in (name for name, value in options.items() if value):
+        hint = f"leave out {option} or {other}" if other else "add --on all"
+        raise CampaignError(f"{option} {why}", hint=hint)
+
+
 def _look_at(path: Path, unit: str, options: dict[str, Any], *, ask: bool) -> dict[str, Any]:
     """The shapes that a person at a terminal adds to the options. Raises `CampaignError` for a model that cannot be measured."""
     from scheduler.local.bench import look_at, read_measure
@@ -220,10 +267,8 @@ def _look_at(path: Path, unit: str, options: dict[str, Any], *, ask: bool) -> di
     return options
 
 
-def _compare(
-    bench: Bench, models: Sequence[Path], units: list[str], options: dict[str, Any], progress: _Progress
-) -> Measurement:
-    """Compares, and shows the answer."""
+def _check_compared(models: Sequence[object], units: Sequence[str], options: Mapping[str, object]) -> None:
+    """Raises `CampaignError` for what does not go with `--compare`."""
     if len(models) != 2 or len(units) > 1:
         raise CampaignError(
             "--compare requires two models and at most one unit",
@@ -234,6 +279,13 @@ def _compare(
             "--compare chooses its own runs and launches",
             hint="leave out --runs, --loads, --precision and --sustain",
         )
+
+
+def _compare(
+    bench: Bench, models: Sequence[Path], units: list[str], options: dict[str, Any], progress: _Progress
+) -> Measurement:
+    """Compares, and shows the answer."""
+    _check_compared(models, units, options)
     progress.announce(f"{models[0].name} and {models[1].name} in turns")
     comparison, done = bench.compare(models[0], models[1], units[0] if units else None, **options)
     progress.clear()

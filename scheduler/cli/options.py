@@ -168,13 +168,8 @@ def follow(
     """Watch a campaign to its end, print the results, and exit with the campaign's exit code."""
     from scheduler.output.tables import finish
     from scheduler.output.watch import watch as watch_campaign
-    from scheduler.submit.daemon import is_running
-    from scheduler.submit.supervisor import crash_line, last_crash
 
-    def crash() -> str:
-        known = last_crash(ctx.obj)
-        return (known and crash_line(known, running=is_running(ctx.obj), wall=time.time())) or ""
-
+    crash = crash_words(ctx)
     console = Console(stderr=as_json)
     with opened(ctx) as store:
         try:
@@ -187,6 +182,18 @@ def follow(
             raise SystemExit(130) from None
         raw = ctx.obj.data / "results" / campaign_id
         raise SystemExit(finish(store, campaign, console, csv=csv, raw=raw, as_json=as_json))
+
+
+def crash_words(ctx: typer.Context) -> Callable[[], str]:
+    """A function that says whether the scheduler process has crashed; empty if not."""
+    from scheduler.submit.daemon import is_running
+    from scheduler.submit.supervisor import crash_line, last_crash
+
+    def crash() -> str:
+        known = last_crash(ctx.obj)
+        return (known and crash_line(known, running=is_running(ctx.obj), wall=time.time())) or ""
+
+    return crash
 
 
 def print_campaign(campaign: str, reply: dict[str, object], *, as_json: bool, note: str = "") -> None:

@@ -23,7 +23,8 @@ from rich.console import Console
 
 from protocol.errors import ResourceError
 from protocol.words import Role
-from scheduler.output.tables import finish
+from scheduler.output.live_matrix import LiveMatrix
+from scheduler.output.tables import finish, show_matrix
 from scheduler.output.watch import watch
 from scheduler.store.store import open_store
 from scheduler.submit.submit import submit_campaign
@@ -165,7 +166,7 @@ def demo_swarm(
 
 
 def _await_fleet(swarm: Swarm, names: Sequence[str], say: Callable[[str], None]) -> None:
-    """Wait until a search finds each of these workers: a campaign by classes is planned on the devices that are there."""
+    """Wait until a search finds each of these workers: the campaign is planned on those that are there."""
     within, devices = START_WITHIN_S * max(1, len(names) // 2), 0
 
     def up() -> bool:
@@ -237,16 +238,23 @@ def run_demo(folder: Path, workers: int, console: Console, *, fleet: int = 0) ->
     try:
         nodes = members(fleet) or [DemoNode(f"worker-{number}") for number in range(1, workers + 1)]
         with lock_folder(folder / "demo"), demo_swarm(folder, nodes, say) as (swarm, home):
-            if fleet:
-                _await_fleet(swarm, [node.name for node in nodes], say)
+            _await_fleet(swarm, [node.name for node in nodes], say)
             say(f"submitting {file} …")
             campaign_id = submit_campaign(home, file, wait_s=60.0)
             with open_store(home) as store:
+                names = {
+                    load_or_create(swarm.home(node.name).key("worker")).peer_id: node.name for node in nodes
+                }
                 campaign = watch(
-                    store, campaign_id, console, keep_alive=swarm.check, hint="q or Ctrl-C stops the demo"
+                    store,
+                    campaign_id,
+                    console,
+                    keep_alive=swarm.check,
+                    hint="q or Ctrl-C stops the demo",
+                    draw=LiveMatrix(store, campaign_id, names),
                 )
-                csv = folder.absolute() / "results.csv"
-                code = finish(store, campaign, console, csv=csv, raw=folder.absolute(), as_json=False)
+                csv, raw = folder.absolute() / "results.csv", folder.absolute()
+                code = finish(store, campaign, console, csv=csv, raw=raw, as_json=False, show=show_matrix)
             say("stopping everything …")
     except KeyboardInterrupt:
         console.print("\ninterrupted; everything of the demo has been stopped", highlight=False)

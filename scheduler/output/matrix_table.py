@@ -52,9 +52,9 @@ def matrix_lines(cells: Sequence[MatrixCell], base: str, width: int) -> list[Tex
         ratio = "" if not base else " ×–" if cell.ratio is None else f" ×{cell.ratio:.3g}"
         return " ".join(filter(None, [f"{star}{_time(cell)}{ratio}".strip(), _reason(cell, reasons)]))
 
-    lines = _grid(rows, devices, time, width)
+    lines = grid_lines(rows, devices, time, width)
     for title, show in _more(cells):
-        lines += [Text(), Text(title, "bold"), *_grid(rows, devices, show, width)]
+        lines += [Text(), Text(title, "bold"), *grid_lines(rows, devices, show, width)]
     legend = ["Medians in ms; ±: half of the 95 % interval of the median."]
     if best:
         legend.append("* the quickest of its model, or as quick within its interval.")
@@ -160,7 +160,13 @@ def _reason(cell: MatrixCell, reasons: Reasons) -> str:
 # -- drawing ----------------------------------------------------------------------------------------------------------------------------
 
 
-def _grid(rows: Sequence[GridRow], devices: Sequence[str], show: Show, width: int) -> list[Text]:
+def grid_lines(
+    rows: Sequence[GridRow],
+    devices: Sequence[str],
+    show: Show,
+    width: int,
+    style: Show = lambda cell: "",
+) -> list[Text]:
     """The rows in blocks of as many devices as fit beside the labels; a device that is in none of a block's rows takes no place."""
     texts = [{device: show(cell) for device, cell in row.cells.items()} for row in rows]
     label = min(MAX_LABEL, max((cell_len(row.label) for row in rows if row.cells), default=0))
@@ -183,7 +189,8 @@ def _grid(rows: Sequence[GridRow], devices: Sequence[str], show: Show, width: in
             line = Text(set_cell_size(cut_middle(row.label, label), label))
             for device in block:
                 word = text.get(device, "")
-                line.append(GAP + _right(word, wide[device]), "green" if word.startswith("*") else "")
+                look = style(row.cells[device]) if device in row.cells else ""
+                line.append(GAP + _right(word, wide[device]), "green" if word.startswith("*") else look)
             line.rstrip()
             lines.append(line)
     return lines

@@ -93,7 +93,7 @@ def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
     lines += [item.clash for item in devices if item.clash]
     shared = Counter(item.advert.device for item in devices if not item.clash)
     return lines + [
-        f"{workers} workers share the device {safe_text(device, 40)}: spread: device measures it once"
+        f"{workers} workers share the device {safe_text(device, 40)}: spread: device measures it once, spread: worker on each of them"
         for device, workers in shared.items()
         if workers > 1
     ]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from protocol.words import Reason
+from results.analysis.matrix import make_matrix
 from results.export.csv import csv_lines
 from results.export.raw import json_lines, write_lines
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.verdicts import RowVerdict
 from scheduler.output.campaigns import took
+from scheduler.output.matrix_table import matrix_lines
 from scheduler.output.results_table import show_results
 from scheduler.output.terminal import print_lines
 from scheduler.store.readers import campaign_rows, raw_results
@@ -22,9 +24,18 @@ from scheduler.store.store import Store
 from swarm.base.screen import print_json
 from swarm.base.text import count, safe_text
 
+ShowRows = Callable[[Sequence[Row], Console], None]
+
 
 def finish(
-    store: Store, campaign: CampaignRow, console: Console, *, csv: Path | None, raw: Path, as_json: bool
+    store: Store,
+    campaign: CampaignRow,
+    console: Console,
+    *,
+    csv: Path | None,
+    raw: Path,
+    as_json: bool,
+    show: ShowRows = show_results,
 ) -> int:
     """Show and write the results of a campaign that has ended; returns the exit code. Raises `ResourceError`."""
     stored = store.results.rows(campaign.id)
@@ -46,7 +57,7 @@ def finish(
             }
         )
         return code
-    show_results(rows, console)
+    show(rows, console)
     done = sum(row.status is RowStatus.COMPLETE for row in rows)
     lines = [f"{done} of {count(len(rows), 'task')} complete in {took(campaign)}."]
     if disagreeing := len(disagreements(rows)):
@@ -68,3 +79,9 @@ def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
         if rows and all(row.reason == reason for row in rows):
             return code
     return 1
+
+
+def show_matrix(rows: Sequence[Row], console: Console) -> None:
+    """Devices as columns; why a place has no time, or a doubtful one, is said below."""
+    for line in matrix_lines(make_matrix(rows), "", console.width):
+        console.print(line, soft_wrap=True, highlight=False)

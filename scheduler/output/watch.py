@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -67,6 +67,22 @@ NO_OUTCOMES: Final[Mapping[str, str]] = {}
 """None is known."""
 
 
+class Draw(Protocol):
+    """Draws a campaign under way."""
+
+    def __call__(
+        self,
+        campaign: CampaignRow,
+        tasks: Sequence[TaskRow],
+        now: float,
+        *,
+        width: int,
+        height: int,
+        hint: str,
+        outcomes: Mapping[str, str] = NO_OUTCOMES,
+    ) -> RenderableType: ...
+
+
 def watch(
     store: Store,
     campaign_id: str,
@@ -74,6 +90,7 @@ def watch(
     *,
     keep_alive: Callable[[], None],
     hint: str = "q or Ctrl-C leaves it running",
+    draw: Draw | None = None,
     crash: Callable[[], str] = lambda: "",
     pause: Callable[[float], None] = time.sleep,
     wall: Callable[[], float] = time.time,
@@ -81,7 +98,7 @@ def watch(
     """Show how the campaign goes until it has ended; returns it then.
 
     `keep_alive` is called about once a second: it restarts the scheduler process if that died. `hint` stands below the table, and
-    instead of it what `crash` says of one.
+    instead of it what `crash` says of one. `draw`: what a terminal shows, instead of the tasks one by one.
     """
     lines = _Lines(console)
     rounds, rows = 0, CampaignTasks(store, campaign_id)
@@ -110,7 +127,7 @@ def watch(
                 width, height = console.size
                 room = max(1, height - HEADS)
                 screen.show(
-                    render(
+                    (draw or render)(
                         campaign,
                         tasks,
                         wall(),
@@ -178,18 +195,7 @@ def render(
     outcomes: Mapping[str, str] = NO_OUTCOMES,
 ) -> RenderableType:
     """A headline and as many tasks as fit, those that move first. `outcomes`: what those that succeeded measured."""
-    done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
-    failed = sum(task.state is TaskState.FAILED for task in tasks)
-    status = Text.assemble(
-        f"  {campaign.id}  ",
-        f"{done} of {len(tasks)} done" if tasks else "waiting for devices",
-        (f"  {failed} failed", "red") if failed else "",
-        f"  {show_elapsed((campaign.ended or now) - campaign.created)}",
-    )
-    mark = marked("", asks_for_it(campaign.spec))
-    title = Text(safe_text(campaign.name), "bold")
-    title.truncate(max(8, width - cell_len(mark) - status.cell_len), overflow="ellipsis")
-    headline = Text.assemble(title, (mark, "bold"), status, no_wrap=True, overflow="ellipsis")
+    headline = headline_of(campaign, tasks, now, width)
     shown = _most_interesting(tasks, height)
     narrow, wide = width < NARROW, width >= WIDE
     names = width - TAKEN  # of this room the phase, which is what one looks for, has the larger half
@@ -220,6 +226,22 @@ def render(
     )
     footer = Text("  ".join(filter(None, (left_out(tasks, shown), hint))), style="dim")
     return Group(headline, drawn, Text.assemble("  ", footer, no_wrap=True, overflow="ellipsis"))
+
+
+def headline_of(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, width: int) -> Text:
+    """The campaign's name and id, how many tasks have ended, and for how long it runs."""
+    done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
+    failed = sum(task.state is TaskState.FAILED for task in tasks)
+    status = Text.assemble(
+        f"  {campaign.id}  ",
+        f"{done} of {len(tasks)} done" if tasks else "waiting for devices",
+        (f"  {failed} failed", "red") if failed else "",
+        f"  {show_elapsed((campaign.ended or now) - campaign.created)}",
+    )
+    mark = marked("", asks_for_it(campaign.spec))
+    title = Text(safe_text(campaign.name), "bold")
+    title.truncate(max(8, width - cell_len(mark) - status.cell_len), overflow="ellipsis")
+    return Text.assemble(title, (mark, "bold"), status, no_wrap=True, overflow="ellipsis")
 
 
 def left_out(tasks: Sequence[TaskRow], shown: Sequence[TaskRow]) -> str:

@@ -84,8 +84,9 @@ async def fix_plan(
     row: CampaignRow,
     left_s: float | None,
     book: Callable[[], TrustBook],
-) -> None:
-    """Store the tasks of a campaign once two queries in a row find the same devices, or its waiting time is over; or end it.
+) -> bool:
+    """Store the tasks of a campaign once two queries in a row find the same devices, or its waiting time is over; or end it. Gives whether
+    it has waited in vain for any device.
 
     `left_s`: of the campaign's time; None: it has no limit.
     """
@@ -93,24 +94,28 @@ async def fix_plan(
     previous: frozenset[str] = frozenset()
     try:
         while True:
-            tasks, devices = await _plan_on_devices(index, row, store.campaigns.models(row.id), book())
+            tasks, devices, complete = await _plan_on_devices(
+                index, row, store.campaigns.models(row.id), book()
+            )
             current = store.campaigns.get(row.id)
             if current is None or current.cancel:
                 store.campaigns.end(row.id)
-                return
-            if (devices and devices == previous) or trio.current_time() >= until:
+                return False
+            settled = complete and bool(devices) and devices == previous
+            if settled or trio.current_time() >= until:
                 store.campaigns.plan(row.id, tasks)
-                return
-            previous = devices
-            await trio.sleep(CONFIRM_INTERVAL_S if devices else SEARCH_INTERVAL_S)
+                return not devices
+            previous = devices if complete else frozenset()
+            await trio.sleep(CONFIRM_INTERVAL_S if previous else SEARCH_INTERVAL_S)
     except CampaignError as exc:
         store.campaigns.end(row.id, detail=exc.what)
+        return False
 
 
 async def _plan_on_devices(
     index: DeviceFinder, row: CampaignRow, models: Sequence[NewModel], book: TrustBook
-) -> tuple[tuple[Task, ...], frozenset[str]]:
-    """The tasks on the devices there are now, and the peer ids of these; none when the index may know others. Raises `CampaignError`."""
+) -> tuple[tuple[Task, ...], frozenset[str], bool]:
+    """The tasks on the devices there are now, the peer ids of these, and whether the index knows no others. Raises `CampaignError`."""
     campaign = read_spec(row.spec, f"campaign {row.id}", hint="submit it again")
     adverts: dict[str, Advert] = {}
     complete = True
@@ -129,7 +134,7 @@ async def _plan_on_devices(
             campaign, described, campaign_id=row.id, scheduler=row.scheduler, devices=tuple(adverts.values())
         )
     )
-    return tasks, frozenset(adverts) if complete else frozenset()
+    return tasks, frozenset(adverts), complete
 
 
 # -- pools ------------------------------------------------------------------------------------------------------------------------

@@ -211,6 +211,8 @@ def _memory_clauses(size: int) -> tuple[Clause, ...]:
 def _pins(campaign: Campaign, fitting: Sequence[Advert]) -> list[_Pin]:
     """What tells the tasks of one cell apart; nothing where one task is open to any device."""
     replicas = campaign.replicas
+    if campaign.devices.spread == "worker":
+        return [_Pin(_worker_pin(advert)) for advert in fitting]
     if campaign.devices.spread == "device":
         devices = dict.fromkeys(advert.device for advert in fitting)  # the nodes of one device share it
         return [_Pin((Clause(attribute="device", op=Op.EQ, value=device),)) for device in devices]
@@ -249,7 +251,7 @@ def _replica_pins(group: Sequence[Advert], count: int) -> list[_Pin]:
 
 
 def _chosen(campaign: Campaign, devices: Sequence[Advert]) -> list[Advert]:
-    """The adverts that fit at least one job, in a fixed order, of at most `limit` devices or classes."""
+    """The adverts that fit at least one job, in a fixed order, of at most `limit` devices, classes or workers."""
     requested = requirements(campaign)
     fitting = [
         advert
@@ -259,6 +261,8 @@ def _chosen(campaign: Campaign, devices: Sequence[Advert]) -> list[Advert]:
     fitting.sort(key=lambda advert: (advert.name, advert.device, advert.peer))
     if campaign.devices.limit is None:
         return fitting
+    if campaign.devices.spread == "worker":
+        return fitting[: campaign.devices.limit]
     by_device = campaign.devices.spread == "device"
     groups = _grouped(fitting, by_device=by_device)
     stored = {advert.peer for group in list(groups.values())[: campaign.devices.limit] for advert in group}
@@ -279,6 +283,14 @@ def device_class(advert: Advert) -> tuple[str, int | None, str, str]:
     """
     ram = None if advert.ram is None else (advert.ram + GIB // 2) // GIB
     return (advert.soc, ram, advert.os.split(" ")[0], advert.arch)
+
+
+def _worker_pin(advert: Advert) -> tuple[Clause, ...]:
+    """Clauses that only this worker meets. `peer ==` would also trust it; `~` finds the whole key, and admits nobody."""
+    return (
+        Clause(attribute="device", op=Op.EQ, value=advert.device),
+        Clause(attribute="peer", op=Op.LIKE, value=advert.peer),
+    )
 
 
 def _class_pin(group: Sequence[Advert]) -> tuple[Clause, ...]:

@@ -127,6 +127,8 @@ class SchedulerService:
         self._manifests.tidy([row.id for row in self.store.campaigns.unfinished()])
         self._missing_models = MissingModels(self.spool)
         self._planning: set[str] = set()
+        self._waited: set[str] = set()
+        """Campaigns that have waited for a device already, in vain, before they were planned."""
         self._saved: dict[str, tuple[tuple[str, ...], Advert | None]] = {}
         """What the store has of each worker that was reached by this process."""
         self._timed: set[str] = set()
@@ -206,7 +208,8 @@ class SchedulerService:
     async def _plan(self, row: CampaignRow) -> None:
         """A campaign over devices: wait until the same ones are found twice in a row, then fix its tasks."""
         try:
-            await fix_plan(self.index, self.store, row, self._left_s(row), lambda: self._book)
+            if await fix_plan(self.index, self.store, row, self._left_s(row), lambda: self._book):
+                self._waited.add(row.id)
         finally:
             self._planning.discard(row.id)
         self._load()  # not when the service ends: that would begin the plan again, and never end
@@ -259,7 +262,7 @@ class SchedulerService:
             campaign=row.id,
             attempts=row.attempts,
             backoff_s=row.backoff_s,
-            wait_s=row.wait_s,
+            wait_s=0.0 if row.id in self._waited else row.wait_s,
             ends_at=None if left is None else trio.current_time() + left,
             priority=row.priority,
             epoch=epoch,

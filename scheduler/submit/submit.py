@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from protocol.errors import CampaignError, Unreachable
+from protocol.values.advert import Advert
 from protocol.values.attempt import TaskState
 from protocol.values.task import Model, Task, read_task
 from scheduler.campaign.load import load_campaign
@@ -65,15 +66,20 @@ def store_campaign(
     wait_s: float,
     campaign_id: str | None = None,
     claim: RunClaim | None = None,
+    devices: Sequence[Advert] | None = None,
 ) -> str | None:
     """Plan and store a campaign with its described models; gives its id. `claim`: the experiment run that it is; None: another
-    process has started that run. Raises `CampaignError`, `ResourceError`; then nothing was stored.
+    process has started that run. `devices`: those it is for; None: if they matter, the scheduler finds them. Raises `CampaignError`,
+    `ResourceError`; then nothing was stored.
     """
     scheduler = load_or_create(home.key("scheduler")).peer_id
     campaign_id = campaign_id or new_campaign_id()
     tasks = None
-    if not needs_devices(campaign):
-        tasks = tasks_of(derive_cells(campaign, models, campaign_id=campaign_id, scheduler=scheduler))
+    if devices is not None or not needs_devices(campaign):
+        cells = derive_cells(
+            campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices or ()
+        )
+        tasks = tasks_of(cells)
     for path, model in models.values():
         if path is not None:
             spool(path, model, home.spool)

@@ -46,7 +46,12 @@ def model(folder: Path) -> Path:
 
 def plain(folder: Path, **more: object) -> Path:
     path = folder / "campaign.yaml"
-    content: dict[str, object] = {"campaign": "c", "models": [model(folder).name], "units": ["CPU (ONNX)"]}
+    content: dict[str, object] = {
+        "campaign": "c",
+        "models": [model(folder).name],
+        "units": ["CPU (ONNX)"],
+        "devices": {"spread": "any"},
+    }
     path.write_text(json.dumps(content | more), encoding="utf-8")
     return path
 
@@ -129,7 +134,8 @@ def test_init_writes_a_file_to_start_from_and_never_over_another(typed: Typed) -
 
 
 def test_validate_says_what_would_be_measured(typed: Typed) -> None:
-    file = plain(typed.folder, measure={"runs": 7, "loads": 2, "threads": [1, 2, "physical"]})
+    measure = {"runs": 7, "loads": 2, "threads": [1, 2, "physical"]}
+    file = plain(typed.folder, devices={"spread": "any"}, measure=measure)
     done = typed("validate", file)
     assert done.code == 0
     assert "m.onnx" in done.out

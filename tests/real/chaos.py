@@ -87,6 +87,7 @@ class Storm:
                 {"name": f"task-{n}", "path": str(models[n % len(models)])} for n in range(self.plan.tasks)
             ],
             "units": ["Fake (Simulation)"],
+            "devices": {"spread": "any"},
             "measure": {"runs": runs, "loads": 1, "warmup": 1},
             "retry": {"attempts": 10, "backoff": "200ms"},
         }
@@ -276,7 +277,7 @@ class Storm:
         model = script(self.lab.folder, "of-the-server.json", load_ms=1.0)
         content = {
             "campaign": f"kept-{len(self.campaigns)}", "models": [str(model)], "units": ["Fake (Simulation)"],
-            "measure": {"runs": 2, "loads": 1}, "retry": {"attempts": 10, "backoff": "200ms"},
+            "devices": {"spread": "any"}, "measure": {"runs": 2, "loads": 1}, "retry": {"attempts": 10, "backoff": "200ms"},
         }  # fmt: skip
         request = urllib.request.Request(
             f"http://127.0.0.1:{self._port}/api/v1/campaigns?wait=10m",

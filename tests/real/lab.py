@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psutil
 
@@ -413,6 +413,9 @@ def campaign(
         "measure": {"runs": 5, "loads": 1},
         "retry": {"attempts": 3, "backoff": "200ms"},
     }
+    content |= more
+    if "replicas" not in more:  # which of the workers runs a task is for most tests of no importance
+        content["devices"] = {"spread": "any", **dict(cast(Mapping[str, object], more.get("devices", {})))}
     path = folder / f"{name}.yaml"
-    path.write_text(json.dumps(content | more), encoding="utf-8")
+    path.write_text(json.dumps(content), encoding="utf-8")
     return path

@@ -157,12 +157,12 @@ function unitsPart(edit) {
 
 function devicesPart(edit) {
   const where = h("textarea", { id: "f-where", rows: "3", spellcheck: "false", placeholder: "ram >= 8 GiB\nsoc ~ \"Apple M*\"", "aria-describedby": "f-where-help" });
-  const spread = h("select", { id: "f-spread" }, [["any", "any matching device for each task"], ["class", "one device of each class"], ["device", "every matching device"]].map(([value, text]) => h("option", { value }, text)));
+  const spread = h("select", { id: "f-spread" }, [["device", "every matching device"], ["class", "one device of each class"], ["any", "any matching device for each task"], ["worker", "every worker, also of one machine"]].map(([value, text]) => h("option", { value }, text)));
   const table = h("div", { class: "quiet" }, "Looking for devices …");
   const clauses = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
   const write = (more) => edit((given) => ({ devices: changed(given.devices, more(tree(given.devices))) }));
   where.addEventListener("change", () => write(() => ({ where: clauses(where.value).length ? clauses(where.value) : undefined })));
-  spread.addEventListener("change", () => write((now) => ({ spread: spread.value === "any" ? undefined : spread.value, limit: spread.value === "any" ? undefined : now.limit })));
+  spread.addEventListener("change", () => write((now) => ({ spread: spread.value === "device" ? undefined : spread.value, limit: spread.value === "any" ? undefined : now.limit })));
   const only = (peer) => write((now) => ({ where: [...list(now.where).filter((clause) => !/^name\s/.test(String(clause))), `name == ${/^[\w.-]+$/.test(peer.name) ? peer.name : JSON.stringify(peer.name)}`] }));
   const line = (peer) => h("li", {}, `${peer.name} · ${[peer.soc, peer.ram && bytes(peer.ram), peer.state].filter(Boolean).join(" · ")} `, small("Only this one", () => only(peer), `Only ${peer.name}`));
   return {
@@ -178,7 +178,7 @@ function devicesPart(edit) {
     fill(given, { peers, error }) {
       const devices = tree(given.devices);
       show(where, list(devices.where).join("\n"));
-      spread.value = ["class", "device"].includes(devices.spread) ? devices.spread : "any";
+      spread.value = ["class", "any", "worker"].includes(devices.spread) ? devices.spread : !devices.spread && given.replicas > 1 ? "any" : "device";
       if (!peers && !error) return;
       table.classList.toggle("quiet", !peers?.length);
       const view = peers?.length ? h("details", {}, h("summary", {}, count(peers.length, "worker")), h("ul", { class: "plainlist" }, peers.slice(0, 100).map(line))) : peers ? "No device has joined yet: sark-node join" : `The devices cannot be reached: ${error}`;

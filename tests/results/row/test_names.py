@@ -30,6 +30,21 @@ def test_a_name_that_another_key_took_ends_with_the_key_and_others_stay_as_they_
     assert with_distinct_names(ROWS[2:3]) == ROWS[2:3]
 
 
+def test_workers_of_one_device_are_told_apart_only_where_the_same_was_asked_of_each() -> None:
+    def at(n: int, name: str, worker: str, model: str = "m.onnx") -> Row:
+        place = {"device_id": "d", "device_key": "key-000001", "file_name": model}
+        return row(n, name, worker).model_copy(update=place)
+
+    by_worker = [at(1, "one", "key-000001"), at(2, "two", "key-000002"), at(3, "two", "key-000003")]
+    assert [each.device_name for each in with_distinct_names(by_worker)] == [
+        "one",
+        "two …000002",
+        "two …000003",
+    ]
+    by_device = [at(1, "one", "key-000001"), at(2, "two", "key-000002", "n.onnx")]
+    assert [each.device_name for each in with_distinct_names(by_device)] == ["one", "one"]
+
+
 def test_tables_and_matrices_show_two_devices_as_two() -> None:
     text = "\n".join(plain_lines(ROWS))
     assert "lab-1 …aaaaaa" in text

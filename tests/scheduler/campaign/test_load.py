@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from protocol.errors import CampaignError
 from scheduler.campaign.fields import parse_duration
 from scheduler.campaign.load import MAX_CELLS, load_campaign, parse_campaign
-from scheduler.campaign.model import Campaign
-from scheduler.campaign.text import SCHEMA_FILE, campaign_schema, schema_text, starter_campaign
+from scheduler.campaign.model import Campaign, Devices
+from scheduler.campaign.text import (
+    SCHEMA_FILE,
+    campaign_schema,
+    campaign_text,
+    read_spec,
+    schema_text,
+    starter_campaign,
+)
 from swarm.base.units import duration_text
 
 HEAD = "campaign: trial\nmodels: [a.onnx]\nunits: [CPU (ONNX)]\n"
@@ -92,9 +99,24 @@ def test_every_key_of_a_campaign_is_read() -> None:
 
 def test_three_lines_are_a_campaign() -> None:
     campaign = good(HEAD)
-    assert campaign.devices.spread == "any"
+    assert campaign.devices.spread == "device"
     assert (campaign.measure.runs, campaign.measure.loads, campaign.measure.warmup) == (100, 6, "auto")
     assert campaign.timeouts.campaign is None
+
+
+def test_replicas_say_themselves_on_how_many_devices_a_task_runs() -> None:
+    assert good(HEAD + "replicas: 2\n").devices.spread == "any"
+    given = good(HEAD + "replicas: 2\ndevices: {where: [ram >= 8 GiB], spread: class}\n").devices
+    assert (given.spread, given.where) == ("class", ("ram >= 8 GiB",))
+    made = Campaign(campaign="t", models=("a",), units=("CPU (ONNX)",), devices=Devices(limit=2), replicas=2)  # type: ignore[arg-type]
+    assert (made.devices.spread, made.devices.limit) == ("any", 2)
+
+
+def test_a_campaign_that_was_stored_when_any_was_the_default_stays_so() -> None:
+    stored = good(HEAD + "devices: {spread: any}\n").spec()
+    assert read_spec(stored, "c-1").devices.spread == "any"
+    assert "spread: any" in campaign_text(read_spec(stored, "c-1"))
+    assert "spread" not in campaign_text(good(HEAD))
 
 
 def test_a_campaign_survives_being_stored() -> None:
@@ -280,10 +302,15 @@ def test_a_campaign_survives_being_stored() -> None:
         (
             HEAD + "devices:\n  spread: clas\n",
             5,
-            "devices.spread must be 'any', 'class' or 'device'",
+            "devices.spread must be 'any', 'class', 'device' or 'worker'",
             "'class'",
         ),
-        (HEAD + "devices:\n  limit: 3\n", 5, "limit has no meaning with spread: any", "spread: device"),
+        (
+            HEAD + "devices:\n  spread: any\n  limit: 3\n",
+            6,
+            "limit has no meaning with spread: any",
+            "remove spread: any, or limit",
+        ),
         # models and units
         ("campaign: t\nmodels: []\nunits: [CPU (ONNX)]\n", 2, "models must not be empty", ""),
         ("campaign: t\nmodels: [a]\nunits: []\n", 3, "units must not be empty", ""),

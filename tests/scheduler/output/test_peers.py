@@ -60,7 +60,9 @@ def test_each_device_is_shown_with_the_way_it_answered_by() -> None:
 
 def test_workers_that_share_a_device_are_shown_as_measured_once() -> None:
     items = [seen("a", "d-one"), seen("b", "d-one"), seen("c", "d-two")]
-    assert peer_remarks(items) == ["2 workers share the device d-one: spread: device measures it once"]
+    assert peer_remarks(items) == [
+        "2 workers share the device d-one: spread: device measures it once, spread: worker on each of them"
+    ]
     assert peer_remarks(items[1:]) == []
 
 

@@ -171,7 +171,8 @@ def test_who_watches_reads_threads_and_batch(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     (tmp_path / "m.json").write_text('{"latencies_ms": [1]}')
     file.write_text(
-        "campaign: c\nmodels: [m.json]\nunits: [Fake (Simulation)]\nmeasure: {threads: [physical, 2], batch: [1, 8]}\n"
+        "campaign: c\nmodels: [m.json]\nunits: [Fake (Simulation)]\ndevices: {spread: any}\n"
+        "measure: {threads: [physical, 2], batch: [1, 8]}\n"
     )
     home = Home.at(tmp_path / "home")
     campaign = submit_campaign(home, file, wait_s=1.0)

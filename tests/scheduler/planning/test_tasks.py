@@ -10,6 +10,7 @@ import pytest
 
 from protocol.errors import CampaignError
 from protocol.values.advert import Advert, UnitOffer
+from protocol.values.index_keys import named_peers
 from protocol.values.match import match
 from protocol.values.task import MAX_TASK, Model, Step, Task, read_task, task_body
 from scheduler.campaign.load import parse_campaign
@@ -125,14 +126,15 @@ def test_tasks_survive_the_wire() -> None:
         assert read_task(task_body(task)) == task
 
 
-def test_only_class_and_device_need_to_know_the_devices() -> None:
-    assert not needs_devices(campaign())
-    assert needs_devices(campaign("devices: {spread: class}\n"))
-    assert needs_devices(campaign("devices: {spread: device}\n"))
+def test_only_a_task_for_any_device_does_without_knowing_them() -> None:
+    assert needs_devices(campaign())
+    assert not needs_devices(campaign("devices: {spread: any}\n"))
+    for spread in ("class", "device", "worker"):
+        assert needs_devices(campaign(f"devices: {{spread: {spread}}}\n"))
 
 
 def test_spread_any_makes_one_task_whatever_devices_there_are() -> None:
-    plan = campaign()
+    plan = campaign("devices: {spread: any}\n")
     assert tasks(plan) == tasks(plan, [device("a"), device("b")])
 
 
@@ -152,6 +154,20 @@ def test_spread_device_makes_one_pinned_task_for_each_device_that_fits() -> None
             advert.device for advert in devices if not advert.gone and match(task.requirement, advert).fits
         }
         assert [f"device == {name}" for name in fitting] == [clauses(task)[-1]]
+
+
+def test_spread_worker_makes_one_task_for_each_worker_and_trusts_none_by_it() -> None:
+    devices = [device("mini"), device("mini", node=2), device("big")]
+    limited = tasks(
+        campaign("devices: {spread: worker, limit: 2}\n", models="[a]", units="[CPU (ONNX)]"), devices
+    )
+    result = tasks(campaign("devices: {spread: worker}\n", models="[a]", units="[CPU (ONNX)]"), devices)
+    admitted = [
+        [advert.peer for advert in devices if match(task.requirement, advert).fits] for task in result
+    ]
+    assert admitted == [[devices[2].peer], [devices[0].peer], [devices[1].peer]]
+    assert [task.requirement for task in limited] == [task.requirement for task in result[:2]]
+    assert not any(named_peers(task.requirement) for task in result), "a peer that is named is trusted"
 
 
 def test_devices_are_taken_unit_by_unit() -> None:
@@ -211,7 +227,7 @@ def test_limit_counts_devices_or_classes(spread: str, count: int) -> None:
     assert len(admitted) == count
 
 
-@pytest.mark.parametrize("spread", ["any", "class", "device"])
+@pytest.mark.parametrize("spread", ["any", "class", "device", "worker"])
 def test_the_plan_does_not_depend_on_the_order_in_which_devices_were_found(spread: str) -> None:
     plan = campaign(f"devices: {{spread: {spread}}}\n")
     devices = [

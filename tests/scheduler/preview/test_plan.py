@@ -46,6 +46,7 @@ from swarm.pools.tokens import prove
 GIB = 1024**3
 SCHEDULER = Identity.from_seed("scheduler")
 BASE = "campaign: t\nmodels: [a.onnx, b.onnx]\nunits: [CPU (ONNX)]\n"
+ANY = BASE + "devices: {spread: any}\n"
 
 
 def campaign(text: str = BASE) -> Campaign:
@@ -87,7 +88,7 @@ def quote(**values: object) -> Quote:
 def planned(
     adverts: list[Advert],
     *,
-    text: str = BASE,
+    text: str = ANY,
     says: dict[str, Quote | str] | None = None,
     shape: ShapeQuote | None = None,
     history: list[tuple[str, float]] | None = None,
@@ -225,11 +226,11 @@ def test_the_hash_is_over_the_substance_and_not_over_the_load() -> None:
     others = {
         planned(adverts, salt=7).plan,
         planned(adverts[:1]).plan,
-        planned(adverts, text=BASE + "priority: 60\n").plan,
+        planned(adverts, text=ANY + "priority: 60\n").plan,
         planned(adverts, says={"one": "not-allowed"}).plan,
     }
     assert len({plan.plan, *others}) == 5
-    assert planned(adverts, text="# a comment\n" + BASE).plan == plan.plan
+    assert planned(adverts, text="# a comment\n" + ANY).plan == plan.plan
 
 
 def test_changes_are_shown_as_lines() -> None:
@@ -239,7 +240,7 @@ def test_changes_are_shown_as_lines() -> None:
         "the model a.onnx is another file now",
         "the model b.onnx is another file now",
     ]
-    assert plan_changes(plan, planned(adverts, text=BASE + "priority: 60\n")) == [
+    assert plan_changes(plan, planned(adverts, text=ANY + "priority: 60\n")) == [
         "the campaign file was edited"
     ]
     assert plan_changes(plan, planned(adverts[1:])) == [

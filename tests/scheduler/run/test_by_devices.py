@@ -31,7 +31,12 @@ SIZE = 3 * 1024**3
 
 
 def text(**model: object) -> bytes:
-    made = {"campaign": "t", "units": ["CPU (ONNX)"], "models": [{"url": URL, "sha256": SHA, **model}]}
+    made = {
+        "campaign": "t",
+        "units": ["CPU (ONNX)"],
+        "devices": {"spread": "any"},
+        "models": [{"url": URL, "sha256": SHA, **model}],
+    }
     return json.dumps(made).encode()
 
 

@@ -656,8 +656,10 @@ async def test_a_campaign_for_each_device_that_finds_none_says_so(
     world: World, autojump_clock: MockClock
 ) -> None:
     world.worker("mini")
-    over_devices(world, "ram >= 64 GiB", wait_s=5.0)
+    over_devices(world, "ram >= 64 GiB", wait_s=30.0)
+    began = trio.current_time()
     await world.run()
+    assert 30 <= trio.current_time() - began < 40, "it waits once, not again when it is planned"
     (task,) = world.store.tasks.all("c-all")
     assert (task.state, task.reason) == (TaskState.FAILED, Reason.NOTHING_FITS)
     assert "ram >= 64 GiB" in task.detail

@@ -13,7 +13,10 @@ from scheduler.campaign.text import SCHEMA_FILE
 from tests.tiny_onnx import tiny_onnx
 
 YAML = {"Content-Type": "text/yaml"}
-GOOD = b"campaign: x\nmodels: [https://example.org/a.onnx, https://example.org/b.onnx]\nunits: [CPU (ONNX)]\nmeasure: {threads: [1, 2]}\n"
+GOOD = (
+    b"campaign: x\nmodels: [https://example.org/a.onnx, https://example.org/b.onnx]\nunits: [CPU (ONNX)]\n"
+    b"devices: {spread: any}\nmeasure: {threads: [1, 2]}\n"
+)
 
 
 async def test_every_mistake_is_reported_at_its_line_with_a_hint(client: httpx.AsyncClient) -> None:

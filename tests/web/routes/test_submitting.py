@@ -30,7 +30,12 @@ CAMPAIGNS = "/api/v1/campaigns"
 MODELS = "/api/v1/models"
 MODEL = tiny_onnx()
 SHA = hashlib.sha256(MODEL).hexdigest()
-NAMED = {"campaign": "vision", "models": [f"sha256:{SHA}"], "units": ["CPU (ONNX)"]}
+NAMED = {
+    "campaign": "vision",
+    "models": [f"sha256:{SHA}"],
+    "units": ["CPU (ONNX)"],
+    "devices": {"spread": "any"},
+}
 
 
 @pytest.fixture
@@ -97,6 +102,7 @@ async def test_yaml_and_the_plain_form_are_read_as_well(
     client: httpx.AsyncClient, writer: Any, sent: str
 ) -> None:
     yaml = f"campaign: y\nmodels:\n  - {{name: a.onnx, path: '{sent}'}}\nunits: [CPU (ONNX)]\n"
+    yaml += "devices: {spread: any}\n"
     for kind in ("text/yaml", "application/yaml; charset=utf-8"):
         answer = await client.post(CAMPAIGNS, content=yaml, headers={"Content-Type": kind})
         assert answer.status_code == HTTPStatus.CREATED, answer.text

@@ -1,0 +1,209 @@
+"""`bench --on`: from models and words for devices to a campaign without a file. Pure.
+
+--on all                  every device
+--on 'ram >= 8 GiB'       a clause, as under devices.where; several are met together
+--on lab                  a device's name or id, a pool or a label; several names are several devices
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from protocol.errors import CampaignError, NothingFits
+from protocol.values.advert import Advert
+from protocol.values.requirement import Clause, parse_clause
+from scheduler.campaign.fields import URL_SCHEMES, show_percent
+from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.model import Campaign
+from scheduler.local.bench import unit_for
+from swarm.base.text import did_you_mean, safe_text
+from swarm.base.units import duration_text
+from swarm.download.urls import name_in, scheme_of
+
+ALL: Final = "all"
+MAX_SHOWN: Final = 12
+_OPERATOR: Final = re.compile(r"==|!=|[<>~]|\s(?:in|has)\s")
+_MEASURE: Final = ("runs", "loads", "warmup", "dims")
+"""Options of `bench` that are keys of `measure`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What the values of `--on` ask for."""
+
+    clauses: tuple[Clause, ...] = ()
+    words: tuple[str, ...] = ()
+    """What has no operator: only the devices tell what it means."""
+
+    @property
+    def everywhere(self) -> bool:
+        """Every device is meant."""
+        return not (self.clauses or self.words)
+
+
+def read_places(values: Sequence[str]) -> Places:
+    """Raises `CampaignError` for a clause that cannot be read."""
+    texts = list(dict.fromkeys(text.strip() for text in values))
+    if "" in texts:
+        raise CampaignError("--on needs a value", hint="such as --on all, --on lab or --on 'ram >= 8 GiB'")
+    clauses = tuple(parse_clause(text) for text in texts if _OPERATOR.search(text))
+    return Places(clauses, tuple(text for text in texts if text != ALL and not _OPERATOR.search(text)))
+
+
+def clauses_on(places: Places, adverts: Sequence[Advert]) -> tuple[Clause, ...]:
+    """The clauses, with those that the words mean to these devices. Raises `NothingFits` for a word that means nothing to them, and
+    `CampaignError` for one that means several things.
+    """
+    meant = [(word, _meanings(word, adverts)) for word in places.words]
+    for word, meanings in meant:
+        if not meanings:
+            known = _known(adverts)
+            hint = "  ".join(
+                filter(None, [did_you_mean(word, known), f"there are: {_listed(known)}" if known else ""])
+            )
+            raise NothingFits(
+                f"no device, pool or label is called {safe_text(word, 60)!r}",
+                hint=hint or "no device is in the swarm: sark-node peers",
+            )
+        if len(meanings) > 1:
+            forms = " or ".join(f"--on '{meaning}'" for meaning in meanings)
+            raise CampaignError(f"--on {safe_text(word, 60)} means several things", hint=f"write {forms}")
+    found = [meaning for _, (meaning,) in meant]
+    names = [clause for clause in found if clause.attribute == "name"]
+    if len(names) > 1:
+        found = [clause for clause in found if clause.attribute != "name"]
+        found.append(parse_clause(f"name in {', '.join(str(clause.value) for clause in names)}"))
+    return (*places.clauses, *found)
+
+
+def _meanings(word: str, adverts: Sequence[Advert]) -> list[Clause]:
+    """All that the word is called there, each as a clause."""
+    found: dict[str, None] = {}
+    for advert in adverts:
+        if advert.name == word:
+            found[f"name == {word}"] = None
+        if advert.device == word:
+            found[f"device == {word}"] = None
+        if advert.peer == word:
+            found[f"peer == {word}"] = None
+        if word in advert.pools:
+            found[f"pools has {word}"] = None
+        found |= {
+            f"label.{key} == {word}": None for key, value in sorted(advert.labels.items()) if value == word
+        }
+    return list(map(parse_clause, found))
+
+
+def _known(adverts: Sequence[Advert]) -> list[str]:
+    names = [advert.name for advert in adverts]
+    groups = [
+        *(pool for advert in adverts for pool in advert.pools),
+        *(v for a in adverts for v in a.labels.values()),
+    ]
+    return sorted({*names, *groups})
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+    return ", ".join(safe_text(name, 40) for name in names[:MAX_SHOWN]) + more
+
+
+# -- the campaign -------------------------------------------------------------------------------------------------------------------
+
+
+def campaign_on(
+    models: Sequence[str],
+    units: Sequence[str],
+    clauses: Sequence[Clause],
+    options: Mapping[str, Any],
+    adverts: Sequence[Advert] | None = None,
+) -> Campaign:
+    """One task for each model, unit and device. `models`: paths or URLs; `units`: none where each model's format tells it; `options`: those
+    of `bench`, as `Measure` has them; `adverts`: of devices, whose drivers may bring units of their own; None: not known yet. Raises
+    `CampaignError`.
+    """
+    entries = _entries(models, options)
+    measure = {name: options[name] for name in _MEASURE if name in options}
+    if "precision" in options:
+        measure["precision"] = show_percent(options["precision"])
+    if options.get("check") is False:
+        measure["check"] = "none"
+    if "sustain_s" in options:
+        measure["sustain"] = duration_text(options["sustain_s"])
+    if options.get("against"):
+        measure["against"] = entries[0].get("name", name_of(models[0]))
+    for name in ("threads", "batch"):
+        if name in options:
+            measure[name] = [options[name]]
+    value = {
+        "campaign": _title(models),
+        "models": entries,
+        "units": list(units or default_units(models)),
+        "devices": {"where": list(map(_text, clauses)), "spread": "device"},
+        "measure": measure,
+    }
+    try:
+        more = units if adverts is None else [offer.unit for advert in adverts for offer in advert.units]
+        return parse_campaign(json.dumps(value).encode(), "bench.json", more_units=more)
+    except CampaignError as exc:
+        raise CampaignError(exc.detail, hint=exc.first_hint) from None
+
+
+def default_units(models: Sequence[str]) -> tuple[str, ...]:
+    """The unit of the models' format. Raises `CampaignError` where they have several, or one that tells nothing."""
+    units = {unit_for(Path(name_of(model))): model for model in models}
+    if len(units) > 1:
+        (unit, first), (other, second), *_ = units.items()
+        raise CampaignError(
+            f"{safe_text(name_of(first), 60)} runs on {unit}, {safe_text(name_of(second), 60)} on {other}",
+            hint="measure the models of one format at a time",
+        )
+    return tuple(units)
+
+
+def offered_units(models: Sequence[str], adverts: Sequence[Advert]) -> tuple[str, ...]:
+    """Of `--unit all`: the units of these devices that run the models' format."""
+    family = {unit[unit.rindex("(") :] for unit in default_units(models)}
+    offered = dict.fromkeys(sorted(offer.unit for advert in adverts for offer in advert.units))
+    return tuple(unit for unit in offered if "(" in unit and unit[unit.rindex("(") :] in family)
+
+
+def name_of(model: str) -> str:
+    """The file's name, of a path or of a URL."""
+    return name_in(model) if scheme_of(model) in URL_SCHEMES else Path(model).name
+
+
+def _entries(models: Sequence[str], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A model for each; files of one name in several folders bear their folder's name too."""
+    names = Counter(map(name_of, models))
+    inputs = {
+        **options.get("inputs", {}),
+        **{name: list(shape) for name, shape in options.get("shapes", {}).items()},
+    }
+    entries: list[dict[str, Any]] = []
+    for model in models:
+        by_url = scheme_of(model) in URL_SCHEMES
+        entry: dict[str, Any] = (
+            {"url": model} if by_url else {"path": str(Path(model).expanduser().absolute())}
+        )
+        if names[name_of(model)] > 1:
+            entry["name"] = f"{Path(model).absolute().parent.name}-{name_of(model)}"
+        entries.append({**entry, "inputs": inputs} if inputs else entry)
+    return entries
+
+
+def _text(clause: Clause) -> str:
+    """As a campaign file has it: a size in bytes has its unit."""
+    size = isinstance(clause.value, int) and clause.attribute in ("ram", "vram")
+    return f"{clause.attribute} {clause.op} {clause.value} B" if size else str(clause)
+
+
+def _title(models: Sequence[str]) -> str:
+    stem = Path(name_of(models[0])).stem + (f" and {len(models) - 1} more" if len(models) > 1 else "")
+    return re.sub(r"[^A-Za-z0-9 ._-]+", "-", stem).strip(" -._")[:64] or "bench"

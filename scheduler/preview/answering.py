@@ -1,0 +1,110 @@
+"""Which devices would measure a campaign now: found, trusted, fitting and answering. Nothing is committed. Blocking."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from protocol.errors import NothingFits, SarkError
+from protocol.values.advert import Advert
+from protocol.values.requirement import Requirement
+from protocol.values.task import Task
+from protocol.values.trust import MINE
+from results.row.simulated import shown_name
+from scheduler.campaign.model import Campaign
+from scheduler.core.explain import ADVICE
+from scheduler.models.describe import Models
+from scheduler.planning.tasks import PlannedCell, derive_cells, tasks_of
+from scheduler.preview.plan import make_plan, refusal
+from scheduler.preview.survey import VISIT, SwarmVisit, kind_of, visit
+from scheduler.trust.home import read_book
+from scheduler.trust.untrusted import UntrustedDevice
+from swarm.base.home import Home
+from swarm.base.names import tell_apart
+from swarm.base.text import safe_text
+from swarm.net.identity import load_or_create
+
+CampaignOn = Callable[[Sequence[Advert]], Campaign]
+"""The campaign, once these devices are known. Raises `SarkError` where it asks for what is not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweringDevices:
+    """What was found."""
+
+    campaign: Campaign
+    """With the units alone that some device would measure."""
+    adverts: tuple[Advert, ...]
+    """Of the workers that would measure it."""
+    silent: tuple[str, ...]
+    """Devices that fit and would not, each with what they say."""
+    untrusted: tuple[UntrustedDevice, ...]
+    """Devices that fit and are not trusted."""
+    why: tuple[str, ...]
+    """Of what no device would measure: lines for people."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """How each device is called, by its id."""
+        first = {advert.device: advert for advert in reversed(self.adverts)}
+        return tell_apart({device: shown_name(advert, 40) for device, advert in first.items()})
+
+
+def find_answering(
+    home: Home, campaign_on: CampaignOn, models: Models, needs: Sequence[Requirement], gates: Sequence[str]
+) -> AnsweringDevices:
+    """`needs`: what the tasks need at least. Raises `Unreachable` when no gate answers, and what `campaign_on` raises."""
+    scheduler = load_or_create(home.key("scheduler")).peer_id
+
+    def cells(campaign: Campaign, devices: Sequence[Advert]) -> Sequence[tuple[PlannedCell, Sequence[Task]]]:
+        return derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=devices)
+
+    def tasks(devices: Sequence[Advert]) -> Sequence[Task]:
+        try:
+            return tasks_of(cells(campaign_on(devices), devices))
+        except SarkError:  # raised again below, when all devices are known
+            return ()
+
+    now = time.time()
+    book = read_book(home, now)
+    found = trio.run(partial(visit, gates, home, needs, tasks, priority=50, now=now, trust=MINE, book=book))
+    try:
+        campaign = campaign_on(found.adverts)
+    except NothingFits:  # perhaps it asks for what is not trusted
+        campaign = campaign_on((*found.adverts, *found.others))
+    planned = cells(campaign, found.adverts)
+    willing, silent = _asked(found, tasks_of(planned))
+    plan = make_plan(campaign, models, planned, found)
+    units = tuple(
+        unit for unit in campaign.units if any(cell.unit == unit and cell.serve for cell in plan.cells)
+    )
+    why = dict.fromkeys(cell.why for cell in plan.cells if not cell.serve)
+    return AnsweringDevices(
+        campaign.model_copy(update={"units": units or campaign.units}),
+        tuple(willing),
+        tuple(silent),
+        found.untrusted,
+        tuple(why),
+    )
+
+
+def _asked(found: SwarmVisit, tasks: Sequence[Task]) -> tuple[list[Advert], list[str]]:
+    """The workers that would take one of these tasks; and of the others that fit one what they say, a line for each device."""
+    willing: list[Advert] = []
+    refusals: dict[str, str] = {}
+    for advert in sorted(found.adverts, key=lambda advert: (advert.name, advert.peer)):
+        kinds = [kind_of(task) for task in tasks if found.may_have(task.requirement, advert)]
+        answers = [refusal(found.answers.get(advert.peer), kind) for kind in dict.fromkeys(kinds)]
+        if not all(answers):
+            willing.append(advert)
+        elif answers:
+            refusals[advert.device] = (
+                f"{shown_name(advert, 40)}: {safe_text(answers[0].partition(ADVICE)[0], 200)}"
+            )
+    for advert in willing:
+        refusals.pop(advert.device, None)
+    return willing, list(refusals.values())
