@@ -19,6 +19,8 @@ from trio.abc import Clock, Instrument
 from trio.testing import MockClock
 
 os.environ["SARK_LAN"] = "false"
+DATA: Final = tempfile.TemporaryDirectory(prefix="sark-tests-data-")
+os.environ["XDG_DATA_HOME"] = DATA.name  # calibrations are in the user's own folder, whatever the home
 
 hypothesis.settings.register_profile("sark", deadline=None)  # an example may take long on a busy machine
 hypothesis.settings.load_profile("sark")

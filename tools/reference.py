@@ -58,7 +58,10 @@ EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "demo": (("demo --workers 2", "a gate, two workers and a campaign on this machine"),),
     "doctor": (("doctor", "what works here, what does not, and what to do"),),
     "drain": (("drain --finish", "end what runs and what waits, then leave"),),
-    "calibrate": (("calibrate", "measure once what this device can do at best"),),
+    "calibrate": (
+        ("calibrate", "measure what this device can do at best"),
+        ("calibrate --force --wait 10m", "one more round, at a quiet moment if one comes in 10 minutes"),
+    ),
     "events": (("events c-ab23cd45 --verify", "nothing in the chain of events was changed"),),
     "explain": (("explain c-ab23cd45/3", "why this task waits or failed, and what would help"),),
     "gate": (

@@ -11,6 +11,7 @@ How to write one: drivers/README.md.
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -34,6 +35,7 @@ MAX_RANK: Final = 64
 MAX_FIGURE: Final = 1e18
 MAX_OPERATORS: Final = 200
 """Lines on where a model's operators ran."""
+MAX_SAMPLE: Final = 4 * MIB
 MAX_TOGETHER: Final = 8
 """Models that take turns in one process."""
 
@@ -118,6 +120,8 @@ class WorkOrder:
     sustain_s: float | None = None
     """Instead of `runs` and `loads`: one launch infers for so long, rests, and tries whether it is as quick again. See
     `drivers.measure.sustained`."""
+    first_look: int = 6
+    """Launches of a `precision` order before its interval is looked at: what calibration found for this device, or 6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +412,18 @@ Event = (
 
 
 @dataclass(frozen=True, slots=True)
+class SampleModel(Sent):
+    """A small model that a driver makes itself, from which calibration learns what its units need."""
+
+    name: Annotated[
+        str, Predicate(lambda text: re.fullmatch(r"[a-z]{1,32}(\.[a-z]{1,16})?", text) is not None)
+    ]
+    """Of its file, such as `chain.onnx`."""
+    content: Annotated[str, MaxLen(MAX_SAMPLE)]
+    """Base64."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnitInfo(Sent):
     """A compute unit that has been tried and works on this device."""
 
@@ -464,7 +480,7 @@ FAILURES: Final = {
 class Driver(Protocol):
     """The contract behind the entry point group `sark.drivers`.
 
-    Optional attributes: `run_together` and `sustains` (see `drivers.local.driver.LocalDriver`),
+    Optional attributes: `run_together` and `sustains` (see `drivers.local.driver.LocalDriver`), `samples` (`made_samples`),
     `network = True` (`opens_connections`), `watches = True` (`looks_outside`) and `loads_models = False`
     (`makes_loads`).
     """
@@ -486,6 +502,17 @@ class Driver(Protocol):
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Load, warm up, time, check. Raises `Unfit` with a sentence for a model that cannot run."""
         ...
+
+
+def sample_model(name: str, content: bytes) -> SampleModel:
+    """A driver's sample of these bytes."""
+    return SampleModel(name, b64encode(content).decode())
+
+
+def made_samples(driver: Driver) -> tuple[SampleModel, ...]:
+    """Models that any unit of the driver runs, from small to large, none larger than 4 MiB; none if it has no `samples()`."""
+    samples = getattr(driver, "samples", None)
+    return tuple(samples()) if samples is not None else ()
 
 
 def opens_connections(driver: Driver) -> bool:

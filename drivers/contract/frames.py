@@ -15,7 +15,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
-from drivers.contract.base import FAILURES, MAX_TEXT, Crashed, DriverError, Event, Limits, UnitInfo, WorkOrder
+from drivers.contract.base import (
+    FAILURES,
+    MAX_TEXT,
+    Crashed,
+    DriverError,
+    Event,
+    Limits,
+    SampleModel,
+    UnitInfo,
+    WorkOrder,
+)
 
 HEADER_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
@@ -33,7 +43,7 @@ def frame(payload: bytes) -> bytes:
     return len(payload).to_bytes(HEADER_BYTES, "big") + payload
 
 
-def pack_event(event: Event | UnitInfo) -> bytes:
+def pack_event(event: Event | UnitInfo | SampleModel) -> bytes:
     """One event as a whole frame."""
     return frame(f"{type(event).__name__} {json.dumps(asdict(event))}".encode())
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from drivers.contract.base import Unfit, UnitInfo, WorkOrder
+from drivers.contract.base import SampleModel, Unfit, UnitInfo, WorkOrder, sample_model
 from drivers.coreml.units import CPU, GPU, UNITS, compute_unit, present, require_macos
 from drivers.local.driver import LocalDriver
 
@@ -60,6 +60,12 @@ class CoreMLDriver(LocalDriver):
             if float(next(iter(outputs.values())).reshape(-1)[0]) == 42:
                 units.append(UnitInfo(one.unit, self.name, f"coremltools {ct.__version__}", one.compute_unit))
         return tuple(units)
+
+    def samples(self) -> tuple[SampleModel, ...]:
+        """What each unit has to run before it is offered; none off macOS."""
+        if self._platform != "darwin":
+            return ()
+        return (sample_model("tiny.mlmodel", tiny(self._ct).SerializeToString()),)
 
     def open(self, order: WorkOrder) -> CoreMLModel:
         """The model under a private name, and its specification."""

@@ -30,13 +30,15 @@ from drivers.contract.base import (
     OutOfMemory,
     OutputReport,
     ProgressReport,
+    SampleModel,
     Unfit,
     UnitInfo,
     WorkOrder,
+    made_samples,
     makes_loads,
 )
 from drivers.contract.hardware import threads_for
-from drivers.measure.stopping import MeasureJob
+from drivers.measure.stopping import NO_MODEL, MeasureJob
 from drivers.sandbox import enter
 
 NAME: Final = "sark-run"
@@ -84,7 +86,7 @@ def _serve(events: int, order_bytes: bytes, driver: Driver | None, sandbox: ente
     order, limits, name, simulate, job = frames.unpack_order(order_bytes)
     try:
         driver = driver or registry.load(name, simulate)
-        if job != MeasureJob.UNITS:
+        if job not in NO_MODEL:
             for (
                 module
             ) in driver.preload():  # before the limits, which are to bound the model, not the imports
@@ -111,10 +113,14 @@ def _send(events: int, frame: bytes) -> None:
         rest = rest[os.write(events, rest) :]
 
 
-def events_of(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | Iterable[UnitInfo]:
+def events_of(
+    driver: Driver, order: WorkOrder, job: str
+) -> Iterator[Event] | Iterable[UnitInfo | SampleModel]:
     match MeasureJob(job):
         case MeasureJob.UNITS:
             return driver.units()
+        case MeasureJob.SAMPLES:
+            return made_samples(driver)
         case MeasureJob.LOAD:
             return driver.load_only(order)
         case MeasureJob.REPEAT:

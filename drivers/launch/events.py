@@ -29,6 +29,7 @@ from drivers.contract.base import (
     ProgressReport,
     RoundsReport,
     RunFindings,
+    SampleModel,
     SustainedReport,
     Text,
     TimedOut,
@@ -46,6 +47,9 @@ MAX_COMMAS: Final = 2_500_000
 MAX_ERRORS: Final = 64
 """More than an event has fields."""
 
+Reply = Event | UnitInfo | SampleModel
+"""What a child may send."""
+
 # without Telemetry and BetweenLaunches: they are the parent's, and no child may claim them
 SENT: Final = (
     *(ProgressReport, LoadReport, MeasureReport, ModelDescription, OutputReport, CheckReport, RunFindings),
@@ -53,6 +57,7 @@ SENT: Final = (
     RoundsReport,
     SustainedReport,
     UnitInfo,
+    SampleModel,
 )
 
 
@@ -72,7 +77,7 @@ VALIDATORS: Final[Mapping[str, SchemaValidator]] = {
 }
 
 
-def unpack(payload: bytes) -> Event | UnitInfo | DriverError:
+def unpack(payload: bytes) -> Reply | DriverError:
     """One frame of a child as a checked event, or as the error it reports. Raises `Garbled` for anything else."""
     containers = payload.count(b"[") + payload.count(b"{")
     if containers > MAX_CONTAINERS or payload.count(b'"') > MAX_QUOTES or payload.count(b",") > MAX_COMMAS:
@@ -92,13 +97,11 @@ def unpack(payload: bytes) -> Event | UnitInfo | DriverError:
     if isinstance(event, tuple):
         error: DriverError = FAILURES.get(event[0], Crashed)(event[1])
         return error
-    checked: Event | UnitInfo = event
+    checked: Reply = event
     return checked
 
 
-def received(
-    running: Child, deadline: Callable[[], float], limits: Limits
-) -> Generator[Event | UnitInfo, None, None]:
+def received(running: Child, deadline: Callable[[], float], limits: Limits) -> Generator[Reply, None, None]:
     """Everything that a child sends until it ends; it is closed then, or when the generator is.
 
     Raises the first error that the child reports, at once; how it died, TimeoutError past `deadline`, or `Garbled`.
@@ -115,7 +118,7 @@ def received(
         raise death(running.code, output, limits)
 
 
-def replies(running: Child, limits: Limits) -> list[Event | UnitInfo]:
+def replies(running: Child, limits: Limits) -> list[Reply]:
     """Everything that a child sends within `limits.load_s`. Raises `DriverError`."""
     until = time.monotonic() + limits.load_s
     try:
@@ -144,6 +147,7 @@ def death(code: int | None, output: str, limits: Limits) -> Crashed:
 
 REQUIRED: Final[Mapping[MeasureJob, frozenset[type]]] = {
     MeasureJob.UNITS: frozenset(),
+    MeasureJob.SAMPLES: frozenset(),
     MeasureJob.RUN: frozenset({LoadReport, ModelDescription, MeasureReport, CheckReport}),
     MeasureJob.REPEAT: frozenset({LoadReport, MeasureReport}),
     MeasureJob.LOAD: frozenset({LoadReport}),
@@ -183,10 +187,10 @@ class LaunchEvents:
         self._findings = self._changes = self._blocks = 0
         self._phase: Phase | None = None
 
-    def take(self, event: Event | UnitInfo) -> Event:
+    def take(self, event: Reply) -> Event:
         """Check one event, and set the kind of a load. Raises `Garbled`."""
-        if isinstance(event, UnitInfo):
-            raise Garbled("it offered a unit where an event was due")
+        if isinstance(event, (UnitInfo, SampleModel)):
+            raise Garbled("it offered a unit or a sample where an event was due")
         if isinstance(event, ProgressReport):
             self._changes += event.phase is not self._phase
             self._phase = event.phase

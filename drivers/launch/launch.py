@@ -46,7 +46,7 @@ from drivers.launch.process import Child, ZygoteProcess
 from drivers.launch.spawn import SpawnedChild
 from drivers.measure import host
 from drivers.measure.idle_wait import IdleWait, IdleWaitReport
-from drivers.measure.stopping import LaunchPlanner, LaunchSpec, MeasureJob
+from drivers.measure.stopping import NO_MODEL, LaunchPlanner, LaunchSpec, MeasureJob
 from drivers.measure.telemetry import Sampler, windows_of
 from drivers.native import library
 from drivers.sandbox.enter import Tier
@@ -116,7 +116,7 @@ class Zygote:
             if self.driver in COMPILED:
                 library.prepare(folder())
             return SpawnedChild(packed, limits.output_bytes, self._private)
-        preload = MAY_PRELOAD and job != MeasureJob.UNITS and not order.unit.startswith(child.UNLIMITED_UNITS)
+        preload = MAY_PRELOAD and job not in NO_MODEL and not order.unit.startswith(child.UNLIMITED_UNITS)
         return self._process(preload).fork(packed, limits.output_bytes)
 
     def _process(self, preload: bool) -> ZygoteProcess:

@@ -24,6 +24,8 @@ CHECKED_AFTER: Final = (6, 8, 10, 12, 16, 20)
 """Launches after which it may stop. Checking after every launch would find a narrow interval by chance."""
 RANKS: Final = {6: 1, 8: 1, 10: 2, 12: 3, 16: 4, 20: 6}
 """n → k: the k-th smallest and k-th largest of n medians enclose the true median with at least 95 %: 96.9, 99.2, 97.9, 96.1, 97.9, 95.9."""
+EXPECTED: Final = {6: 1.27, 8: 1.42, 10: 1.00, 12: 0.79, 16: 0.76, 20: 0.59}
+"""n → half the width of that interval to be expected, in standard deviations between launches (normal order statistics)."""
 SHRINKING: Final = 0.9
 """An interval that is still above this share of its earlier best no longer shrinks."""
 
@@ -43,6 +45,12 @@ class MeasureJob(StrEnum):
     """Load several models and time them in turns."""
     SUSTAIN = "sustain"
     """Load, describe, infer for a long time, rest, check."""
+    SAMPLES = "samples"
+    """Make the driver's sample models."""
+
+
+NO_MODEL: Final = frozenset({MeasureJob.UNITS, MeasureJob.SAMPLES})
+"""Jobs that run no model: outside the sandbox, by a driver that is not preloaded."""
 
 
 class StopRule(StrEnum):
@@ -82,6 +90,20 @@ def half_width(medians: Sequence[float]) -> float:
     rank = RANKS.get(len(ordered), 1)
     middle = median(ordered)
     return (ordered[-rank] - ordered[rank - 1]) / 2 / middle if middle else 0.0
+
+
+def launches_for(spread: float, precision: float) -> int | None:
+    """Launches whose interval should be within ± `precision`; None: no number that may be made. `spread`: standard deviation between
+    launches. Both are shares."""
+    return next((count for count in CHECKED_AFTER if EXPECTED[count] * spread <= precision), None)
+
+
+def first_look(spread: float | None, precision: float) -> int:
+    """Launches after which to look for the first time; each look before is one more chance to find a narrow interval by luck.
+
+    The fewest where nothing is known, and where no number should do: the looks then tell that the interval does not shrink.
+    """
+    return (launches_for(spread, precision) if spread is not None else None) or CHECKED_AFTER[0]
 
 
 @dataclass(slots=True)
@@ -139,7 +161,7 @@ class LaunchPlanner:
 
     def _enough(self, precision: float, spent_s: float) -> StopRule | None:
         launches = len(self._medians)
-        if launches in RANKS:
+        if launches in RANKS and launches >= self.order.first_look:
             self._widths.append(half_width(self._medians))
             if self._widths[-1] <= precision:
                 return StopRule.PRECISE

@@ -14,7 +14,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -47,12 +48,23 @@ def last_cache_bytes(cpus: Path = Path("/sys/devices/system/cpu")) -> int | None
     return max(sizes, default=None)
 
 
+Killing = Callable[[Callable[[], object]], AbstractContextManager[object]]
+"""Given what ends a process, a block around that process's life."""
+
+
 def run_micro(
-    kind: str, plan: MicroPlan, threads: int, gpu: str = "", command: Sequence[str] | None = None
+    kind: str,
+    plan: MicroPlan,
+    threads: int,
+    gpu: str = "",
+    command: Sequence[str] | None = None,
+    killing: Killing = nullcontext,
 ) -> MicroResult:
     """Measure in a process of its own, with a clean environment (blocking). `kind`: `cpu`, or `cuda` and `mps` by torch.
 
-    `gpu`: UUID or index. Raises `Unfit` if that is not available, `Crashed` for a wrong result, `TimedOut` past the plan's end.
+    `gpu`: UUID or index. `killing`: gets what ends it early.
+
+    Raises `Unfit` if that is not available, `Crashed` for a wrong result, `TimedOut` past the plan's end.
     """
     environ = clean_environment(os.environ) | dict.fromkeys(THREAD_VARIABLES, str(threads))
     if gpu:
@@ -60,27 +72,40 @@ def run_micro(
     order = json.dumps({"kind": kind, "plan": asdict(plan), "threads": threads})
     limit_s = plan.total_s + START_S
     try:
-        process = subprocess.run(
-            command or boot_command("micro.micro", order),
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
-            env=environ,
-        )
+        with (
+            subprocess.Popen(
+                command or boot_command("micro.micro", order),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environ,
+            ) as process,
+            ending(process),
+            killing(process.kill),
+        ):
+            out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise TimedOut(f"micro-benchmarks of {kind}: still running after {limit_s:g} s") from None
     except OSError as exc:
         raise Crashed(f"micro-benchmarks of {kind}: {exc}") from exc
     try:
-        reply = json.loads(process.stdout)
+        reply = json.loads(out)
     except ValueError:
-        lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
+        lines = err.decode("utf-8", "replace").strip().splitlines()
         last = lines[-1] if lines else f"exit code {process.returncode}"
         raise Crashed(f"micro-benchmarks of {kind}: {last}") from None
     if "why" in reply:
         raise (Unfit if reply["unfit"] else Crashed)(f"micro-benchmarks of {kind}: {reply['why']}")
     lists = {"notes": tuple(reply["notes"]), "windows": tuple((a, b) for a, b in reply["windows"])}
     return MicroResult(**{**reply, **lists})
+
+
+@contextmanager
+def ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The process does not outlive the block."""
+    try:
+        yield
+    finally:
+        process.kill()
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drivers.contract.base import DriverError, UnitInfo, WorkOrder
+from drivers.contract.base import DriverError, SampleModel, UnitInfo, WorkOrder, sample_model
 from drivers.local.driver import LocalDriver
 from drivers.onnx.units import UNITS, ProviderPlacement, placement_for
 
@@ -34,6 +34,13 @@ class OnnxDriver(LocalDriver):
                     units.append(UnitInfo(unit.unit, self.name, f"onnxruntime {ort.__version__}", provider))
                     break
         return tuple(units)
+
+    def samples(self) -> tuple[SampleModel, ...]:
+        """One operator on one float, and a chain of products."""
+        from drivers.native.library import TINY_MODEL
+        from drivers.onnx.synthetic import chain_of_products
+
+        return sample_model("tiny.onnx", TINY_MODEL), sample_model("chain.onnx", chain_of_products())
 
     def open(self, order: WorkOrder) -> OnnxModel:
         from drivers.onnx.runner import OnnxModel

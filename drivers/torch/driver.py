@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from drivers.contract.base import DriverError, UnitInfo, WorkOrder
+from drivers.contract.base import DriverError, SampleModel, UnitInfo, WorkOrder, sample_model
 from drivers.local.driver import LocalDriver
 from drivers.torch.units import UNITS, device_for, provider
 
@@ -41,6 +41,15 @@ class TorchDriver(LocalDriver):
             if doubled == 42:
                 units.append(UnitInfo(unit, self.name, f"torch {torch.__version__}", provider(torch, device)))
         return tuple(units)
+
+    def samples(self) -> tuple[SampleModel, ...]:
+        """Declared perceptrons, as safetensors."""
+        from drivers.torch.samples import perceptron
+
+        return (
+            sample_model("tiny.safetensors", perceptron(1, 1)),
+            sample_model("chain.safetensors", perceptron(192, 4)),
+        )
 
     def open(self, order: WorkOrder) -> TorchModel:
         from drivers.torch.model import TorchModel

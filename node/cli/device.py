@@ -17,6 +17,8 @@ from rich.text import Text
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
+from swarm.base.text import safe_text
+from swarm.base.units import DurationError, parse_duration
 
 if TYPE_CHECKING:
     from node.device.calibration import Calibration
@@ -35,19 +37,30 @@ def calibrate(
         bool, typer.Option("--full", help="Measure whole curves: half a minute instead of seconds.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Calibrate again even if nothing has changed.")
+        bool, typer.Option("--force", help="Make one more round even if nothing has changed.")
     ] = False,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="DURATION",
+            help="Wait so long for a quiet host at most.  \\[default: 3s; with --full 30s]",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure what this device can do at best and how much warm-up it needs.
 
-    Measures the timer, the warm-up of each unit, the idle host, and the memory and arithmetic speed of processor and GPU. The result is
-    stored until hardware, system or runtimes change. The first `join` calibrates too.
+    Measures the timer, the warm-up of each unit and how far its launches differ, the idle host, and the memory and arithmetic speed of
+    processor and GPU. The result is kept for this device, whatever the home, until hardware, system or runtimes change. The first `join`
+    calibrates too, and a worker makes more rounds at quiet moments.
     """
     import trio
 
     from drivers.launch.launch import probe_units
-    from node.device.calibrate import CalibrationTools, ensure_calibrated
+    from node.device.calibrate import CalibrationTools
+    from node.device.calibration_file import calibration_file
+    from node.device.calibration_rounds import Calibrator
     from node.device.lock import DeviceLock
     from node.device.probe import lock_name, probe_device
     from node.run.launchers import Launchers
@@ -60,18 +73,23 @@ def calibrate(
         )
     home: Home = ctx.obj
     folder = home.folder("worker")
+    wait_s = _seconds("--wait", wait) if wait is not None else None
     profile = probe_device(folder, probe_units)
     with Launchers(profile, DriverSecrets()) as launchers:
+        calibrator = Calibrator(
+            calibration_file(profile.fingerprint),
+            profile,
+            CalibrationTools(launchers.launch_at_once, launchers.samples),
+            DeviceLock(lock_name()),
+        )
         calibration = trio.run(
             partial(
-                ensure_calibrated,
-                folder,
-                profile,
-                CalibrationTools(launchers.launch_at_once),
-                DeviceLock(lock_name()),
+                calibrator.ensure,
                 lambda line: print(line, file=sys.stderr, flush=True),
                 full=full,
                 force=force,
+                wait_s=wait_s,
+                old=folder,
             )
         )
     if as_json:
@@ -84,7 +102,7 @@ app.command("enroll", hidden=True)(calibrate)  # the predecessor's word; goes af
 
 
 def _show(calibration: Calibration) -> None:
-    from node.device.calibration import curves, headline
+    from node.device.calibration import curves, figure_text, headline, launches_text, sureness
 
     console = new_console()
     print(headline(calibration))
@@ -98,8 +116,15 @@ def _show(calibration: Calibration) -> None:
         ("clock", f"{host.clock_mhz:.0f} MHz" if host.clock_mhz is not None else ""),
         ("temperature", f"{host.temperature_c:.0f} °C" if host.temperature_c is not None else ""),
         *(
-            (f"warm-up of {unit}", f"{count} inferences")
-            for unit, count in sorted(calibration.floors.items())
+            (
+                f"warm-up of {unit}",
+                f"{calibration.floor(unit)} inferences, {sureness(known.runs, known.quiet)}",
+            )
+            for unit, known in sorted(calibration.floors.items())
+        ),
+        *(
+            (f"±2 % on {unit}", f"{launches_text(calibration, unit)}, {sureness(known.runs, known.quiet)}")
+            for unit, known in sorted(calibration.spreads.items())
         ),
     ):
         if value:
@@ -107,13 +132,23 @@ def _show(calibration: Calibration) -> None:
     for micro in calibration.micro:
         table.add_row(Text(micro.device), Text(f"{micro.backend}, {micro.seconds:.1f} s"))
         for name, curve in curves(micro):
-            text = "  ".join(f"{size.replace('_', ' ')}: {value:.4g}" for size, value in curve.items())
+            text = "  ".join(
+                f"{size.replace('_', ' ')}: {figure_text(value)}" for size, value in curve.items()
+            )
             table.add_row(Text(f"  {name}", style="dim"), Text(text))
         if micro.throttled:
             table.add_row(Text("  throttled by", style="dim"), Text(", ".join(micro.throttled)))
     console.print(table)
     for note in (*calibration.notes, *(note for micro in calibration.micro for note in micro.notes)):
         print(f"  {note}")
+
+
+def _seconds(option: str, text: str) -> float:
+    """Raises `SettingsError`."""
+    try:
+        return parse_duration(text)
+    except DurationError as exc:
+        raise SettingsError(f"{option} {safe_text(text, 40)}: {exc.what}", hint=exc.hint) from None
 
 
 def _percent(share: float | None) -> str:
@@ -137,13 +172,15 @@ def doctor(
     """
     from drivers.launch.launch import probe_units
     from drivers.launch.probe_tier import probe
+    from node.device.calibration_file import calibration_file
     from node.device.probe import probe_device
     from node.doctor.host import CheckState, checks, gather
 
     home: Home = ctx.obj
     folder = home.folder("worker")
     network = _network_checks(ctx, gate)  # first, so that wrong settings fail at once
-    results = checks(gather(probe_device(folder, probe_units, sandbox=probe()), folder, home.cache))
+    profile = probe_device(folder, probe_units, sandbox=probe())
+    results = checks(gather(profile, calibration_file(profile.fingerprint), home.cache))
     results += network
     if as_json:
         print_json([asdict(check) for check in results])

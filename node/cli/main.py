@@ -51,7 +51,8 @@ def info(
 
     from drivers.launch.launch import probe_units
     from drivers.launch.probe_tier import probe
-    from node.device.calibration import headline, read_calibration
+    from node.device.calibration import headline
+    from node.device.calibration_file import calibration_file, read_calibration
     from node.device.probe import build_advert, probe_device
     from node.settings.settings import private_here
     from protocol.words import Role
@@ -61,7 +62,7 @@ def info(
     home: Home = ctx.obj
     look = partial(probe_units, private=private_here(home.config_file, ctx.meta["environment"]))
     profile = probe_device(home.folder("worker"), look, sandbox=probe())
-    stored = read_calibration(home.folder("worker"), profile.fingerprint)
+    stored = read_calibration(calibration_file(profile.fingerprint), profile.fingerprint)
     keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
     pools = joined_pools(home, Role.WORKER)
     advert = build_advert(
@@ -286,7 +287,11 @@ def join(
         ),
     ] = False,
     no_calibrate: Annotated[
-        bool, typer.Option("--no-calibrate", help="Do not calibrate the device before the first task.")
+        bool,
+        typer.Option(
+            "--no-calibrate",
+            help="Do not calibrate the device, neither before the first task nor at quiet moments.",
+        ),
     ] = False,
     install: Annotated[
         bool,

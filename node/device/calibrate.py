@@ -1,21 +1,26 @@
-"""Calibrates this device: what measuring on it needs and what it can do at best. Takes seconds.
+"""Calibrates this device: what measuring on it needs and what it can do at best. A round takes seconds.
 
-    timer, idle host ─▶ warm-up of each ONNX unit on built-in models ─▶ micro-benchmarks of processor and GPU ─▶ Calibration
+    quiet? ─▶ warm-up and spread of each unit on its driver's samples ─▶ micro-benchmarks of processor and GPU ─▶ still quiet? ─▶ a round
+
+Rounds are joined in `node.device.calibration_rounds`.
 
 A unit or GPU that does not work raises nothing: its part is left out and a note says why.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, Protocol
 
-from drivers.contract.base import DriverError, Event, Limits, MeasureReport, WorkOrder
+from drivers.contract.base import Cancelled, DriverError, Event, Limits, MeasureReport, WorkOrder
 from drivers.contract.hardware import usable_cores
 from drivers.measure import host
 from drivers.measure.gpu import torch_could
@@ -24,27 +29,25 @@ from drivers.measure.telemetry import Sampler
 from drivers.measure.timing import timer_overhead_ns
 from drivers.micro import micro
 from drivers.micro.plan import FULL, QUICK, MicroPlan, MicroResult
-from drivers.onnx.session import TINY_MODEL
-from drivers.onnx.synthetic import chain_of_products
 from node.device.calibration import (
     Calibration,
     HostFigures,
+    Known,
     MicroFigures,
-    headline,
-    read_calibration,
+    known,
+    spread_of,
     warm_after,
-    write_calibration,
 )
-from node.device.lock import DeviceLock
 from node.device.probe import Profile
-from swarm.base.threads import DISK, WAITING
 
 IDLE_S: Final = 0.35
-"""Time over which the idle host is telemetry."""
-UNIT_LIMITS: Final = Limits(load_s=20, run_s=20)
+"""Time over which the idle host is looked at."""
+FLOOR_LIMITS: Final = Limits(load_s=20, run_s=20)
+SPREAD_LIMITS: Final = Limits(load_s=20, run_s=10)
+"""No launch is begun that would end later."""
 RUNS: Final = 60
-MAX_WAIT_S: Final = 3.0
-"""Longest wait for an idle host; ten times that for a full calibration."""
+ANY_PRECISION: Final = 1.0
+"""Stops at the first look: launches of the very windows that orders by precision have."""
 
 
 class CalibrationLaunch(Protocol):
@@ -52,9 +55,51 @@ class CalibrationLaunch(Protocol):
 
     def events(self) -> Iterator[Event]: ...
 
+    def kill(self) -> None: ...
+
 
 Launcher = Callable[[WorkOrder, Limits], CalibrationLaunch]
-RunMicro = Callable[[str, MicroPlan, int], MicroResult]
+
+
+class RunMicro(Protocol):
+    """`drivers.micro.micro.run_micro`."""
+
+    def __call__(
+        self, kind: str, plan: MicroPlan, threads: int, *, killing: micro.Killing
+    ) -> MicroResult: ...
+
+
+class RoundStop:
+    """Ends a round from another thread: what runs is killed, and the round raises `Cancelled`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kill: Callable[[], object] | None = None
+        self.stopped = False
+
+    def now(self) -> None:
+        """End it; it is over when this or the running step returns."""
+        with self._lock:
+            self.stopped, kill = True, self._kill
+        if kill is not None:
+            kill()
+
+    def check(self) -> None:
+        """Raises `Cancelled` once it was stopped."""
+        if self.stopped:
+            raise Cancelled("the calibration was stopped")
+
+    @contextlib.contextmanager
+    def killing(self, kill: Callable[[], object]) -> Iterator[None]:
+        """A block that `now` ends by this. Raises `Cancelled`."""
+        with self._lock:
+            self.check()
+            self._kill = kill
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._kill = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +107,8 @@ class CalibrationTools:
     """The edges of a calibration; tests put in doubles."""
 
     launch: Launcher
+    samples: Callable[[str], Mapping[str, bytes]]
+    """Sample models of a driver, from small to large. Raises `DriverError`."""
     run_micro: RunMicro = micro.run_micro
     sampler: Callable[[], Sampler] = Sampler
     reader: host.HostReader = field(default_factory=host.HostReader)
@@ -82,85 +129,56 @@ def gpu_kind(profile: Profile, system: str = sys.platform, could: Callable[[], b
     return "mps" if system == "darwin" and any("Torch" in offer.unit for offer in profile.units) else ""
 
 
-def calibrate(profile: Profile, tools: CalibrationTools, *, full: bool = False) -> Calibration:
-    """Measure everything; the caller holds the device lock. Blocking."""
-    notes: list[str] = []
-    waited = _wait_until_idle(tools.idle_wait(MAX_WAIT_S * (10 if full else 1)), tools.wait)
-    host_figures = _idle_host(tools)
-    if waited.busy_share is not None:
-        notes.append(
-            f"the host was busy (other processes used {waited.busy_share:.0%}), so these figures are too low;"
-            " once it is idle: sark-node calibrate --force"
-        )
-    floors = {}
-    for offer in profile.units:
-        if profile.driver_of(offer.unit) == "onnx":
-            try:
-                floors[offer.unit] = learn_floor(offer.unit, tools.launch)
-            except DriverError as why:
-                notes.append(f"warm-up of {offer.unit} was not learned: {why}")
-    micro_figures: list[MicroFigures] = []
-    plan = tools.full if full else tools.quick
-    for kind in ("cpu", tools.gpu_kind(profile)):
-        if kind:
-            try:
-                micro_figures.append(_micro(kind, plan, profile, tools))
-            except DriverError as why:
-                notes.append(str(why))
-    return Calibration(
-        fingerprint=profile.fingerprint,
-        at=tools.wall(),
-        full=full,
-        timer_ns=timer_overhead_ns(),
-        host=host_figures,
-        floors=floors,
-        micro=tuple(micro_figures),
-        notes=tuple(notes),
-    )
-
-
-async def ensure_calibrated(
-    folder: Path,
-    profile: Profile,
-    tools: CalibrationTools,
-    lock: DeviceLock,
-    report: Callable[[str], object],
-    *,
-    full: bool = False,
-    force: bool = False,
-) -> Calibration:
-    """The stored calibration if it is valid and not `force`, else a new one, made under the device lock and stored.
-
-    `report` gets a line before and after. Raises `ResourceError` if it cannot be stored.
-    """
-    stored = await DISK.run(read_calibration, folder, profile.fingerprint)
-    if stored.calibration is not None and not force and (stored.calibration.full or not full):
-        return stored.calibration
-    why = stored.missing or ("forced" if force else "in full")
-    report(f"calibrating this device, {'up to half a minute' if full else 'a few seconds'}: {why}")
-
-    def work() -> Calibration:
-        calibration = calibrate(profile, tools, full=full)
-        write_calibration(folder, calibration)
-        return calibration
-
-    def waiting() -> None:
-        report("waiting: another measurement is running on this device")
-
-    async with lock.hold(waiting):
-        calibration = await WAITING.run(work)
-    report(f"calibrated: {headline(calibration)}")
-    return calibration
-
-
-def _wait_until_idle(idle_wait: IdleWait, wait: Callable[[float], None]) -> IdleWaitReport:
-    waiting = idle_wait.wait(wait)
+def wait_until_quiet(tools: CalibrationTools, most_s: float, stop: RoundStop) -> float | None:
+    """Wait so long at most (blocking). Returns the share of the processors that others still use; None: the host is quiet, or does not
+    tell. Raises `Cancelled` once stopped."""
+    waiting = tools.idle_wait(most_s).wait(tools.wait)
     while True:
+        stop.check()
         try:
             next(waiting)
         except StopIteration as end:
             report: IdleWaitReport = end.value
-            return report
+            return report.busy_share
+
+
+def make_round(
+    profile: Profile,
+    tools: CalibrationTools,
+    busy_share: float | None,
+    stop: RoundStop,
+    *,
+    full: bool = False,
+) -> Calibration:
+    """Measure everything once; the caller holds the device lock (blocking). `busy_share`: what `wait_until_quiet` found.
+
+    Raises `Cancelled` once stopped.
+    """
+    before = _idle_host(tools)
+    at, notes = tools.wall(), list[str]()
+    floors, spreads = _learn(profile, tools, notes, stop)
+    micro_figures: list[tuple[MicroResult, dict[str, Any]]] = []
+    for kind in ("cpu", tools.gpu_kind(profile)):
+        if kind:
+            try:
+                micro_figures.append(_micro(kind, tools.full if full else tools.quick, profile, tools, stop))
+            except DriverError as why:
+                stop.check()
+                notes.append(str(why))
+    stop.check()
+    quiet = _quiet(busy_share, before, _idle_host(tools))
+    return Calibration(
+        fingerprint=profile.fingerprint,
+        at=at,
+        quiet=quiet,
+        full=full,
+        timer_ns=timer_overhead_ns(),
+        host=before,
+        floors={unit: known(floor, quiet, at) for unit, floor in floors.items()},
+        spreads={unit: known(spread, quiet, at) for unit, spread in spreads.items()},
+        micro=tuple(_figures(result, shown, quiet, at) for result, shown in micro_figures),
+        notes=tuple(notes),
+    )
 
 
 def _idle_host(tools: CalibrationTools) -> HostFigures:
@@ -178,47 +196,100 @@ def _idle_host(tools: CalibrationTools) -> HostFigures:
     )
 
 
-def learn_floor(unit: str, launch: Launcher) -> int:
-    """Inferences until a fresh session on a unit is warm: the higher of two built-in models. Raises `DriverError`."""
-    floors: list[int] = []
+def _quiet(busy_share: float | None, before: HostFigures, after: HostFigures) -> bool | None:
+    """Whether a round was made on a quiet host; None: unknown."""
+    states = [host.quiet for host in (before, after) if host.quiet is not None]
+    if busy_share is not None:
+        return False
+    return all(states) if states else None
+
+
+def _learn(
+    profile: Profile, tools: CalibrationTools, notes: list[str], stop: RoundStop
+) -> tuple[dict[str, int], dict[str, float]]:
+    """Warm-up floor and spread between launches by unit; `notes` gets why one was not learned."""
+    floors, spreads = dict[str, int](), dict[str, float]()
+    for driver in dict.fromkeys(profile.driver_of(offer.unit) for offer in profile.units):
+        units = [offer.unit for offer in profile.units if profile.driver_of(offer.unit) == driver]
+        stop.check()
+        try:
+            samples = tools.samples(driver or "")
+        except DriverError as why:
+            notes.append(f"warm-up of {', '.join(units)} was not learned: {why}")
+            continue
+        if not samples:
+            notes.append(
+                f"warm-up of {', '.join(units)} is not learned: the driver {driver} makes no samples"
+            )
+            continue
+        for unit in units:
+            try:
+                floors[unit], spread = learn(unit, samples, tools.launch, stop)
+            except DriverError as why:
+                stop.check()
+                notes.append(f"warm-up of {unit} was not learned: {why}")
+                continue
+            if spread is not None:
+                spreads[unit] = spread
+    return floors, spreads
+
+
+def learn(
+    unit: str, samples: Mapping[str, bytes], launch: Launcher, stop: RoundStop
+) -> tuple[int, float | None]:
+    """Inferences until a fresh session on a unit is warm, the most that any sample needs; and the spread between launches of the last one,
+    None where there were too few. Raises `DriverError`."""
     with tempfile.TemporaryDirectory(prefix="sark-calibrate-") as folder:
-        for name, content in (("tiny", TINY_MODEL), ("chain", chain_of_products())):
-            path = Path(folder) / f"{name}.onnx"
+        paths = [Path(folder) / name for name in samples]
+        for path, content in zip(paths, samples.values(), strict=True):
             path.write_bytes(content)
-            order = WorkOrder(model=str(path), unit=unit, runs=RUNS, loads=1, warmup=1, check=False)
-            floors += [
-                warm_after((*event.warmup_ns, *event.samples_ns), event.per_sample)
-                for event in launch(order, UNIT_LIMITS).events()
-                if isinstance(event, MeasureReport)
-            ]
-    if not floors:
-        raise DriverError("nothing was measured")
-    return max(floors)
+
+        def measured(path: Path, limits: Limits, **changes: Any) -> list[MeasureReport]:
+            made = launch(WorkOrder(model=str(path), unit=unit, check=False, **changes), limits)
+            with stop.killing(made.kill):
+                return [event for event in made.events() if isinstance(event, MeasureReport)]
+
+        floors = [
+            warm_after((*event.warmup_ns, *event.samples_ns), event.per_sample)
+            for path in paths
+            for event in measured(path, FLOOR_LIMITS, runs=RUNS, loads=1, warmup=1)
+        ]
+        if not floors:
+            raise DriverError("nothing was measured")
+        launches = measured(paths[-1], SPREAD_LIMITS, precision=ANY_PRECISION, warmup_floor=max(floors))
+    return max(floors), spread_of([median(event.samples_ns) for event in launches])
 
 
-def _micro(kind: str, plan: MicroPlan, profile: Profile, tools: CalibrationTools) -> MicroFigures:
-    shown: dict[str, Any] = {}
+def _micro(
+    kind: str, plan: MicroPlan, profile: Profile, tools: CalibrationTools, stop: RoundStop
+) -> tuple[MicroResult, dict[str, Any]]:
+    """What was measured, and what is shown with it."""
     if kind == "cpu":
         plan = micro.fit_plan(plan, micro.last_cache_bytes(), profile.ram or 1 << 32)
-        result = tools.run_micro(kind, plan, tools.threads())
-        shown = {"clock_mhz": tools.reader.clock_mhz(), "temperature_c": tools.reader.temperature_c()}
-    else:
-        sampler = tools.sampler()
-        sampler.start()
-        windows: tuple[tuple[int, int], ...] = ()
-        try:
-            result = tools.run_micro(kind, plan, 1)
-            windows = result.windows
-        finally:
-            telemetry = sampler.stop(windows)
-        if telemetry is not None:
-            names = ("clock_mhz", "temperature_c", "power_w", "throttled")
-            shown = {name: getattr(telemetry, name) for name in names}
+        result = tools.run_micro(kind, plan, tools.threads(), killing=stop.killing)
+        return result, {
+            "device": profile.soc or "processor",
+            "clock_mhz": tools.reader.clock_mhz(),
+            "temperature_c": tools.reader.temperature_c(),
+        }
+    sampler = tools.sampler()
+    sampler.start()
+    windows: tuple[tuple[int, int], ...] = ()
+    try:
+        result = tools.run_micro(kind, plan, 1, killing=stop.killing)
+        windows = result.windows
+    finally:
+        telemetry = sampler.stop(windows)
+    names = ("clock_mhz", "temperature_c", "power_w", "throttled") if telemetry is not None else ()
+    return result, {"device": result.device} | {name: getattr(telemetry, name) for name in names}
+
+
+def _figures(result: MicroResult, shown: Mapping[str, Any], quiet: bool | None, at: float) -> MicroFigures:
+    figures: dict[str, Known] = {name: known(value, quiet, at) for name, value in result.figures.items()}
     return MicroFigures(
-        device=(profile.soc or "processor") if kind == "cpu" else result.device,
         backend=result.backend,
         threads=result.threads,
-        figures=dict(result.figures),
+        figures=figures,
         seconds=result.seconds,
         notes=result.notes,
         **shown,

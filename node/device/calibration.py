@@ -1,24 +1,23 @@
-"""The calibration of a device: warm-up floors, timer, idle host, micro-benchmarks, stored in its home.
+"""The calibration of a device: warm-up floors, launches, timer, idle host, micro-benchmarks, and how sure each of them is. Pure.
 
-    Calibration(fingerprint, floors={"CPU (ONNX)": 7}, timer_ns=38, host=…, micro=(…))
+    Calibration(fingerprint, quiet=True, floors={"CPU (ONNX)": Known(value=7, …)}, micro=(…), …)
 
-It is valid while the hardware's fingerprint stays the same. `node.device.calibrate` makes one.
+It is the sum of rounds: each measures everything once (`node.device.calibrate`) and joins those before it. It is valid while the hardware's
+fingerprint stays the same. Where it is kept: `node.device.calibration_file`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
+from math import log
+from statistics import median, stdev
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from swarm.base.durable import write_durably
+from drivers.measure.idle_wait import BUSY
+from drivers.measure.stopping import CHECKED_AFTER, first_look, launches_for
 
-FILE: Final = "calibration.json"
-MAX_FILE: Final = 1024 * 1024
 FLOOR_UNKNOWN: Final = 5
 LEAST_FLOOR: Final = 2
 MOST_FLOOR: Final = 50
@@ -27,30 +26,88 @@ SETTLED: Final = 0.05
 """An inference is warm once those around it are this close to the median of the last half."""
 AROUND: Final = 5
 HEADLINES: Final = ("fp32_gflops_max", "memory_gb_s", "fp16_gflops_max", "bf16_gflops_max")
+KEPT: Final = 9
+"""Rounds of which a figure is made: the newest."""
+FEWEST_LAUNCHES: Final = 4
+"""Of which a spread between launches says something."""
+SHOWN_PRECISION: Final = 0.02
+COMES_BACK: Final = "measured while busy; a worker comes back at a quiet moment"
+
+
+class Known(BaseModel):
+    """A figure of a device and how sure it is."""
+
+    model_config = ConfigDict(frozen=True)
+
+    value: float
+    """The best of its rounds for speeds, their median for counts and spreads."""
+    spread: float | None = None
+    """Half of the range of its rounds, as a share of the value; None: of one round."""
+    runs: int = 1
+    """Rounds that measured it."""
+    quiet: bool | None = True
+    """The host was quiet in all of them. None: this system does not tell."""
+    at: float = 0.0
+    """Seconds since the epoch: the newest round."""
+    last: tuple[float, ...] = ()
+    """Of the newest rounds, oldest first: what `value` and `spread` are made of."""
+
+
+Pick = Callable[[Sequence[float]], float]
+"""Rounds → the figure."""
+
+
+def known(value: float, quiet: bool | None, at: float) -> Known:
+    """A figure of one round."""
+    return Known(value=value, quiet=quiet, at=at, last=(value,))
+
+
+def joined_figure(old: Known | None, new: Known | None, pick: Pick) -> Known | None:
+    """One figure of two sets of rounds, `new` after `old`. A round on a busy host never changes what quiet ones found, and a quiet one
+    takes the place of all busy ones."""
+    if old is None or new is None:
+        return new if old is None else old
+    if (old.quiet is False) is not (new.quiet is False):
+        return old if new.quiet is False else new
+    last = (*old.last, *new.last)[-KEPT:]
+    value = pick(last)
+    spread = (max(last) - min(last)) / 2 / value if value else None
+    return Known(value=value, spread=spread, runs=old.runs + new.runs, quiet=new.quiet, at=new.at, last=last)
+
+
+def joined_figures(old: Mapping[str, Known], new: Mapping[str, Known], pick: Pick) -> dict[str, Known]:
+    """By name, those of `old` first."""
+    both = {name: joined_figure(old.get(name), new.get(name), pick) for name in (*old, *new)}
+    return {name: figure for name, figure in both.items() if figure is not None}
 
 
 class MicroFigures(BaseModel):
     """The micro-benchmarks of one processor or GPU."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     device: str
     backend: str
     threads: int
-    figures: dict[str, float]
+    figures: dict[str, Known]
     seconds: float
     clock_mhz: float | None = None
-    """Mean during the benchmark."""
+    """Mean during the newest round."""
     temperature_c: float | None = None
     power_w: float | None = None
     throttled: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def what(self) -> tuple[str, str, int]:
+        """Rounds of the same can be joined."""
+        return self.device, self.backend, self.threads
+
 
 class HostFigures(BaseModel):
     """The host while this node was idle. None: unknown."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     others_share: float | None = None
     steal_share: float | None = None
@@ -59,29 +116,71 @@ class HostFigures(BaseModel):
     temperature_c: float | None = None
     on_battery: bool | None = None
 
+    @property
+    def quiet(self) -> bool | None:
+        """Whether others left the processors alone; None: unknown."""
+        shares = (self.others_share, self.steal_share, self.stall_share)
+        reported = [share for share in shares if share is not None]
+        return max(reported) <= BUSY if reported else None
+
 
 class Calibration(BaseModel):
-    """One calibration."""
+    """All rounds of a device."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
-    v: Literal[1] = 1
+    v: Literal[2] = 2
     fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
     at: float
-    """Seconds since the epoch."""
+    """Seconds since the epoch: the newest round that counts."""
+    quiet: bool | None = True
+    """The host was quiet. None: this system does not tell."""
+    rounds: int = 1
     full: bool = False
     """With whole curves; the quick calibration has shorter ones."""
     timer_ns: int
     """Cost of reading the clock."""
     host: HostFigures = HostFigures()
-    floors: dict[str, int] = {}
+    floors: dict[str, Known] = {}
     """Unit → fewest warm-up inferences, where learned."""
+    spreads: dict[str, Known] = {}
+    """Unit → standard deviation between launches, as a share, where learned."""
     micro: tuple[MicroFigures, ...] = ()
     notes: tuple[str, ...] = ()
 
     def floor(self, unit: str) -> int:
         """Fewest warm-up inferences of a unit; `FLOOR_UNKNOWN` if not learned."""
-        return self.floors.get(unit, FLOOR_UNKNOWN)
+        return round(self.floors[unit].value) if unit in self.floors else FLOOR_UNKNOWN
+
+    def first_look(self, unit: str, precision: float) -> int:
+        """Launches after which a unit's times may be as precise as that for the first time."""
+        return first_look(self.spreads[unit].value if unit in self.spreads else None, precision)
+
+
+def joined(old: Calibration | None, new: Calibration) -> Calibration:
+    """What is known after a new round. `old` is of the same fingerprint."""
+    if old is None:
+        return new
+    spoilt = new.quiet is False and old.quiet is not False
+    better = old.quiet is False and new.quiet is not False
+    before = {micro.what: micro for micro in old.micro if old.full or not new.full}
+    micro = [
+        one.model_copy(update={"figures": joined_figures(before.pop(one.what).figures, one.figures, max)})
+        if one.what in before
+        else one
+        for one in new.micro
+    ]
+    of_same = {one.device for one in micro}
+    newest = old if spoilt else new
+    return newest.model_copy(
+        update={
+            "rounds": old.rounds if spoilt else new.rounds if better else old.rounds + new.rounds,
+            "full": old.full or new.full,
+            "floors": joined_figures(old.floors, new.floors, median),
+            "spreads": joined_figures(old.spreads, new.spreads, median),
+            "micro": (*micro, *(one for one in before.values() if one.device not in of_same)),
+        }
+    )
 
 
 def warm_after(samples: Sequence[int], each: int = 1) -> int:
@@ -100,60 +199,62 @@ def warm_after(samples: Sequence[int], each: int = 1) -> int:
     return min(MOST_FLOOR, len(samples) // 2 * each)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCalibration:
-    """What the home has."""
-
-    calibration: Calibration | None = None
-    missing: str = ""
-    """Why there is no valid calibration, for people."""
+def spread_of(launches: Sequence[float]) -> float | None:
+    """Standard deviation of the launches' medians as a share of them; None: there are too few, or the clock is too coarse."""
+    if len(launches) < FEWEST_LAUNCHES or min(launches) <= 0:
+        return None
+    return stdev(map(log, launches))
 
 
-def read_calibration(folder: Path, fingerprint: str) -> StoredCalibration:
-    """The calibration in a worker's folder, if it is of this hardware."""
-    path = folder / FILE
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_FILE)
-    except FileNotFoundError:
-        return StoredCalibration(missing="this device is not calibrated yet")
-    except OSError as exc:
-        return StoredCalibration(missing=f"cannot read {path}: {exc.strerror or exc}")
-    try:
-        calibration = Calibration.model_validate_json(text)
-    except ValidationError:
-        return StoredCalibration(missing=f"{path} is damaged")
-    if calibration.fingerprint != fingerprint:
-        return StoredCalibration(missing="hardware, system or runtimes changed since the last calibration")
-    return StoredCalibration(calibration)
-
-
-def write_calibration(folder: Path, calibration: Calibration) -> None:
-    """Write it durably. Raises `ResourceError`."""
-    write_durably(folder / FILE, calibration.model_dump_json(indent=1).encode() + b"\n")
+def sureness(runs: int, quiet: bool | None) -> str:
+    """`in 3 quiet rounds`, `in one round`."""
+    kind = {True: "quiet ", None: "", False: "busy "}[quiet]
+    return f"in {'one' if runs == 1 else runs} {kind}round{'' if runs == 1 else 's'}"
 
 
 def headline(calibration: Calibration) -> str:
-    """`cpu 139 GFLOPS fp32, memory 33 GB/s; NVIDIA H100 51000 GFLOPS fp32, …; warm after 7 (CPU (ONNX))`."""
+    """`cpu: 139 GFLOPS ±2 % fp32, memory 33 GB/s ±1 % in 3 quiet rounds; warm after 7 (CPU (ONNX)); ±2 % after 8 launches (CPU (ONNX))`."""
     parts = [f"{micro.device}: {text}" for micro in calibration.micro if (text := _peaks(micro.figures))]
-    warm = ", ".join(f"{count} ({unit})" for unit, count in sorted(calibration.floors.items()))
+    warm = ", ".join(f"{calibration.floor(unit)} ({unit})" for unit in sorted(calibration.floors))
     parts += [f"warm after {warm}"] if warm else []
+    launches = ", ".join(
+        f"{launches_text(calibration, unit)} ({unit})" for unit in sorted(calibration.spreads)
+    )
+    parts += [f"±{SHOWN_PRECISION * 100:g} % after {launches}"] if launches else []
+    parts += [COMES_BACK] if parts and calibration.quiet is False else []
     return "; ".join(parts) or "nothing could be measured"
 
 
-def _peaks(figures: Mapping[str, float]) -> str:
-    return ", ".join(
-        f"memory {figures[name]:.3g} GB/s"
-        if name == "memory_gb_s"
-        else f"{figures[name]:.4g} GFLOPS {name.partition('_')[0]}"
-        for name in HEADLINES
-        if name in figures
-    )
+def launches_text(calibration: Calibration, unit: str) -> str:
+    """`8 launches`: those that ±2 % of a unit's times need."""
+    count = launches_for(calibration.spreads[unit].value, SHOWN_PRECISION)
+    return f"{count} launches" if count is not None else f"more than {CHECKED_AFTER[-1]} launches"
 
 
-def curves(micro: MicroFigures) -> list[tuple[str, dict[str, float]]]:
+def figure_text(figure: Known) -> str:
+    """`139 ±2 %`."""
+    percent = max(0.1, (figure.spread or 0.0) * 100)
+    spread = "" if figure.spread is None else f" ±{percent:.{0 if percent >= 1 else 1}f} %"
+    return f"{figure.value:.4g}{spread}"
+
+
+def _peaks(figures: Mapping[str, Known]) -> str:
+    shown = [name for name in HEADLINES if name in figures]
+    if not shown:
+        return ""
+    texts = []
+    for name in shown:
+        value, _, spread = figure_text(figures[name]).partition(" ")
+        unit, kind = ("GB/s", "") if name == "memory_gb_s" else ("GFLOPS", name.partition("_")[0])
+        text = " ".join(part for part in (value, unit, spread, kind) if part)
+        texts.append(f"memory {text}" if not kind else text)
+    first = figures[shown[0]]
+    return ", ".join(texts) + f" {sureness(first.runs, first.quiet)}"
+
+
+def curves(micro: MicroFigures) -> list[tuple[str, dict[str, Known]]]:
     """Figures by curve, in the order measured: `copy_gb_s` → {"64_kib": 41.2, …, "max": 55.0}."""
-    by_curve: dict[str, dict[str, float]] = {}
+    by_curve: dict[str, dict[str, Known]] = {}
     for name, value in micro.figures.items():
         for unit in ("_gb_s_", "_gflops_"):
             if unit in name:

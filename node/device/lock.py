@@ -59,6 +59,14 @@ class DeviceLock:
                 os.close(head)
             os.close(device)
 
+    def wanted(self) -> bool:
+        """Whether somebody waits for the device, which the caller holds. Raises `ResourceError`."""
+        head = _open(self._next)
+        try:
+            return not lock_descriptor(head, blocking=False)
+        finally:
+            os.close(head)
+
 
 def _open(path: Path) -> int:
     """The lock file, made for all users if there is none. Opened for reading, which is enough for a lock: other users' files permit it, and

@@ -20,7 +20,8 @@ from drivers.measure import host
 from drivers.measure.nvml import VARIABLE
 from drivers.measure.timing import timer_overhead_ns
 from drivers.sandbox.enter import Tier
-from node.device.calibration import StoredCalibration, headline, read_calibration
+from node.device.calibration import headline
+from node.device.calibration_file import StoredCalibration, read_calibration
 from node.device.probe import Profile
 from protocol.values.requirement import show_size
 
@@ -92,13 +93,13 @@ class HostFacts:
 
 def gather(
     profile: Profile,
-    folder: Path,
+    calibration: Path,
     cache: Path,
     *,
     root: Path = Path("/"),
     wait: Callable[[float], None] = time.sleep,
 ) -> HostFacts:
-    """Read everything; blocking. `folder`: the worker's; `cache`: of the models."""
+    """Read everything; blocking. `calibration`: its file; `cache`: of the models."""
     reader = host.HostReader(root)
     before = reader.look()
     wait(LOOK_S)
@@ -106,7 +107,7 @@ def gather(
     state = host.state(before, after, 0.0, reader)
     return HostFacts(
         profile=profile,
-        calibration=read_calibration(folder, profile.fingerprint),
+        calibration=read_calibration(calibration, profile.fingerprint),
         governor=_governor(root),
         others_share=state.others_share,
         stall_share=host.stall_share(before, after),
@@ -213,6 +214,8 @@ def _calibration(stored: StoredCalibration) -> Check:
     if stored.calibration is None:
         return note("calibration", stored.missing, "sark-node calibrate")
     text = "; ".join((headline(stored.calibration), *stored.calibration.notes))
+    if stored.calibration.quiet is False:
+        return note("calibration", text, "sark-node calibrate --force --wait 10m")
     if stored.calibration.notes:
         return note("calibration", text, "sark-node calibrate --force")
     return ok("calibration", text)

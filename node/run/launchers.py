@@ -8,6 +8,7 @@ from typing import Any, Self
 from drivers.contract.base import Limits, RoundsReport, WorkOrder
 from drivers.contract.registry import SIMULATED
 from drivers.launch.launch import AskReveal, Launch, Zygote
+from drivers.launch.samples import sample_models
 from drivers.measure.idle_wait import IdleWait
 from node.device.probe import Profile
 from node.settings.settings import DriverSecrets
@@ -53,6 +54,11 @@ class Launchers:
         """Without waiting for an idle host."""
         self.start([driver := self._profile.driver_of(order.unit) or ""])
         return Launch(order, limits, self._zygotes[driver])
+
+    def samples(self, driver: str) -> dict[str, bytes]:
+        """Sample models that a driver makes, from small to large. Raises `DriverError`."""
+        self.start([driver])
+        return sample_models(self._zygotes[driver])
 
     def __enter__(self) -> Self:
         return self

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import trio
 
 from drivers.contract.base import DriverError
 from drivers.launch.launch import probe_units
 from drivers.measure.gpu import find_gpus
-from node.device.calibration import FLOOR_UNKNOWN, read_calibration
+from node.device.calibration_file import calibration_file, read_calibration
 from node.device.known_units import known_units, state_of
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, lock_name, memory_cap, probe_device
@@ -147,12 +147,16 @@ class LocalDevice:
             lock=self._lock,
             launch=self._launchers.launch,
             memory_cap=memory_cap(self.profile, MEMORY_SHARE),
-            warmup_floor=self._floor,
+            **self._learned(),
         )
 
-    def _floor(self, unit: str) -> int:
-        calibration = read_calibration(self._home.folder("worker"), self.profile.fingerprint).calibration
-        return calibration.floor(unit) if calibration is not None else FLOOR_UNKNOWN
+    def _learned(self) -> dict[str, Any]:
+        """What this device's calibration has for a run, if there is one."""
+        fingerprint = self.profile.fingerprint
+        calibration = read_calibration(calibration_file(fingerprint), fingerprint).calibration
+        if calibration is None:
+            return {}
+        return {"warmup_floor": calibration.floor, "first_look": calibration.first_look}
 
     def _task(
         self, path: Path, unit: str, measure: Measure, timeouts: Timeouts, beside: Sequence[Path]

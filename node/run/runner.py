@@ -56,6 +56,8 @@ PROGRESS_S: Final = 0.1
 FLOOR: Final = WorkOrder("", "").warmup_floor
 """Where nothing was learned about a unit."""
 
+FIRST_LOOK: Final = WorkOrder("", "").first_look
+
 Report = Callable[[Phase, int, int | None, float | None], None]
 """(phase, done, total, median in ms), in the loop."""
 Timing = Callable[[bool], None]
@@ -109,6 +111,8 @@ class RunBench:
     warmup_floor: Callable[[str], int] = lambda unit: FLOOR
     """Inferences that a unit of this device needs at least before its times settle, as its calibration has it."""
     clock: Callable[[], float] = time.monotonic
+    first_look: Callable[[str, float], int] = lambda unit, precision: FIRST_LOOK
+    """Launches of a unit before an interval may be so narrow, as the device's calibration has it."""
 
 
 class StopRun:
@@ -126,15 +130,22 @@ class StopRun:
 
 
 def work_order(
-    task: Task, model: str, stranger: bool = False, floor: int = FLOOR, beside: Sequence[Path] = ()
+    task: Task,
+    model: str,
+    stranger: bool = False,
+    floor: int = FLOOR,
+    beside: Sequence[Path] = (),
+    look: int = FIRST_LOOK,
 ) -> WorkOrder:
-    """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us. `beside`: its other models."""
+    """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us. `beside`: its other models. `look`: launches
+    before its precision is looked at."""
     return WorkOrder(
         model=model,
         unit=task.unit,
         warmup_floor=floor,
         trusted=not stranger,
         beside=tuple(map(str, beside)),
+        first_look=look,
         **task.measure.to_wire(),
     )
 
@@ -224,7 +235,14 @@ async def _attempt(
             observations.enter("prepare", bench.clock())
             progress(Phase.PREPARE)
             own, *beside = paths
-            order = work_order(task, str(own), job.stranger, bench.warmup_floor(task.unit), beside)
+            order = work_order(
+                task,
+                str(own),
+                job.stranger,
+                bench.warmup_floor(task.unit),
+                beside,
+                bench.first_look(task.unit, task.measure.precision or 1.0),
+            )
             asked = () if witness is None else (_ask_from_thread(witness, observations),)
             launch = bench.launch(order, limits(task, bench.memory_cap), *asked)
             problem = await _measure(launch, observations, progress, timing, bench.clock, witness, may_go_on)

@@ -17,8 +17,9 @@ from drivers.launch.launch import probe_units
 from drivers.launch.probe_tier import TierProbe, probe
 from drivers.sandbox.enter import Tier
 from node.access.authorization import Authorization
-from node.device.calibrate import CalibrationTools, ensure_calibrated
-from node.device.calibration import FLOOR_UNKNOWN
+from node.device.calibrate import CalibrationTools
+from node.device.calibration_file import calibration_file
+from node.device.calibration_rounds import Calibrator
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, lock_name, probe_device, trouble_with
 from node.device.simulated import SimulatedDevice
@@ -116,18 +117,19 @@ async def run_process(
             except DriverError as exc:
                 raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
             lock = DeviceLock(await DISK.run(lock_name))
-            calibration = None
+            calibrator = None
             if settings.calibrate and not settings.simulate:
-                calibration = await ensure_calibrated(
-                    folder, profile, CalibrationTools(launchers.launch_at_once), lock, tell
-                )
+                path = await DISK.run(calibration_file, profile.fingerprint)
+                tools = CalibrationTools(launchers.launch_at_once, launchers.samples)
+                calibrator = Calibrator(path, profile, tools, lock)
+                await calibrator.ensure(tell, old=folder)
             device = DeviceParts(
                 profile=profile,
                 lock=lock,
                 launch=launchers.launch,
                 examine=lambda: trouble_with(profile, look),
-                warmup_floor=calibration.floor if calibration is not None else lambda unit: FLOOR_UNKNOWN,
                 version=version("sark-node"),
+                calibrator=calibrator,
             )
             parts = WorkerParts(
                 device=device,

@@ -21,6 +21,7 @@ import trio
 from node.capacity.worker_state import WorkerCondition
 from node.conversation.commands import RevealRun
 from node.conversation.conversation import WorkerConversation
+from node.device.calibration_rounds import Calibrator
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, memory_cap
 from node.run import runner
@@ -54,12 +55,12 @@ class DeviceParts:
     launch: Callable[..., runner.RunLauncher]
     examine: Callable[[], str]
     """Runs something that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
-    warmup_floor: Callable[[str], int] = lambda unit: runner.FLOOR
-    """Fewest warm-up inferences of a unit, as the calibration has it."""
     version: str = ""
     """Of this program."""
     retry_s: float = 60.0
     """A faulty device is examined again so often."""
+    calibrator: Calibrator | None = None
+    """What its calibration has, and makes it better; None: the device is not calibrated."""
 
 
 @dataclass(eq=False)
@@ -121,6 +122,7 @@ class RunManager:
     def __post_init__(self) -> None:
         self._ledger = self.conversation.ledger
         device, sharing = self.device, self.sharing
+        learned = device.calibrator
         self._bench = runner.RunBench(
             worker=self.network.peer_id,
             facts=lambda: device_facts(device.profile, device.version),
@@ -131,7 +133,8 @@ class RunManager:
             wait_idle=self._wait_idle,
             exclusive=sharing.exclusive,
             fetch_manifest=self._fetch_manifest,
-            warmup_floor=device.warmup_floor,
+            warmup_floor=learned.floor if learned is not None else lambda unit: runner.FLOOR,
+            first_look=learned.first_look if learned is not None else lambda unit, share: runner.FIRST_LOOK,
         )
 
     def begin(self, lease: str, nursery: trio.Nursery) -> None:

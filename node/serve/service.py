@@ -22,6 +22,7 @@ from node.conversation.requests import WorkerContext
 from node.device.probe import build_advert
 from node.serve.costs import cost_us
 from node.serve.owner_control import OwnerControl, OwnerSenses, Pause
+from node.serve.recheck import Recheck
 from node.serve.run_manager import DeviceParts, Examiner, RunManager
 from node.serve.shell import ConversationShell
 from node.settings.settings import WorkerSettings
@@ -36,7 +37,7 @@ from protocol.messages.work import WORK
 from protocol.values.advert import Advert
 from protocol.values.index_keys import MAX_CAMPAIGNS
 from protocol.wire.base import Message
-from protocol.words import ProtocolId, Reason
+from protocol.words import ProtocolId, Reason, WorkerState
 from swarm.blobs.client import fetch_blob
 from swarm.download.download import EDGE, Edge
 from swarm.net.addresses import PeerId
@@ -115,6 +116,8 @@ async def run_worker(
         nursery.start_soon(worker.shell.keep_time)
         nursery.start_soon(worker.shell.keep_disk)
         nursery.start_soon(worker.examiner.keep)
+        if worker.recheck is not None:
+            nursery.start_soon(worker.recheck.keep)
         nursery.start_soon(worker.owner_control.keep)
         nursery.start_soon(worker.owner_control.keep_draining)
         nursery.start_soon(worker.revocation.keep)
@@ -165,6 +168,8 @@ class Worker:
             self.carry_out,
             parts.device.retry_s,
         )
+        calibrator = parts.device.calibrator
+        self.recheck = Recheck(calibrator, self._idle, parts.tell, parts.wall) if calibrator else None
         self.announcer = Announcer(self.advert, self._campaigns)
         self.owner_control = OwnerControl(
             ledger=self.ledger,
@@ -207,7 +212,7 @@ class Worker:
         self.shell = ConversationShell(
             self.conversation,
             parts.outbox,
-            begin_run=lambda command: self.runs.begin(command.lease, self.nursery),
+            begin_run=lambda command: self._begin(command.lease),
             stop_run=lambda command: self.runs.stop(command.lease, command.reason),
             reveal=lambda command: self.runs.reveal(command),
             control=lambda command: self.nursery.start_soon(self._control, command),
@@ -237,6 +242,18 @@ class Worker:
             models=self._parts.cache.recent(4),
             version=self._parts.device.version,
             pools=sorted(set(self._parts.pools.values())),
+        )
+
+    def _begin(self, lease: str) -> None:
+        if self.recheck is not None:
+            self.recheck.give_way()
+        self.runs.begin(lease, self.nursery)
+
+    def _idle(self) -> bool:
+        return (
+            self.ledger.condition.state is WorkerState.ACTIVE
+            and not self.ledger.running
+            and not self.ledger.queue
         )
 
     async def health(self, link: Link, message: Message) -> Message:

@@ -84,7 +84,7 @@ class WorkerSettings(RoleSettings):
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Largest share of this device's memory for one run."""
     calibrate: bool = True
-    """Calibrate at the first start and whenever the hardware has changed."""
+    """Calibrate at the first start and whenever the hardware has changed, and again at quiet moments."""
     api: Annotated[str, _checked(_endpoint)] = ""
     """An OpenAI-compatible server to offer as a unit: `http://127.0.0.1:8000/v1`, or with a display name,
     `http://127.0.0.1:8000/v1,vllm`. The environment variable SARK_API_KEY holds its key."""

@@ -46,8 +46,11 @@ class Typed:
 
 
 @pytest.fixture
-def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Typed]:
+def typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Typed]:
     """Run commands; the log's settings are put back afterwards."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "user"))
     root = logging.getLogger()
     handlers, level, settings = list(root.handlers), root.level, structlog.get_config()
     yield Typed(tmp_path, capsys)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from node.device.calibration import Calibration, MicroFigures, write_calibration
+from node.device.calibration import Calibration, MicroFigures, known
+from node.device.calibration_file import calibration_file, write_calibration
 from swarm.base.home import Home
 from tests.cli.conftest import Typed
 
@@ -37,21 +38,24 @@ def test_a_calibrated_device_is_not_measured_again_and_info_and_doctor_show_it(t
         fingerprint=before["fingerprint"],
         at=1.0,
         timer_ns=41,
-        floors={"CPU (ONNX)": 9},
+        floors={"CPU (ONNX)": known(9, True, 1.0)},
         micro=(
             MicroFigures(
                 device="a processor",
                 backend="numpy",
                 threads=2,
                 seconds=1.0,
-                figures={"fp32_gflops_max": 123.0, "copy_gb_s_1_mib": 45.0},
+                figures={
+                    "fp32_gflops_max": known(123.0, True, 1.0),
+                    "copy_gb_s_1_mib": known(45.0, True, 1.0),
+                },
             ),
         ),
     )
-    write_calibration(Home.at(typed.home).folder("worker"), calibration)
+    write_calibration(calibration_file(before["fingerprint"]), calibration)
     shown = typed("calibrate")
     assert (shown.code, shown.err) == (0, "")
-    assert "a processor: 123 GFLOPS fp32; warm after 9 (CPU (ONNX))" in shown.out
+    assert "a processor: 123 GFLOPS fp32 in one quiet round; warm after 9 (CPU (ONNX))" in shown.out
     assert "1 mib: 45" in shown.out
     assert "123 GFLOPS fp32" in typed("info").out
     lines = json.loads(typed("doctor", "--json").out)
@@ -59,3 +63,16 @@ def test_a_calibrated_device_is_not_measured_again_and_info_and_doctor_show_it(t
     (line,) = [line for line in lines if line["subject"] == "calibration"]
     assert line["state"] == "ok"
     assert "123 GFLOPS" in line["what"]
+    write_calibration(
+        calibration_file(before["fingerprint"]), calibration.model_copy(update={"quiet": False})
+    )
+    lines = json.loads(typed("doctor", "--json").out)
+    (line,) = [line for line in lines if line["subject"] == "calibration"]
+    assert (line["state"], line["todo"]) == ("note", "sark-node calibrate --force --wait 10m")
+    assert "measured while busy; a worker comes back at a quiet moment" in line["what"]
+
+
+def test_how_long_to_wait_is_a_duration(typed: Typed) -> None:
+    done = typed("calibrate", "--wait", "soon")
+    assert (done.code, done.out) == (2, "")
+    assert "--wait soon: 'soon' is not a duration" in done.err

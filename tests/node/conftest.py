@@ -26,6 +26,7 @@ from drivers.contract.base import (
     ProgressReport,
     WorkOrder,
 )
+from node.device.calibration_rounds import Calibrator
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
 from node.serve.owner_control import OwnerSenses, Pause
@@ -251,6 +252,7 @@ class World:
         self.ann = self.scheduler()
         self.held = held
         self.crash = Crashed
+        self.calibrator: Calibrator | None = None
         self.parts: WorkerParts
         self.worker: Worker
         self.network: MemoryNetwork
@@ -273,6 +275,7 @@ class World:
                 examine=lambda: self.trouble,
                 retry_s=0.01,
                 version="0.1",
+                calibrator=self.calibrator,
             ),
             incarnation=self.incarnation,
             owners={self.ann.identity.peer_id, *self.owners},

@@ -153,6 +153,7 @@ class Lab:
             "SARK_TEST_NODE": self.mark_of(name),
             "SARK_MAX_WAIT_S": "0",  # the tests' host is busy with the tests
             "ORT_DISABLE_TELEMETRY": "1",
+            "XDG_DATA_HOME": str(self.folder / "user-data"),  # the device's calibrations are no home's
             "SARK_LAN": str(self.lan).lower(),  # neighbours of the tests' host are none of theirs
             **self.settings,
         }

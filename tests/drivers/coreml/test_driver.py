@@ -316,3 +316,7 @@ def test_other_formats_are_refused(at_home: Path) -> None:
     folder.mkdir()
     with pytest.raises(Unfit, match=r"this is neither \(folder\)"):
         run(Mac(spec()), folder, GPU)
+
+
+def test_off_a_mac_there_is_nothing_to_calibrate_with() -> None:
+    assert CoreMLDriver(None, "linux").samples() == ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from statistics import fmean
 
 import pytest
 from hypothesis import given
@@ -11,12 +13,14 @@ from hypothesis import strategies as st
 from drivers.contract.base import Unfit, WorkOrder
 from drivers.measure.stopping import (
     CHECKED_AFTER,
+    EXPECTED,
     MIN_SHARE,
     RANKS,
     LaunchPlanner,
     LaunchSpec,
     MeasureJob,
     StopRule,
+    first_look,
     half_width,
     shares,
 )
@@ -93,6 +97,40 @@ def test_two_modes_that_will_not_become_one_are_given_up_before_all_launches_are
 def test_an_interval_that_becomes_narrower_all_the_time_gets_all_launches() -> None:
     made, why = planned(lambda launch: MS + (400_000 * (launch % 2) * 6**2) // launch**2, precision=0.0001)
     assert (len(made), why) == (20, StopRule.MAXIMUM)
+
+
+def test_the_interval_to_be_expected_is_that_of_drawn_launches() -> None:
+    rng = random.Random(1)
+    for count, expected in EXPECTED.items():
+        drawn = [half_width([rng.gauss(100, 1) for _ in range(count)]) * 100 for _ in range(2000)]
+        assert fmean(drawn) == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("spread", "precision", "look"),
+    [
+        (None, 0.02, 6),
+        (0.0, 0.02, 6),
+        (0.015, 0.02, 6),
+        (0.016, 0.02, 10),
+        (0.025, 0.02, 12),
+        (0.026, 0.02, 16),
+        (0.033, 0.02, 20),
+        (0.033, 0.05, 6),
+        (0.05, 0.02, 6),
+    ],
+)
+def test_the_first_look_is_when_the_interval_should_be_narrow_enough_or_the_usual_one(
+    spread: float | None, precision: float, look: int
+) -> None:
+    assert first_look(spread, precision) == look
+
+
+def test_no_interval_is_looked_at_before_the_first_look() -> None:
+    made, why = planned(precision=0.02, first_look=12)
+    assert (len(made), why) == (12, StopRule.PRECISE)
+    made, why = planned(lasts_s=1.0, budget_s=8.5, precision=0.02, first_look=12)
+    assert (len(made), why) == (8, StopRule.TIME)
 
 
 def test_a_launch_that_would_end_after_the_limit_is_not_begun() -> None:

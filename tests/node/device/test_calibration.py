@@ -1,15 +1,15 @@
-"""A calibration is stored by fingerprint, made again when that changes, and holds nothing that was not measured."""
+"""A calibration holds nothing that was not measured, and says how sure it is; rounds join, and busy ones never spoil quiet ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import trio
 
 from drivers.contract.base import (
+    Cancelled,
     Crashed,
     Event,
     Limits,
@@ -24,20 +24,24 @@ from drivers.measure.gpu import Gpu, GpuReport
 from drivers.measure.idle_wait import IdleWait
 from drivers.measure.telemetry import Sampler
 from drivers.micro import plan as micro
-from node.device.calibrate import CalibrationTools, calibrate, ensure_calibrated, gpu_kind, learn_floor
+from drivers.micro.micro import Killing
+from node.device.calibrate import CalibrationTools, RoundStop, gpu_kind, learn, make_round, wait_until_quiet
 from node.device.calibration import (
-    FILE,
     FLOOR_UNKNOWN,
+    KEPT,
     MOST_FLOOR,
     Calibration,
+    Known,
     MicroFigures,
     curves,
+    figure_text,
     headline,
-    read_calibration,
+    joined,
+    joined_figure,
+    known,
+    spread_of,
     warm_after,
-    write_calibration,
 )
-from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, read_gpus
 from protocol.values.advert import UnitOffer
 
@@ -111,29 +115,62 @@ def test_where_a_sample_is_the_mean_of_several_inferences_all_of_them_count() ->
 
 
 class Launch:
-    """A launch of a device that is slow for its first inferences."""
+    """Launches of a device that is slow for its first inferences, and whose launches differ."""
 
-    def __init__(self, order: WorkOrder, cold: int, fails: bool = False) -> None:
-        self._order, self._cold, self._fails = order, cold, fails
+    def __init__(
+        self, order: WorkOrder, cold: int, fails: bool = False, medians: Sequence[int] = (100,) * 6
+    ) -> None:
+        self._order, self._cold, self._fails, self._medians = order, cold, fails, medians
+        self.kill = lambda: None
 
     def events(self) -> Iterator[Event]:
         if self._fails:
             raise Crashed("killed by SIGSEGV")
-        assert Path(self._order.model).stat().st_size > 10
-        times = [500] * self._cold + [100] * self._order.runs
+        assert Path(self._order.model).stat().st_size > 0
         yield LoadReport(1, None, None)
+        if self._order.precision is not None:
+            for median in self._medians:
+                yield MeasureReport((median,) * 9, (median,), 0.1, 0.1, None, 1, None)
+            return
+        times = [500] * self._cold + [100] * self._order.runs
         yield MeasureReport(tuple(times[1 : self._order.runs + 1]), (times[0],), 0.1, 0.1, None, 1, None)
 
 
+SAMPLES = {"tiny.onnx": b"1", "chain.onnx": b"22"}
+
+
 def test_the_floor_is_the_most_that_a_small_and_a_larger_model_need() -> None:
-    colds = iter((3, 8))
-    assert learn_floor(CPU, lambda order, limits: Launch(order, next(colds))) == 8
+    colds = iter((3, 8, 0))
+    floor, _ = learn(CPU, SAMPLES, lambda order, limits: Launch(order, next(colds)), RoundStop())
+    assert floor == 8
+
+
+def test_how_far_launches_differ_is_learned_from_the_larger_model_warmed_up_as_it_needs() -> None:
+    orders: list[WorkOrder] = []
+
+    def launch(order: WorkOrder, limits: Limits) -> Launch:
+        orders.append(order)
+        return Launch(order, 4, medians=(97, 100, 103, 100))
+
+    _, spread = learn(CPU, SAMPLES, launch, RoundStop())
+    assert spread == pytest.approx(0.0245, abs=0.0005)
+    assert [Path(order.model).name for order in orders] == ["tiny.onnx", "chain.onnx", "chain.onnx"]
+    assert (orders[-1].warmup, orders[-1].warmup_floor) == (None, 4)
+
+
+@pytest.mark.parametrize(
+    ("launches", "spread"), [((100, 100, 100), None), ((100,) * 4, 0.0), ((0, 1, 1, 1), None)]
+)
+def test_too_few_launches_or_a_clock_that_is_too_coarse_tell_no_spread(
+    launches: tuple[int, ...], spread: float | None
+) -> None:
+    assert spread_of(launches) == spread
 
 
 # -- the whole -----------------------------------------------------------------------------------------------------------
 
 
-def found_by(kind: str, plan: micro.MicroPlan, threads: int) -> micro.MicroResult:
+def found_by(kind: str, plan: micro.MicroPlan, threads: int, *, killing: object = None) -> micro.MicroResult:
     figures = {
         "fp32_gflops_1024": 90.0,
         "fp32_gflops_max": 90.0,
@@ -163,6 +200,7 @@ def tools(
 ) -> CalibrationTools:
     return CalibrationTools(
         launch=launch or (lambda order, limits: Launch(order, 6)),
+        samples=lambda driver: SAMPLES,
         run_micro=found_by,
         sampler=Meter,
         reader=host.HostReader(tmp_path / "no-such-system"),
@@ -175,16 +213,27 @@ def tools(
     )
 
 
+def calibrate(
+    profile: Profile, tools: CalibrationTools, most_s: float = 3.0, full: bool = False
+) -> Calibration:
+    """One round, after a wait."""
+    stop = RoundStop()
+    return make_round(profile, tools, wait_until_quiet(tools, most_s, stop), stop, full=full)
+
+
 def test_a_calibration_has_what_was_measured_and_none_for_what_is_unknown(tmp_path: Path) -> None:
     calibration = calibrate(device(), tools(tmp_path))
-    assert calibration.floors == {CPU: 6}
-    assert (calibration.floor(CPU), calibration.floor("GPU (Torch)")) == (6, FLOOR_UNKNOWN)
+    assert (calibration.floor(CPU), calibration.floor(GPU)) == (6, FLOOR_UNKNOWN)
+    assert (calibration.first_look(CPU, 0.02), calibration.first_look(GPU, 0.02)) == (6, 6)
+    assert calibration.quiet is None, "nothing tells"
     (one,) = calibration.micro
-    assert (one.device, one.threads, one.figures["memory_gb_s"]) == ("EPYC", 2, 20.5)
+    assert (one.device, one.threads, one.figures["memory_gb_s"].value) == ("EPYC", 2, 20.5)
     assert (calibration.host.others_share, calibration.host.clock_mhz, one.clock_mhz) == (None, None, None)
     assert calibration.fingerprint == device().fingerprint
     assert calibration.timer_ns > 0
-    assert headline(calibration) == "EPYC: 90 GFLOPS fp32, memory 20.5 GB/s; warm after 6 (CPU (ONNX))"
+    assert headline(calibration) == (
+        "EPYC: 90 GFLOPS fp32, memory 20.5 GB/s in one round; warm after 6 (CPU (ONNX)); ±2 % after 6 launches (CPU (ONNX))"
+    )
 
 
 def test_a_gpu_is_read_while_its_micro_benchmarks_run(tmp_path: Path) -> None:
@@ -196,7 +245,7 @@ def test_what_does_not_work_is_left_out_with_a_note_and_the_rest_stays(tmp_path:
     def launch(order: WorkOrder, limits: Limits) -> Launch:
         return Launch(order, 6, fails=order.unit == GPU)
 
-    def run(kind: str, plan: micro.MicroPlan, threads: int) -> micro.MicroResult:
+    def run(kind: str, plan: micro.MicroPlan, threads: int, *, killing: object) -> micro.MicroResult:
         raise Unfit("torch sees no GPU here")
 
     both = device(
@@ -204,91 +253,216 @@ def test_what_does_not_work_is_left_out_with_a_note_and_the_rest_stays(tmp_path:
         drivers={CPU: "onnx", GPU: "onnx"},
     )
     calibration = calibrate(both, replace(tools(tmp_path, launch), run_micro=run))
-    assert calibration.floors == {CPU: 6}
+    assert list(calibration.floors) == list(calibration.spreads) == [CPU]
     assert calibration.micro == ()
     assert any("SIGSEGV" in note and GPU in note for note in calibration.notes)
     assert any("no GPU here" in note for note in calibration.notes)
 
 
-def test_a_busy_host_is_waited_for_and_then_a_note_says_that_the_figures_are_low(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    now, waits = [0.0], list[float]()
+def test_every_driver_gives_its_own_samples_once_and_one_without_is_named(tmp_path: Path) -> None:
+    asked: list[str] = []
 
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        now[0] += seconds
-        busy = int(now[0] * 100)
-        cpus = "".join(f"cpu{n} {busy} 0 0 0 0 0 0 0\n" for n in range(2))
-        text = f"cpu  {2 * busy} 0 0 0 0 0 0 0 0 0\n{cpus}procs_running 3\n"
-        (tmp_path / "proc/stat").write_text(text)
+    def samples(driver: str) -> dict[str, bytes]:
+        asked.append(driver)
+        if driver == "coreml":
+            raise Crashed("exit code 1: no coremltools")
+        return {} if driver == "api" else {"m": driver.encode()}
 
-    wait(0.1)
-    reader = host.HostReader(tmp_path, clock=lambda: now[0])
-    busy = replace(
-        tools(tmp_path),
-        reader=reader,
-        idle_wait=lambda most_s: IdleWait(most_s, reader=reader, own_cpu_s=lambda: 0.0, clock=lambda: now[0]),
-        wait=wait,
+    def launch(order: WorkOrder, limits: Limits) -> Launch:
+        assert Path(order.model).read_text() == ("torch" if "Torch" in order.unit else "onnx")
+        return Launch(order, 6)
+
+    drivers = {
+        CPU: "onnx",
+        GPU: "onnx",
+        "CPU (Torch)": "torch",
+        "API (x)": "api",
+        "GPU (CoreML)": "coreml",
+    }
+    units = tuple(UnitOffer(unit=unit, runtime="1") for unit in drivers)
+    made = calibrate(device(units=units, drivers=drivers), replace(tools(tmp_path, launch), samples=samples))
+    assert asked == ["onnx", "torch", "api", "coreml"]
+    assert list(made.floors) == [CPU, GPU, "CPU (Torch)"]
+    assert made.notes == (
+        "warm-up of API (x) is not learned: the driver api makes no samples",
+        "warm-up of GPU (CoreML) was not learned: exit code 1: no coremltools",
     )
-    calibration = calibrate(device(), busy)
-    assert calibration.host.others_share == pytest.approx(1)
-    assert any("the host was busy (other processes used 100%)" in note for note in calibration.notes)
-    assert 3 <= sum(waits) < 5
-    assert calibrate(device(), tools(tmp_path)).notes == ()
 
 
-async def test_a_device_is_calibrated_once_and_again_when_forced_or_changed(tmp_path: Path) -> None:
-    lines: list[str] = []
-    lock = DeviceLock("d", tmp_path)
+class Loaded:
+    """A host with two processors of which others use a share, and time that passes only in waits."""
 
-    async def go(profile: Profile, *, full: bool = False, force: bool = False) -> Calibration:
-        lines.clear()
-        return await ensure_calibrated(
-            tmp_path, profile, tools(tmp_path), lock, lines.append, full=full, force=force
+    def __init__(self, root: Path, share: float = 0.0) -> None:
+        self.root, self.share, self.now, self._busy = root, share, 0.0, 0.0
+        (root / "proc").mkdir()
+        self.reader = host.HostReader(root, clock=lambda: self.now)
+        self.wait(0.1)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self._busy += seconds * self.share * 100
+        busy, idle = int(self._busy), int(self.now * 100 - self._busy)
+        cpus = "".join(f"cpu{n} {busy} 0 0 {idle} 0 0 0 0\n" for n in range(2))
+        running = 3 if self.share else 1
+        text = f"cpu  {2 * busy} 0 0 {2 * idle} 0 0 0 0 0 0\n{cpus}procs_running {running}\n"
+        (self.root / "proc/stat").write_text(text)
+
+    def tools(self, folder: Path) -> CalibrationTools:
+        return replace(
+            tools(folder),
+            reader=self.reader,
+            idle_wait=lambda most_s: IdleWait(
+                most_s, reader=self.reader, own_cpu_s=lambda: 0.0, clock=lambda: self.now
+            ),
+            wait=self.wait,
         )
 
-    first = await go(device())
-    assert "not calibrated yet" in lines[0]
-    assert lines[-1].startswith("calibrated: EPYC: 90 GFLOPS")
-    assert await go(device()) == first
-    assert lines == []
-    await go(device(), force=True)
-    assert lines
-    assert (await go(device(), full=True)).full
-    await go(device(soc="Xeon"))
-    assert "changed since" in lines[0]
-    (tmp_path / FILE).write_text('{"v": 1, "fingerprint"')
-    await go(device())
-    assert "is damaged" in lines[0]
-    assert read_calibration(tmp_path, device().fingerprint).calibration is not None
+
+def test_a_busy_host_is_waited_for_and_then_the_figures_say_that_they_are_of_one(tmp_path: Path) -> None:
+    busy = Loaded(tmp_path, share=1.0)
+    calibration = calibrate(device(), busy.tools(tmp_path))
+    assert calibration.host.others_share == pytest.approx(1)
+    assert (calibration.quiet, calibration.floors[CPU].quiet) == (False, False)
+    assert headline(calibration).endswith("measured while busy; a worker comes back at a quiet moment")
+    assert 3 <= busy.now < 6
 
 
-async def test_it_waits_while_something_is_measured_on_the_device(tmp_path: Path) -> None:
-    lock, lines = DeviceLock("d", tmp_path), list[str]()
-    waited = trio.Event()
+def test_a_quiet_host_makes_a_quiet_round_unless_it_is_busy_at_its_end(tmp_path: Path) -> None:
+    still = Loaded(tmp_path)
+    assert calibrate(device(), still.tools(tmp_path)).quiet is True
 
-    def report(line: str) -> None:
-        lines.append(line)
-        if line.startswith("waiting"):
-            waited.set()
+    def run(kind: str, plan: micro.MicroPlan, threads: int, *, killing: object) -> micro.MicroResult:
+        still.share = 0.5
+        return found_by(kind, plan, threads)
 
-    async with trio.open_nursery() as nursery, DeviceLock("d", tmp_path).hold():
-        nursery.start_soon(ensure_calibrated, tmp_path, device(), tools(tmp_path), lock, report)
-        await waited.wait()
-        assert not (tmp_path / FILE).exists()
-    assert (tmp_path / FILE).exists()
+    spoilt = calibrate(device(), replace(still.tools(tmp_path), run_micro=run))
+    assert (spoilt.host.quiet, spoilt.quiet) == (True, False)
 
 
-def test_a_file_of_another_version_or_full_of_nonsense_is_no_calibration(tmp_path: Path) -> None:
-    fingerprint = device().fingerprint
-    assert read_calibration(tmp_path, fingerprint).missing == "this device is not calibrated yet"
-    for text in (b"", b"[]", b"\xff\x00", b'{"v": 2}'):
-        (tmp_path / FILE).write_bytes(text)
-        assert "damaged" in read_calibration(tmp_path, fingerprint).missing
-    write_calibration(tmp_path, Calibration(fingerprint=fingerprint, at=1.0, timer_ns=40))
-    assert read_calibration(tmp_path, fingerprint).calibration == Calibration(
-        fingerprint=fingerprint, at=1.0, timer_ns=40
+def test_a_round_that_is_stopped_kills_what_runs_and_makes_nothing_more(tmp_path: Path) -> None:
+    stop, killed = RoundStop(), list[str]()
+
+    class Stopped(Launch):
+        def events(self) -> Iterator[Event]:
+            self.kill = lambda: killed.append("launch")
+            yield from ()
+            stop.now()
+            raise Crashed("killed by SIGKILL")
+
+    def launch(order: WorkOrder, limits: Limits) -> Launch:
+        made = Stopped(order, 0)
+        made.kill = lambda: killed.append("launch")
+        return made
+
+    with pytest.raises(Cancelled):
+        make_round(device(), tools(tmp_path, launch), None, stop)
+    assert killed == ["launch"]
+    with pytest.raises(Cancelled):
+        wait_until_quiet(tools(tmp_path), 3.0, stop)
+
+    stop = RoundStop()
+
+    def run(kind: str, plan: micro.MicroPlan, threads: int, *, killing: Killing) -> micro.MicroResult:
+        with killing(lambda: killed.append("micro")):
+            stop.now()
+        raise Crashed("exit code -9")
+
+    with pytest.raises(Cancelled):
+        make_round(device(), replace(tools(tmp_path), run_micro=run), None, stop)
+    assert killed == ["launch", "micro"]
+
+
+# -- rounds --------------------------------------------------------------------------------------------------------------
+
+
+def of(*values: float, quiet: bool | None = True) -> Known:
+    """A figure of these rounds."""
+    made: Known | None = None
+    for at, value in enumerate(values):
+        made = joined_figure(made, known(value, quiet, float(at)), max)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value", "runs", "quiet"),
+    [
+        (of(100.0), of(104.0), 104, 2, True),
+        (of(104.0), of(100.0), 104, 2, True),
+        (of(100.0), of(300.0, quiet=False), 100, 1, True),
+        (of(300.0, 200.0, quiet=False), of(100.0), 100, 1, True),
+        (of(50.0, quiet=False), of(60.0, quiet=False), 60, 2, False),
+        (of(50.0, quiet=None), of(60.0, quiet=None), 60, 2, None),
+        (of(50.0, quiet=None), of(60.0, quiet=False), 50, 1, None),
+    ],
+)
+def test_a_quiet_round_replaces_busy_ones_and_a_busy_one_changes_nothing_that_is_quiet(
+    old: Known, new: Known, value: float, runs: int, quiet: bool | None
+) -> None:
+    made = joined_figure(old, new, max)
+    assert made is not None
+    assert (made.value, made.runs, made.quiet) == (value, runs, quiet)
+
+
+def test_the_spread_is_half_of_the_range_of_the_newest_rounds() -> None:
+    assert of(100.0).spread is None
+    assert of(96.0, 100.0).spread == pytest.approx(0.02)
+    many = of(1000.0, *[100.0] * KEPT)
+    assert (many.value, many.spread, many.runs, many.at) == (100, 0, KEPT + 1, KEPT)
+
+
+def calibrated(gflops: float, floor: int, at: float = 1.0, **changes: object) -> Calibration:
+    quiet = changes.get("quiet", True)
+    assert quiet is None or isinstance(quiet, bool)
+    micro = MicroFigures(
+        device="EPYC",
+        backend="numpy 2",
+        threads=2,
+        seconds=1.0,
+        figures={"fp32_gflops_max": known(gflops, quiet, at), "memory_gb_s": known(20.0, quiet, at)},
     )
+    made = Calibration(
+        fingerprint="0" * 64,
+        at=at,
+        timer_ns=40,
+        floors={CPU: known(floor, quiet, at)},
+        spreads={CPU: known(0.02, quiet, at)},
+        micro=(micro,),
+    )
+    return made.model_copy(update=changes)
+
+
+def test_rounds_join_to_the_best_speed_and_the_median_floor_and_say_how_many_they_are() -> None:
+    made = joined(joined(calibrated(96, 7), calibrated(100, 30, 2.0)), calibrated(98, 8, 3.0))
+    assert (made.rounds, made.at, made.floor(CPU)) == (3, 3.0, 8)
+    assert headline(made) == (
+        "EPYC: 100 GFLOPS ±2 % fp32, memory 20 GB/s ±0.1 % in 3 quiet rounds; warm after 8 (CPU (ONNX)); "
+        "±2 % after 10 launches (CPU (ONNX))"
+    )
+
+
+def test_a_busy_round_after_quiet_ones_only_adds_what_they_lack() -> None:
+    busy = calibrated(50, 3, 9.0, quiet=False, spreads={GPU: known(0.1, False, 9.0)})
+    made = joined(calibrated(100, 7), busy)
+    assert (made.rounds, made.at, made.quiet, made.floor(CPU)) == (1, 1.0, True, 7)
+    assert (made.micro[0].figures["fp32_gflops_max"].value, list(made.spreads)) == (100, [CPU, GPU])
+    back = joined(calibrated(50, 3, 9.0, quiet=False), calibrated(100, 7))
+    assert (back.rounds, back.quiet, back.floor(CPU)) == (1, True, 7)
+
+
+def test_curves_of_a_full_round_take_the_place_of_shorter_ones_and_what_failed_keeps_its_figures() -> None:
+    made = joined(calibrated(100, 7), calibrated(90, 7, full=True))
+    assert (made.full, made.micro[0].figures["fp32_gflops_max"].runs) == (True, 1)
+    assert joined(made, calibrated(1, 7, full=True, micro=())).micro == made.micro
+    newer = calibrated(80, 7).micro[0].model_copy(update={"backend": "numpy 3"})
+    (one,) = joined(calibrated(100, 7), calibrated(80, 7, micro=(newer,))).micro
+    assert (one.backend, one.figures["fp32_gflops_max"].value) == ("numpy 3", 80)
+
+
+def test_a_device_whose_launches_differ_too_much_says_so() -> None:
+    text = headline(calibrated(100, 7, spreads={CPU: known(0.2, True, 1.0)}))
+    assert text.endswith("±2 % after more than 20 launches (CPU (ONNX))")
+    assert [figure_text(of(96.0, 100.0)), figure_text(of(99.9, 100.0))] == ["100 ±2 %", "100 ±0.1 %"]
 
 
 def test_torch_measures_a_gpu_only_where_there_is_one_that_it_could_see() -> None:
@@ -300,7 +474,9 @@ def test_torch_measures_a_gpu_only_where_there_is_one_that_it_could_see() -> Non
 
 
 def test_figures_are_shown_by_curve() -> None:
-    one = MicroFigures(
-        device="d", backend="b", threads=1, seconds=1.0, figures=dict(found_by("cpu", micro.QUICK, 1).figures)
-    )
-    assert curves(one) == [("fp32_gflops", {"1024": 90.0, "max": 90.0}), ("copy_gb_s", {"1_mib": 60.0})]
+    found = {name: of(value) for name, value in found_by("cpu", micro.QUICK, 1).figures.items()}
+    one = MicroFigures(device="d", backend="b", threads=1, seconds=1.0, figures=found)
+    assert curves(one) == [
+        ("fp32_gflops", {"1024": of(90.0), "max": of(90.0)}),
+        ("copy_gb_s", {"1_mib": of(60.0)}),
+    ]

@@ -45,6 +45,23 @@ async def test_two_nodes_never_hold_one_device_at_once_and_both_get_it(tmp_path:
     assert sorted(order) == list(range(6))
 
 
+async def test_a_holder_sees_whether_somebody_waits(tmp_path: Path) -> None:
+    lock = DeviceLock("d-1", tmp_path)
+    waits = trio.Event()
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery, lock.hold():
+            assert not lock.wanted()
+            assert not DeviceLock("d-2", tmp_path).wanted()
+
+            async def wait() -> None:
+                async with DeviceLock("d-1", tmp_path).hold(waits.set):
+                    assert not lock.wanted()
+
+            nursery.start_soon(wait)
+            await waits.wait()
+            assert lock.wanted()
+
+
 async def test_devices_do_not_wait_for_each_other(tmp_path: Path) -> None:
     with trio.fail_after(5):
         async with DeviceLock("d-1", tmp_path).hold(), DeviceLock("d-2", tmp_path).hold():

@@ -9,7 +9,8 @@ import pytest
 
 from drivers.measure.gpu import Gpu, GpuReport
 from drivers.sandbox.enter import Tier
-from node.device.calibration import Calibration, StoredCalibration
+from node.device.calibration import Calibration
+from node.device.calibration_file import StoredCalibration
 from node.device.probe import Profile, read_gpus
 from node.doctor.host import Check, CheckState, HostFacts, checks, clock_synchronised, gather
 from protocol.values.advert import UnitOffer
@@ -144,11 +145,13 @@ def test_the_signs_are_read_from_the_system(tmp_path: Path) -> None:
     policy.mkdir(parents=True)
     (policy / "scaling_governor").write_text("schedutil\n")
     waits: list[float] = []
-    facts = gather(WELL.profile, tmp_path, tmp_path / "not" / "yet", root=tmp_path, wait=waits.append)
+    facts = gather(
+        WELL.profile, tmp_path / "none.json", tmp_path / "not" / "yet", root=tmp_path, wait=waits.append
+    )
     assert facts.governor == "schedutil"
     assert facts.others_share is None
     assert facts.free_disk is not None
     assert facts.timer_ns > 0
-    assert facts.calibration.missing == "this device is not calibrated yet"
+    assert facts.calibration.missing == "this device, as it is now, is not calibrated yet"
     assert len(waits) == 1
     assert clock_synchronised("darwin") is None

@@ -458,6 +458,19 @@ async def test_a_launch_gets_the_warm_up_floor_of_its_unit(tmp_path: Path) -> No
     assert orders[0].warmup_floor == 37
 
 
+async def test_a_launch_gets_the_first_look_that_its_unit_and_precision_need(tmp_path: Path) -> None:
+    orders: list[WorkOrder] = []
+
+    def launch(order: WorkOrder, limits: Limits) -> ScriptedLaunch:
+        orders.append(order)
+        return ScriptedLaunch(then=Unfit("enough"))
+
+    made = bench(tmp_path, launch, first_look=lambda unit, share: {(CPU, 0.02): 12}.get((unit, share), 6))
+    for measure in (Measure(precision=0.02), Measure(runs=50)):
+        await run(job(task(measure=measure)), made, StopRun(), lambda *progress: None)
+    assert [order.first_look for order in orders] == [12, 6]
+
+
 async def test_a_run_that_gives_way_is_recorded_as_cancelled_because_it_was_preempted(tmp_path: Path) -> None:
     launch, stop = ScriptedLaunch(LOADED, hangs=True), StopRun()
     records: list[Record] = []

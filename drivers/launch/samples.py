@@ -1,0 +1,35 @@
+"""The sample models of a driver, made in a child: from them calibration learns what its units need."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Iterable
+from typing import Final
+
+from drivers.contract.base import Crashed, Limits, SampleModel, WorkOrder
+from drivers.launch.events import Reply, replies
+from drivers.launch.launch import Zygote
+from drivers.measure.stopping import MeasureJob
+
+LIMITS: Final = Limits(load_s=30, run_s=30)
+MOST: Final = 4
+
+
+def sample_models(zygote: Zygote) -> dict[str, bytes]:
+    """Content by file name, from small to large; empty if the driver makes none (blocking). Raises `DriverError`."""
+    running = zygote.launch(WorkOrder(model="", unit=""), LIMITS, MeasureJob.SAMPLES)
+    return contents_of(replies(running, LIMITS))
+
+
+def contents_of(replies: Iterable[Reply]) -> dict[str, bytes]:
+    """Content by file name. Raises `Crashed` for what is no sample."""
+    made: dict[str, bytes] = {}
+    for reply in replies:
+        if not isinstance(reply, SampleModel) or len(made) == MOST:
+            raise Crashed(f"it broke its contract: more than {MOST} samples, or none where one was due")
+        try:
+            made[reply.name] = b64decode(reply.content, validate=True)
+        except binascii.Error as why:
+            raise Crashed(f"it broke its contract: sample {reply.name} is not base64: {why}") from why
+    return made

@@ -1,0 +1,169 @@
+"""The rounds of a device's calibration: the first, those asked for, those at quiet moments; joined in one file under the device lock.
+
+calibrator = Calibrator(calibration_file(profile.fingerprint), profile, tools, DeviceLock(lock_name()))
+await calibrator.ensure(print)      the stored calibration, or a first round, whatever the host does
+await calibrator.at_quiet()         one more round if the host is quiet now
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TypeVar
+
+import trio
+
+from drivers.contract.base import Cancelled
+from drivers.measure.stopping import CHECKED_AFTER
+from node.device.calibrate import CalibrationTools, RoundStop, make_round, wait_until_quiet
+from node.device.calibration import FLOOR_UNKNOWN, Calibration, headline, joined
+from node.device.calibration_file import read_calibration, write_calibration
+from node.device.lock import DeviceLock
+from node.device.probe import Profile
+from protocol.errors import ResourceError
+from swarm.base.threads import DISK, WAITING
+
+MAX_WAIT_S: Final = 3.0
+"""Longest wait of a first round for a quiet host; ten times that for a full one."""
+QUIET_S: Final = 1.0
+"""Longest wait of one that comes back at a quiet moment."""
+OF_OLD: Final = "calibration.json"
+"""In the worker's folder of a home, until every device had one file for all homes."""
+
+
+T = TypeVar("T")
+
+
+class RoundEnd(StrEnum):
+    """What became of a round at a quiet moment."""
+
+    JOINED = "joined"
+    DISTURBED = "disturbed"
+    """The host did not stay quiet, so it does not count where quiet ones do."""
+    BUSY = "busy"
+    """The host is not quiet: nothing was measured."""
+
+
+@dataclass
+class Calibrator:
+    """What is known of this device, and how to know more."""
+
+    path: Path
+    profile: Profile
+    tools: CalibrationTools
+    lock: DeviceLock
+    current: Calibration | None = None
+
+    def floor(self, unit: str) -> int:
+        """Fewest warm-up inferences of a unit."""
+        return self.current.floor(unit) if self.current is not None else FLOOR_UNKNOWN
+
+    def first_look(self, unit: str, precision: float) -> int:
+        """Launches after which a unit's times may be as precise as that for the first time."""
+        return self.current.first_look(unit, precision) if self.current is not None else CHECKED_AFTER[0]
+
+    async def ensure(
+        self,
+        report: Callable[[str], object],
+        *,
+        full: bool = False,
+        force: bool = False,
+        wait_s: float | None = None,
+        old: Path | None = None,
+    ) -> Calibration:
+        """The stored calibration if it is valid and not `force`, else one more round, made under the device lock and stored.
+
+        `wait_s`: the longest wait for a quiet host; `old`: a worker's folder, whose file of an earlier version is removed. `report` gets
+        a line for each of these.
+        """
+        if old is not None and await DISK.run(_remove, old / OF_OLD):
+            report(
+                f"removed {old / OF_OLD}, of an earlier version: calibrations are kept in {self.path.parent}"
+            )
+        stored = await DISK.run(read_calibration, self.path, self.profile.fingerprint)
+        self.current = stored.calibration
+        if self.current is not None and not force and (self.current.full or not full):
+            return self.current
+        full = full or (self.current is not None and self.current.full)
+        why = stored.missing or ("one more round" if force else "in full")
+        report(f"calibrating this device, {'up to half a minute' if full else 'a few seconds'}: {why}")
+
+        def waiting() -> None:
+            report("waiting: another measurement is running on this device")
+
+        async with self.lock.hold(waiting):
+            most_s = MAX_WAIT_S * (10 if full else 1) if wait_s is None else wait_s
+            busy = await _in_thread(lambda stop: wait_until_quiet(self.tools, most_s, stop))
+            made = await _in_thread(lambda stop: make_round(self.profile, self.tools, busy, stop, full=full))
+            self.current, trouble = await self._keep(made)
+        if trouble:
+            report(f"the calibration is not kept: {trouble}")
+        report(f"calibrated: {headline(self.current)}")
+        return self.current
+
+    async def at_quiet(self) -> RoundEnd:
+        """One more round, if the host is quiet now. Cancelling it ends what it runs, and returns when that is dead.
+
+        Raises `ResourceError` if it cannot be stored.
+        """
+        async with self.lock.hold():
+            if await _in_thread(lambda stop: wait_until_quiet(self.tools, QUIET_S, stop)) is not None:
+                return RoundEnd.BUSY
+            full = self.current is not None and self.current.full
+            made = await _in_thread(lambda stop: make_round(self.profile, self.tools, None, stop, full=full))
+            self.current, trouble = await self._keep(made)
+        if trouble:
+            raise ResourceError(trouble)
+        return RoundEnd.DISTURBED if made.quiet is False else RoundEnd.JOINED
+
+    async def _keep(self, made: Calibration) -> tuple[Calibration, str]:
+        """Join a round to what the file has by now. Returns all, and why they are not stored; empty: they are."""
+
+        def keep() -> tuple[Calibration, str]:
+            stored = read_calibration(self.path, made.fingerprint).calibration
+            calibration = joined(stored or self.current, made)
+            try:
+                write_calibration(self.path, calibration)
+            except ResourceError as exc:
+                return calibration, exc.what
+            return calibration, ""
+
+        return await DISK.run(keep)
+
+
+async def _in_thread(work: Callable[[RoundStop], T]) -> T:
+    """The work, in a thread; cancelling ends it early and returns when its processes are dead."""
+    stop, results, ended = RoundStop(), list[T](), False
+
+    def go() -> None:
+        try:
+            results.append(work(stop))
+        except Cancelled:
+            return
+
+    async def stop_when_cancelled() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            if not ended:
+                with trio.CancelScope(shield=True):
+                    await WAITING.run(stop.now)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_when_cancelled)
+        await WAITING.run(go)
+        ended = True
+        nursery.cancel_scope.cancel()
+    await trio.lowlevel.checkpoint_if_cancelled()
+    return results[0]
+
+
+def _remove(path: Path) -> bool:
+    """Whether it was there and could be removed."""
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
