@@ -151,17 +151,17 @@ def compare(
         raise CampaignError("--of requires --by device", hint="name the results as A and B")
     if not b and (by == "device" or reference):
         raise CampaignError("there is no B to compare A with", hint=f"sark-node compare {a} B …")
-    if by == "device":
-        source = read_source(of, ctx.obj)
-        one, other = one_device(source, a), one_device(source, b)
-    elif b:
-        one, other = read_source(a, ctx.obj), read_source(b, ctx.obj)
-    if b:
+    if not b:
+        info, pairs = compared_in_turns(read_source(a, ctx.obj))
+    else:
+        if by == "device":
+            source = read_source(of, ctx.obj)
+            one, other = one_device(source, a), one_device(source, b)
+        else:
+            one, other = read_source(a, ctx.obj), read_source(b, ctx.obj)
         info, pairs = compare_sources(
             one, other, across_devices=by == "device", reference=reference, seed=seed
         )
-    else:
-        info, pairs = compared_in_turns(read_source(a, ctx.obj))
     if as_json:
         print_json(info)
     if csv is not None:
