@@ -68,6 +68,8 @@ class RegressionFinding(StrEnum):
     """Of a run: no cell got worse."""
     REGRESSION = "regression"
     """Of a run: one did."""
+    CONFIRMING = "confirming"
+    """Of a run: one seems to be slower, and is measured again before that is said."""
     INCOMPLETE = "incomplete"
     """Of a run: none did, but not all were measured."""
     NOT_STARTED = "not-started"
@@ -123,6 +125,12 @@ class RegressionCell(CellOutcome):
     batch: int | None = None
     shapes: str = ""
     simulated: bool = False
+    job: str = ""
+    """The task that measured it."""
+    sha256: str = ""
+    """Of the model's bytes."""
+    against_sha256: str = ""
+    """Of those of the good result that it was held against; empty: not known."""
 
     @property
     def good(self) -> bool:
@@ -161,11 +169,16 @@ def judge(
     share by which the whole interval must lie beyond the last good time.
     """
     cells = tuple(_cell(outcome, last_good, alarm) for outcome in results)
+    return finding_of(cells), cells
+
+
+def finding_of(cells: Sequence[RegressionCell]) -> RegressionFinding:
+    """What a run with these cells is."""
     if any(cell.finding in WORSE for cell in cells):
-        return RegressionFinding.REGRESSION, cells
+        return RegressionFinding.REGRESSION
     if not cells or any(cell.finding in _UNMEASURED for cell in cells):
-        return RegressionFinding.INCOMPLETE, cells
-    return RegressionFinding.FINE, cells
+        return RegressionFinding.INCOMPLETE
+    return RegressionFinding.FINE
 
 
 def _cell(
@@ -184,7 +197,7 @@ def _cell(
     elif good is not None and row.verdict == RowVerdict.MISMATCH:
         finding, why, more = RegressionFinding.FAILED, row.verdict_reason, {"against": good.campaign}
     elif good is not None:
-        finding, why, more = _compared(good, entry, alarm)
+        finding, why, more = compared(good, entry, alarm)
     elif row.verdict != RowVerdict.VALID:
         finding, why = RegressionFinding.DOUBTFUL, row.verdict_reason
     return RegressionCell(
@@ -203,14 +216,57 @@ def _cell(
         high_ms=row.inference_ms_median_high,
         memory_mb=row.peak_inference_ram_usage,
         simulated=bool(row.simulated),
+        job=row.job_id,
+        sha256=row.model_sha256,
         finding=finding,
         why=why,
     ).model_copy(update=more)
 
 
-def _compared(
+def confirmed(
+    cell: RegressionCell, again: ResultEntry | None, good: KnownGood | None, alarm: float
+) -> RegressionCell:
+    """A cell that seemed to be slower, by what was measured once more. `again`: in turns with the last good model, or a second time alone,
+    which is held against `good`. None: it could not be measured; then the alarm stands.
+    """
+    if again is None or again.row.status is not RowStatus.COMPLETE:
+        row = None if again is None else again.row
+        why = "" if row is None else f": {row.detail or row.reason or row.status}"
+        return cell.model_copy(update={"why": f"{cell.why}; it could not be measured again{why}"})
+    row = again.row
+    if row.against:
+        finding = in_turns(row, alarm)
+        why = f"in turns with the last good model: {row.compare_reason}"
+        ratios: dict[str, object] = {
+            "ratio": row.ratio,
+            "ratio_low": row.ratio_low,
+            "ratio_high": row.ratio_high,
+        }
+    elif good is None:
+        return cell.model_copy(update={"why": f"{cell.why}; the last good result is not here any more"})
+    else:
+        finding, words, ratios = compared(good, again, alarm)
+        why = f"measured once more: {words}"
+    return cell.model_copy(update={**ratios, "finding": finding, "why": why})
+
+
+def in_turns(row: Row, alarm: float) -> RegressionFinding:
+    """What a row is against the model that took turns with it: SLOWER needs one of the two ratios wholly beyond the alarm."""
+    verdict = ComparisonVerdict(row.compare_verdict or ComparisonVerdict.AMBIGUOUS)
+    if (
+        verdict is ComparisonVerdict.SLOWER
+        and max(row.ratio_low or 0.0, row.cpu_ratio_low or 0.0) <= 1 + alarm
+    ):
+        return RegressionFinding.UNSURE
+    if verdict is ComparisonVerdict.AMBIGUOUS:
+        return RegressionFinding.UNSURE
+    return RegressionFinding(verdict.lower())
+
+
+def compared(
     good: KnownGood, entry: ResultEntry, alarm: float
 ) -> tuple[RegressionFinding, str, dict[str, object]]:
+    """What a complete entry is against the last good one, why, and the ratios."""
     (pair,) = pair_up([good.measured], [entry])
     result, why, row = pair.comparison, pair.comparison.why, entry.row
     memory = more_memory(good.measured.peaks, entry.peaks)
@@ -230,6 +286,7 @@ def _compared(
         finding = RegressionFinding(result.verdict.lower())
     ratios: dict[str, object] = {
         "against": good.campaign,
+        "against_sha256": good.measured.row.model_sha256,
         "ratio": result.ratio,
         "ratio_low": result.low,
         "ratio_high": result.high,

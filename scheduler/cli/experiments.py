@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
@@ -241,6 +241,7 @@ def follow_run(
 ) -> NoReturn:
     """Watch a run to its end, print the finding, and exit with 1 for a regression, else with the campaign's exit code."""
     from results.analysis.regression import RegressionFinding
+    from scheduler.experiments.confirm import confirmation_of
     from scheduler.experiments.judge import alarm_lines
 
     code: object = 0
@@ -253,6 +254,14 @@ def follow_run(
     _step_schedules(ctx, begin=False)
     with opened(ctx) as store:
         finished = store.experiments.run(campaign)
+    if finished is not None and finished.finding == RegressionFinding.CONFIRMING:
+        again = confirmation_of(campaign)
+        words = f"It seems slower, and is measured again before that is said: campaign {again}."
+        print(words, file=sys.stderr)
+        _wait_for(ctx, [again], keep_alive)
+        _step_schedules(ctx, begin=False)
+        with opened(ctx) as store:
+            finished = store.experiments.run(campaign)
     if finished is not None:
         print(f"Compared with earlier runs: {finished.finding}.", file=sys.stderr)
         for line in alarm_lines(finished):
@@ -378,16 +387,12 @@ def tick(ctx: typer.Context, gate: Gates = None) -> None:
             run.campaign
             for row in store.experiments.all()
             for run in store.experiments.runs(row.name)
-            if run.judged
+            if run.judged and run.finding != RegressionFinding.CONFIRMING
         }
     started = _step_schedules(ctx, begin=True)
-    if started:
-        keep_alive = keeper(ctx, gates_of(ctx, gate))
-        with opened(ctx) as store:
-            while set(started) & {row.id for row in store.campaigns.unfinished()}:
-                keep_alive()
-                time.sleep(POLL_S)
-        _step_schedules(ctx, begin=False)
+    while started:
+        _wait_for(ctx, started, keeper(ctx, gates_of(ctx, gate)))
+        started = _step_schedules(ctx, begin=False)
     regression = False
     with opened(ctx) as store:
         for row in store.experiments.all():
@@ -405,6 +410,14 @@ def tick(ctx: typer.Context, gate: Gates = None) -> None:
                     print(f"  {line}")
                 regression = regression or run.finding == RegressionFinding.REGRESSION
     raise SystemExit(1 if regression else 0)
+
+
+def _wait_for(ctx: typer.Context, campaigns: Collection[str], keep_alive: Callable[[], None]) -> None:
+    """Until all of these have ended."""
+    with opened(ctx) as store:
+        while set(campaigns) & {row.id for row in store.campaigns.unfinished()}:
+            keep_alive()
+            time.sleep(POLL_S)
 
 
 def _step_schedules(ctx: typer.Context, *, begin: bool) -> list[str]:

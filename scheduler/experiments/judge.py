@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
@@ -38,6 +39,8 @@ def judge_ended(store: Store) -> list[RunRow]:
             continue
         finding, cells = judge_run(store, run, campaign, alarm=experiment.alarm)
         values = [cell.model_dump(mode="json") for cell in cells]
+        if any(cell.finding is RegressionFinding.SLOWER for cell in cells):
+            finding = RegressionFinding.CONFIRMING
         notify = finding is RegressionFinding.REGRESSION
         if store.experiments.set_finding(run.campaign, str(finding), values, notify=notify):
             judged.append(store.experiments.run(run.campaign))
@@ -54,10 +57,7 @@ def judge_run(
         if other.judged is not None and other.begun < run.begun
     ][:LOOK_BACK]
 
-    @cache
-    def measurements(campaign: str) -> list[ResultEntry]:
-        results = raw_results(store.results.rows(campaign))
-        return [ResultEntry(item.row, item.launches, _peaks(item)) for item in results]
+    measurements = cache(partial(entries_of, store))
 
     def last_good(row: Row, key: str) -> KnownGood | None:
         complete = row.status is RowStatus.COMPLETE
@@ -66,7 +66,7 @@ def judge_run(
             for cell in cells:
                 same = (cell.model, cell.unit, cell.batch, cell.device_id) == subject
                 if cell.key == key or (not complete and same and row.device_id):
-                    return KnownGood(other.campaign, _stored(cell, row, measurements(other.campaign)))
+                    return KnownGood(other.campaign, stored(cell, row, measurements(other.campaign)))
         return None
 
     finding, cells = judge(measurements(run.campaign), last_good, alarm=alarm)
@@ -79,7 +79,13 @@ def _is_measured(cell: RegressionCell) -> bool:
     return cell.status == RowStatus.COMPLETE and cell.median_ms is not None and not cell.simulated
 
 
-def _stored(cell: RegressionCell, row: Row, measurements: list[ResultEntry]) -> ResultEntry:
+def entries_of(store: Store, campaign: str) -> list[ResultEntry]:
+    """All that a campaign of the store measured."""
+    results = raw_results(store.results.rows(campaign))
+    return [ResultEntry(item.row, item.launches, _peaks(item)) for item in results]
+
+
+def stored(cell: RegressionCell, row: Row, measurements: Sequence[ResultEntry]) -> ResultEntry:
     """The measurement behind a cell; its figures alone when its campaign was deleted."""
     for measurement in measurements:
         if key_of(measurement.row) == cell.key and measurement.row.status is RowStatus.COMPLETE:
@@ -93,6 +99,7 @@ def _stored(cell: RegressionCell, row: Row, measurements: list[ResultEntry]) -> 
                 "inference_ms_median_high": cell.high_ms,
                 "verdict": cell.verdict,
                 "shapes": cell.shapes,
+                "model_sha256": cell.sha256,
                 "others_percent": None,
                 "stall_percent": None,
                 "throttles": None,

@@ -26,8 +26,9 @@ import structlog
 import trio
 
 from protocol.errors import ResourceError, SarkError
-from results.analysis.regression import WORSE
+from results.analysis.regression import WORSE, RegressionFinding
 from results.row.form import utc
+from scheduler.experiments.confirm import begin_confirmations, settle_confirmations
 from scheduler.experiments.judge import alarm_lines, judge_ended, read_cells, why_not_started
 from scheduler.experiments.service import CheckDevices, begin_due
 from scheduler.models.describe import Fetch
@@ -77,15 +78,18 @@ class Schedules:
 
     async def step(self, *, begin: bool) -> list[str]:
         """Do all that is due once; gives the campaigns that were started. Raises `ResourceError`."""
-        for run in await self._with(judge_ended):
+        judged = await self._with(judge_ended)
+        again = await self._with(lambda store: begin_confirmations(self.home, store))
+        judged += again.settled + await self._with(settle_confirmations)
+        for run in judged:
             log.info(
                 "experiment.judged", experiment=run.experiment, campaign=run.campaign, finding=run.finding
             )
-            for line in alarm_lines(run):
+            for line in alarm_lines(run) if run.finding == RegressionFinding.REGRESSION else ():
                 log.warning("experiment.regression", experiment=run.experiment, what=line)
-        now, started = time.time(), list[str]()
+        now, started = time.time(), again.started
         if begin:
-            started = await self._with(
+            started += await self._with(
                 lambda store: begin_due(self.home, store, now=now, check=self.check, fetch=self.fetch)
             )
         for campaign in started:

@@ -63,7 +63,7 @@ class RunView(JsonModel):
     scheduled: bool
     begun: Instant
     finding: str | None = None
-    """fine, regression, incomplete or not-started; null while it runs."""
+    """fine, regression, incomplete or not-started; confirming while something that seems slower is measured again; null while it runs."""
     accepted: bool = False
     """Somebody took its results as the new normal."""
     webhook: str = ""

@@ -66,7 +66,7 @@ class CampaignInfo(JsonModel):
     simulated: bool = False
     """Some of it, or all, is a simulation: figures from a script, or devices that are not there."""
     finding: str | None = None
-    """What that run was, compared with the last good results: fine, regression or incomplete; null: not known yet."""
+    """What that run was, compared with the last good results: fine, regression, incomplete or confirming; null: not known yet."""
 
 
 class CampaignModel(JsonModel):

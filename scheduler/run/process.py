@@ -14,6 +14,7 @@ import trio
 from protocol.errors import ResourceError
 from protocol.words import Role
 from scheduler.campaign.model import Campaign
+from scheduler.experiments.confirm import good_models
 from scheduler.experiments.schedule import Schedules
 from scheduler.models.fetch import DownloadProgress, downloader
 from scheduler.models.spool import tidy
@@ -134,7 +135,7 @@ async def _run_once(
         trust.book()  # a list that cannot be read ends it here, before anything is asked of anybody
         with open_store(home) as store:
             store.claim()
-            tidied = tidy(home.spool, store.campaigns.needed_models())
+            tidied = tidy(home.spool, store.campaigns.needed_models() | good_models(store))
             log.info(
                 "scheduler.up", models_removed=tidied, peer=here.identity.peer_id, gates=list(here.gates)
             )

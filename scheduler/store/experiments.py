@@ -14,6 +14,8 @@ from scheduler.store.rows import ExperimentRow, NewModel, RunClaim, RunRow, Vers
 
 HOOK_TIMEOUT_S: Final = 600.0
 """A webhook that a process began to send this long ago is free for another process."""
+CONFIRMING: Final = "confirming"
+"""The finding of a run that is measured again."""
 DUE: Final = "due"
 SENDING: Final = "sending"
 SENT: Final = "sent"
@@ -53,6 +55,10 @@ class ExperimentRepository:
         """Runs that have no finding yet although their campaign has ended, the oldest first."""
         ended = (t.runs.c.campaign == t.campaigns.c.id, t.campaigns.c.ended.is_not(None))
         return self._database.rows(RunRow, *ended, t.runs.c.judged.is_(None), order=[t.runs.c.begun])
+
+    def confirming(self) -> tuple[RunRow, ...]:
+        """Runs of which something is measured again before they have a finding, the oldest first."""
+        return self._database.rows(RunRow, t.runs.c.finding == CONFIRMING, order=[t.runs.c.begun])
 
     def is_running(self, experiment: str) -> bool:
         """Whether a run of this experiment has not ended."""
@@ -105,6 +111,23 @@ class ExperimentRepository:
             finding=finding,
             cells=tuple(cells),
             hook=DUE if notify else "",
+        )
+
+    def claim_confirmation(self, campaign: str) -> bool:
+        """Whether the caller shall begin to measure again what a run found. False: another process does."""
+        now, r = self._database.wall(), t.runs.c
+        free = r.hook_at.is_(None) | (r.hook_at < now - HOOK_TIMEOUT_S) | (r.hook_at > now)
+        return self._update_run(campaign, r.finding == CONFIRMING, free, hook_at=now)
+
+    def settle(self, campaign: str, finding: str, cells: Sequence[dict[str, Any]], *, notify: bool) -> bool:
+        """Store what a run found once it was measured again. False: another process was first."""
+        return self._update_run(
+            campaign,
+            t.runs.c.finding == CONFIRMING,
+            finding=finding,
+            cells=tuple(cells),
+            hook=DUE if notify else "",
+            hook_at=None,
         )
 
     def add_failed_run(self, campaign: str, experiment: str, version: int, *, why: str, finding: str) -> None:

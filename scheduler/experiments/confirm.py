@@ -1,0 +1,184 @@
+"""What seems to have become slower is measured again before it is reported.
+
+    slower ──▶ the run's own task once more, on the same device: in turns with the last good model, or alone where that is the same model
+           ──▶ slower again: a regression, whose webhook is due; else it was the host
+
+A claim in the store lets one process begin. The campaign's id follows from the run's, so that whoever comes later knows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from protocol.values.requirement import Clause, Op
+from protocol.values.task import Model, Task, read_task
+from protocol.values.trust import TrustKind
+from results.analysis.regression import (
+    KnownGood,
+    RegressionCell,
+    RegressionFinding,
+    confirmed,
+    finding_of,
+)
+from results.row.row import Row
+from scheduler.experiments.judge import LOOK_BACK, entries_of, read_cells, stored
+from scheduler.store.rows import CampaignStatus, NewCampaign, NewModel, RunRow
+from scheduler.store.store import Store
+from scheduler.submit.submit import new_campaign_id
+from swarm.base.home import Home
+from swarm.net.identity import load_or_create
+
+LIMIT_S: Final = 3600.0
+"""Of the whole campaign. A device that does not come back within it delays an alarm by so much."""
+WAIT_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class Confirmations:
+    """What one look at the runs led to."""
+
+    started: list[str] = field(default_factory=list)
+    """Campaigns."""
+    settled: list[RunRow] = field(default_factory=list)
+    """Runs of which nothing could be measured again: their alarms stand."""
+
+
+def confirmation_of(campaign: str) -> str:
+    """Id of the campaign that measures a run's slower results again."""
+    numbers = iter(hashlib.sha256(b"confirms " + campaign.encode()).digest())
+    return new_campaign_id(lambda letters: letters[next(numbers) % len(letters)])
+
+
+def begin_confirmations(home: Home, store: Store) -> Confirmations:
+    """Store a campaign for each run that waits for one. Blocking."""
+    done = Confirmations()
+    for run in store.experiments.confirming():
+        again = confirmation_of(run.campaign)
+        if store.campaigns.get(again) is not None or not store.experiments.claim_confirmation(run.campaign):
+            continue
+        scheduler = load_or_create(home.key("scheduler")).peer_id
+        rows = {entry.row.job_id: entry.row for entry in entries_of(store, run.campaign)}
+        bodies = {name: read_task(body) for name, body in store.tasks.bodies(run.campaign).items()}
+        tasks = confirming_tasks(read_cells(run), rows, bodies, home.spool, again, scheduler)
+        row = store.campaigns.get(run.campaign)
+        if not tasks or row is None:
+            done.settled += _settle(store, run, "")
+            continue
+        values: dict[str, Any] = {each.name: getattr(row, each.name) for each in fields(NewCampaign)}
+        values.update(
+            id=again, name=f"{run.experiment[:58]} again", scheduler=scheduler, limit_s=LIMIT_S, wait_s=WAIT_S
+        )
+        models = {model.name: model for task in tasks for model in task.models()}
+        new = [NewModel(model.name, model.sha256, model.size) for model in models.values()]
+        store.campaigns.create(NewCampaign(**values), new, tasks)
+        done.started.append(again)
+    return done
+
+
+def confirming_tasks(
+    cells: Sequence[RegressionCell],
+    rows: Mapping[str, Row],
+    tasks: Mapping[str, Task],
+    spool: Path,
+    campaign: str,
+    scheduler: str,
+) -> list[Task]:
+    """A task of `campaign` for each slower cell that can be measured again. `rows`, `tasks`: of the run, by their ids."""
+    made: list[Task] = []
+    for cell in cells:
+        row, task = rows.get(cell.job), tasks.get(cell.job)
+        if cell.finding is not RegressionFinding.SLOWER or row is None or task is None:
+            continue
+        if row.trust == TrustKind.STRANGER or not row.device_id:  # its runs are witnessed, and made alone
+            continue
+        good = spool / cell.against_sha256
+        alone = cell.sha256 == cell.against_sha256
+        if not cell.against_sha256 or not (spool / cell.sha256).is_file() or not good.is_file():
+            continue
+        last = Model(
+            name=f"{cell.model[:120]} of {cell.against}",
+            sha256=cell.against_sha256,
+            size=good.stat().st_size,
+        )
+        here = Clause(attribute="device", op=Op.EQ, value=row.device_id)
+        clauses = tuple(dict.fromkeys((*task.requirement.clauses, here)))
+        changes = {
+            "campaign": campaign,
+            "task": f"{campaign}/{len(made) + 1}",
+            "scheduler": scheduler,
+            "requirement": task.requirement.model_copy(update={"clauses": clauses}),
+            "note": note_of(cell),
+            "replica": None,
+            "beside": None if alone else (last,),
+            "beside_urls": None,
+        }
+        made.append(task.model_copy(update=changes))
+    return made
+
+
+def note_of(cell: RegressionCell) -> str:
+    """What the task says that measures it again."""
+    return f"measures {cell.job} again"
+
+
+def settle_confirmations(store: Store) -> list[RunRow]:
+    """The runs whose results were measured again by now, with their finding. Blocking."""
+    settled = []
+    for run in store.experiments.confirming():
+        again = store.campaigns.get(confirmation_of(run.campaign))
+        if again is not None and again.ended is not None:
+            settled += _settle(store, run, again.id)
+    return settled
+
+
+def _settle(store: Store, run: RunRow, again: str) -> list[RunRow]:
+    """Its finding, by what the campaign `again` measured; empty: there is none. Gives the run unless another process was first."""
+    experiment = store.experiments.get(run.experiment)
+    alarm = 0.0 if experiment is None else experiment.alarm
+    entries = {entry.row.job_id: entry for entry in (entries_of(store, again) if again else ())}
+    bodies = store.tasks.bodies(again) if again else {}
+    tasks = {read_task(body).note: entries[name] for name, body in bodies.items() if name in entries}
+    cells = []
+    for cell in read_cells(run):
+        if cell.finding is RegressionFinding.SLOWER:
+            entry = tasks.get(note_of(cell))
+            cell = confirmed(cell, entry, None if entry is None else _good_of(store, cell, entry.row), alarm)
+        cells.append(cell)
+    finding, campaign = finding_of(cells), store.campaigns.get(run.campaign)
+    if finding is RegressionFinding.FINE and (
+        campaign is None or campaign.outcome is not CampaignStatus.SUCCEEDED
+    ):
+        finding = RegressionFinding.INCOMPLETE
+    values = [cell.model_dump(mode="json") for cell in cells]
+    notify = finding is RegressionFinding.REGRESSION
+    if not store.experiments.settle(run.campaign, str(finding), values, notify=notify):
+        return []
+    now = store.experiments.run(run.campaign)
+    return [] if now is None else [now]
+
+
+def _good_of(store: Store, cell: RegressionCell, row: Row) -> KnownGood | None:
+    """What the cell was held against."""
+    run = store.experiments.run(cell.against or "")
+    good = None if run is None else next((one for one in read_cells(run) if one.key == cell.key), None)
+    if run is None or good is None:
+        return None
+    return KnownGood(run.campaign, stored(good, row, entries_of(store, run.campaign)))
+
+
+def good_models(store: Store) -> frozenset[str]:
+    """Hashes of the models that the last good results of all experiments are of: an alarm is confirmed beside them."""
+    return frozenset(sha256 for row in store.experiments.all() for sha256 in _last_good(store, row.name))
+
+
+def _last_good(store: Store, experiment: str) -> Iterator[str]:
+    seen: set[str] = set()
+    for run in store.experiments.runs(experiment)[:LOOK_BACK]:
+        for cell in read_cells(run):
+            if (cell.good or run.accepted) and cell.key not in seen:
+                seen.add(cell.key)
+                yield cell.sha256

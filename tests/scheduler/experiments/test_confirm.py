@@ -1,0 +1,218 @@
+"""What seems slower is measured again before anybody is told: beside the last good model, or once more where the model is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.values.attempt import TaskEvent
+from protocol.values.lease import Fence
+from protocol.values.record import Record, pack_samples, record_body
+from protocol.values.requirement import Requirement
+from protocol.values.rounds import RoundsSample
+from protocol.values.task import Measure, Model, Task, Timeouts, read_task
+from protocol.words import Reason
+from results.analysis.regression import RegressionFinding
+from scheduler.campaign.load import parse_campaign
+from scheduler.core.commands import CommitTo, EndPending, RecordGrant
+from scheduler.experiments.confirm import (
+    LIMIT_S,
+    begin_confirmations,
+    confirmation_of,
+    good_models,
+    settle_confirmations,
+)
+from scheduler.experiments.judge import alarm_lines, judge_ended, read_cells
+from scheduler.models.spool import KEEP_S, tidy
+from scheduler.store.experiments import DUE
+from scheduler.store.rows import NewCampaign, NewModel, RunClaim, RunRow
+from scheduler.store.store import Store
+from swarm.base.home import Home
+from swarm.net.identity import load_or_create
+from tests.scheduler.report_parts import WORKERS, a_record
+
+OLD, NEW = "a" * 64, "b" * 64
+UNIT = "CPU (ONNX)"
+SPEC = parse_campaign(f"campaign: t\nmodels: [m.onnx]\nunits: [{UNIT}]\n".encode(), "c.yaml").spec()
+
+
+@dataclass
+class Nights:
+    """An experiment that runs night by night on one device."""
+
+    home: Home
+    store: Store
+    fences: int = 0
+    runs: list[str] = field(default_factory=list)
+
+    def night(self, sha256: str, ms: float) -> RunRow:
+        """One run of one task, judged."""
+        name = f"c-night{len(self.runs)}"
+        self.runs.append(name)
+        model = Model(name="m.onnx", sha256=sha256, size=3)
+        task = Task(
+            campaign=name,
+            task=f"{name}/1",
+            scheduler=WORKERS[3].peer_id,
+            model=model,
+            unit=UNIT,
+            requirement=Requirement(),
+            measure=Measure(threads=4),
+            timeouts=Timeouts(),
+        )
+        new = NewCampaign(name, "nightly", WORKERS[3].peer_id, SPEC)
+        self.store.campaigns.create(
+            new, [NewModel("m.onnx", sha256, 3)], [task], claim=RunClaim("nightly", 1, None, None)
+        )
+        self.home.spool.mkdir(parents=True, exist_ok=True)
+        (self.home.spool / sha256).write_bytes(b"abc")
+        self.finish(task, a_record(task, ms=ms, seed=len(self.runs)))
+        judge_ended(self.store)
+        return self.run()
+
+    def finish(self, task: Task, record: Record) -> None:
+        self.fences += 1
+        fence, worker = Fence(incarnation=1, number=self.fences), record.worker
+        self.store.attempts.begin([CommitTo(task.task, 1, f"k{self.fences}", worker, "d", 1)])
+        self.store.attempts.record_grant(
+            RecordGrant(task.task, 1, lease=f"l{self.fences}", fence=fence, queued=False)
+        )
+        self.store.attempts.record_result(
+            task=task.task, attempt=1, fence=fence, worker=worker, sha256="ab" * 32, body=record_body(record),
+            signature=b"s" * 64, event=TaskEvent.SUCCEED,
+        )  # fmt: skip
+        self.store.campaigns.end(task.campaign)
+
+    def run(self) -> RunRow:
+        found = self.store.experiments.run(self.runs[-1])
+        assert found is not None
+        return found
+
+    def again(self) -> Task:
+        """The one task that measures the latest run again."""
+        (body,) = self.store.tasks.bodies(confirmation_of(self.runs[-1])).values()
+        return read_task(body)
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    home = Home.at(tmp_path)
+    load_or_create(home.key("scheduler"))
+    store = Store(tmp_path / "store.db")
+    store.experiments.save_version(
+        "nightly", digest="d", spec=SPEC, models=[NewModel("m.onnx", OLD, 3)], folder="", alarm=0.05
+    )
+    return Nights(home, store)
+
+
+def in_turns(task: Task, ratio: float, launches: int = 6) -> Record:
+    """The new model took `ratio` times as long as the one beside it, in every round."""
+    own: Sequence[int] = [round(1e6 * ratio)] * 24
+    rounds = RoundsSample(
+        wall=(pack_samples([1_000_000] * 24), pack_samples(own)), cpu=None, per_block=(6, 6), turns=2
+    )
+    record = a_record(task, launches=[own] * launches)
+    changes: dict[str, Any] = {"rounds": (rounds,) * launches, "ran_beside": (record.ran,)}
+    return record.model_copy(update=changes)
+
+
+def test_a_slower_model_is_measured_beside_the_last_good_one_on_its_device_before_anybody_is_told(
+    nights: Nights,
+) -> None:
+    assert nights.night(OLD, 10).finding == "fine"
+    slower = nights.night(NEW, 13)
+    assert (slower.finding, slower.hook) == ("confirming", "")
+    assert begin_confirmations(nights.home, nights.store).started == [confirmation_of(slower.campaign)]
+    assert begin_confirmations(nights.home, nights.store).started == [], "once is enough"
+    task = nights.again()
+    assert [model.sha256 for model in task.models()] == [NEW, OLD]
+    again = nights.store.campaigns.get(task.campaign)
+    assert again is not None
+    assert (again.name, again.limit_s) == ("nightly again", LIMIT_S)
+    (seemed,) = read_cells(slower)
+    (clause,) = task.requirement.clauses
+    assert (clause.attribute, clause.value) == ("device", "dev-0")
+    assert settle_confirmations(nights.store) == [], "it is not over"
+    nights.finish(task, in_turns(task, 1.3))
+    (told,) = settle_confirmations(nights.store)
+    assert (told.finding, told.hook) == ("regression", DUE)
+    (line,) = alarm_lines(told)
+    assert "in turns with the last good model: wall time 1.300" in line
+    (cell,) = read_cells(told)
+    assert cell.ratio == pytest.approx(1.3)
+    assert seemed.finding is cell.finding is RegressionFinding.SLOWER
+    assert settle_confirmations(nights.store) == []
+
+
+@pytest.mark.parametrize(("ratio", "finding"), [(1.0, "same"), (0.9, "faster")])
+def test_what_is_not_slower_in_turns_was_the_host_and_nobody_is_woken(
+    nights: Nights, ratio: float, finding: str
+) -> None:
+    nights.night(OLD, 10)
+    nights.night(NEW, 13)
+    begin_confirmations(nights.home, nights.store)
+    nights.finish(nights.again(), in_turns(nights.again(), ratio))
+    (settled,) = settle_confirmations(nights.store)
+    assert (settled.finding, settled.hook) == ("fine", "")
+    assert [cell.finding for cell in read_cells(settled)] == [finding]
+
+
+def test_a_slowdown_below_the_alarm_is_no_regression(nights: Nights) -> None:
+    nights.night(OLD, 10)
+    nights.night(NEW, 13)
+    begin_confirmations(nights.home, nights.store)
+    nights.finish(nights.again(), in_turns(nights.again(), 1.03))
+    (settled,) = settle_confirmations(nights.store)
+    assert settled.finding == "fine"
+    assert [cell.finding for cell in read_cells(settled)] == ["unsure"]
+
+
+@pytest.mark.parametrize(("ms", "finding", "hook"), [(13, "regression", DUE), (10, "fine", "")])
+def test_the_same_model_that_became_slower_has_one_more_sitting(
+    nights: Nights, ms: float, finding: str, hook: str
+) -> None:
+    nights.night(OLD, 10)
+    assert nights.night(OLD, 13).finding == "confirming"
+    begin_confirmations(nights.home, nights.store)
+    task = nights.again()
+    assert task.beside is None
+    nights.finish(task, a_record(task, ms=ms, seed=9))
+    (settled,) = settle_confirmations(nights.store)
+    assert (settled.finding, settled.hook) == (finding, hook)
+
+
+def test_an_alarm_that_cannot_be_confirmed_is_told_as_it_is(nights: Nights) -> None:
+    nights.night(OLD, 10)
+    nights.night(NEW, 13)
+    (nights.home.spool / OLD).unlink()
+    done = begin_confirmations(nights.home, nights.store)
+    assert done.started == []
+    (told,) = done.settled
+    assert (told.finding, told.hook) == ("regression", DUE)
+    assert "it could not be measured again" in alarm_lines(told)[0]
+
+
+def test_a_device_that_does_not_come_back_keeps_the_alarm_and_says_why(nights: Nights) -> None:
+    nights.night(OLD, 10)
+    nights.night(NEW, 13)
+    begin_confirmations(nights.home, nights.store)
+    task = nights.again()
+    nights.store.attempts.end_pending(EndPending([task.task], TaskEvent.FAIL, reason=Reason.NOTHING_FITS))
+    nights.store.campaigns.end(task.campaign)
+    (told,) = settle_confirmations(nights.store)
+    assert (told.finding, told.hook) == ("regression", DUE)
+    assert "it could not be measured again: " in alarm_lines(told)[0]
+
+
+def test_the_last_good_model_stays_in_the_spool_and_older_ones_do_not(nights: Nights) -> None:
+    nights.night("c" * 64, 10)
+    nights.night(OLD, 10)
+    nights.night(NEW, 13)
+    assert good_models(nights.store) == {OLD}
+    later = (nights.home.spool / OLD).stat().st_mtime + 2 * KEEP_S
+    tidy(nights.home.spool, good_models(nights.store), wall=lambda: later)
+    assert [path.name for path in nights.home.spool.iterdir()] == [OLD]
