@@ -92,7 +92,13 @@ def _this_device(home: Home, simulate: bool) -> LocalDevice:
 
     settings = WorkerSettings.load(home.config_file, os.environ, {})
     private = private_of(settings, os.environ)
-    return LocalDevice(home, simulate=simulate, private=private, max_wait_s=settings.max_wait_s)
+    return LocalDevice(
+        home,
+        simulate=simulate,
+        private=private,
+        max_wait_s=settings.max_wait_s,
+        meter_file=settings.meter_file,
+    )
 
 
 def _answers() -> LocalAnswers:

@@ -387,6 +387,30 @@ class Telemetry:
     throttled: tuple[str, ...] = ()
     """Reasons for throttling, such as `power`, `heat`."""
     notes: tuple[str, ...] = ()
+    stretch_energy_j: tuple[float | None, ...] = ()
+    """Of each stretch of a sustained run."""
+    stretch_clock_mhz: tuple[float | None, ...] = ()
+    stretch_temperature_c: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeterReport:
+    """Energy over the timed windows of all launches, as one meter other than the accelerator's read it. See `drivers.measure.meters`."""
+
+    source: str
+    """rapl, amdgpu, powermetrics or csv."""
+    part: str
+    """gpu, package, dram or wall."""
+    device: str
+    samples: int
+    """Readings in the windows."""
+    energy_j: float | None
+    """None: it does not cover the windows; a note says why."""
+    idle_w: float | None = None
+    """Just before the first load."""
+    stretch_energy_j: tuple[float | None, ...] = ()
+    """Of each stretch of a sustained run."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +431,7 @@ Event = (
     | SustainedReport
     | RunFindings
     | Telemetry
+    | MeterReport
     | BetweenLaunches
 )
 

@@ -34,6 +34,7 @@ from drivers.contract.base import (
     OutputReport,
     ProgressReport,
     RoundsReport,
+    SustainedReport,
     TimedOut,
     UnitInfo,
     WorkOrder,
@@ -46,8 +47,11 @@ from drivers.launch.process import Child, ZygoteProcess
 from drivers.launch.spawn import SpawnedChild
 from drivers.measure import host
 from drivers.measure.idle_wait import IdleWait, IdleWaitReport
+from drivers.measure.metering import Metering
+from drivers.measure.meters import Window
+from drivers.measure.reader_process import interval_s
 from drivers.measure.stopping import NO_MODEL, LaunchPlanner, LaunchSpec, MeasureJob
-from drivers.measure.telemetry import Sampler, windows_of
+from drivers.measure.telemetry import Sampler, stretches_of, windows_of
 from drivers.native import library
 from drivers.sandbox.enter import Tier
 from protocol.formats.chain import NO_DIGEST, launch_digest, launch_seed
@@ -159,10 +163,12 @@ class Launch:
         sampler: Sampler | None = None,
         reveal: AskReveal | None = None,
         enough: EnoughRounds | None = None,
+        meter_file: Path | None = None,
     ) -> None:
         """`idle_wait`: waits for an idle host before the first launch; None: begins at once. `sampler`: reads the accelerator meanwhile;
         None: NVML, for units on GPUs. `reveal`: the run is witnessed; asked once, when nothing is left to wait for.
         `enough`: ends the launches of an order with models beside its own; None: after the first.
+        `meter_file`: where a meter at the wall writes (`drivers.measure.meter_file`).
         """
         witnessed = order.witnessed or reveal is not None
         beside = tuple(str(Path(path).absolute()) for path in order.beside)
@@ -173,7 +179,9 @@ class Launch:
         self._enough = enough
         self._zygote = zygote
         self._idle_wait = idle_wait
-        self._sampler = sampler or (Sampler(order.gpu) if order.unit.startswith(SAMPLED_UNITS) else None)
+        on_gpu, every_s = order.unit.startswith(SAMPLED_UNITS), interval_s(order.sustain_s)
+        self._sampler = sampler or (Sampler(order.gpu, every_s=every_s) if on_gpu else None)
+        self._metering = Metering(gpu=on_gpu, file=meter_file, every_s=every_s)
         self._served = order.unit.startswith(SERVED_UNITS)
         self._lock = threading.Lock()
         self._child: Child | None = None
@@ -184,22 +192,29 @@ class Launch:
     def events(self) -> Iterator[Event]:
         """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
         `LoadReport`; for each other `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is witnessed;
-        `BetweenLaunches` before each other; last `Telemetry`, if an accelerator was read.
+        `BetweenLaunches` before each other; last `Telemetry`, if an accelerator was read, and a `MeterReport` of each other meter.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind.
         """
         measured: list[MeasureReport] = []
+        stretches: tuple[Window, ...] = ()
         if self._sampler is not None:
             self._sampler.start()
+        self._metering.start()
         try:
             for event in self._launches():
                 if isinstance(event, MeasureReport):
                     measured.append(event)
+                if isinstance(event, SustainedReport):
+                    stretches = stretches_of(measured[-1], event)
                 yield event
         finally:
-            telemetry = self._sampler.stop(windows_of(measured)) if self._sampler is not None else None
+            windows = windows_of(measured)
+            telemetry = self._sampler.stop(windows, stretches) if self._sampler is not None else None
+            meters = self._metering.stop(windows, stretches)
         if telemetry is not None:
             yield telemetry
+        yield from meters
 
     def _launches(self) -> Iterator[Event]:
         rounds: list[RoundsReport] = []

@@ -29,6 +29,7 @@ _SOME: Final = re.compile(rb"^some .*\btotal=(\d+)", re.MULTILINE)
 _CPU: Final = re.compile(rb"^cpu +([\d ]+)", re.MULTILINE)
 _EACH_CPU: Final = re.compile(rb"^cpu\d+ ", re.MULTILINE)
 _RUNNING: Final = re.compile(rb"^procs_running (\d+)", re.MULTILINE)
+_CPU_CHIPS: Final = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})
 _CPU_ZONE: Final = re.compile(r"x86_pkg_temp|cpu|core|soc|package|k10temp", re.IGNORECASE)
 
 
@@ -164,6 +165,7 @@ class HostReader:
         self._pressure = root / "proc/pressure/cpu"
         self._cpus = root / "sys/devices/system/cpu"
         self._thermal = root / "sys/class/thermal"
+        self._hwmon = root / "sys/class/hwmon"
         self._power = root / "sys/class/power_supply"
 
     def look(self) -> HostSample:
@@ -201,6 +203,9 @@ class HostReader:
         zones = [
             (_word(one / "type"), whole(_text(one / "temp"))) for one in self._thermal.glob("thermal_zone*")
         ]
+        for chip in self._hwmon.glob("*"):
+            if (name := _word(chip / "name")) in _CPU_CHIPS:
+                zones += [(name, whole(_text(sensor))) for sensor in chip.glob("temp*_input")]
         return hottest([(kind, milli) for kind, milli in zones if milli is not None])
 
     def on_battery(self) -> bool | None:

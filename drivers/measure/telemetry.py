@@ -10,36 +10,25 @@ Both sides read `time.perf_counter_ns`, which is one clock for all processes of 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import json
 import os
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from operator import itemgetter, or_
 from pathlib import Path
 from statistics import fmean, median
-from typing import IO, Any, Final
+from typing import Any, Final
 
-from drivers.contract.base import MeasureReport, Telemetry
-from drivers.contract.boot import boot_command, clean_environment
+from drivers.contract.base import MeasureReport, SustainedReport, Telemetry
+from drivers.contract.boot import boot_command
 from drivers.measure.nvml import decoded, devices, query, visible
+from drivers.measure.reader_process import INTERVAL_S, ReaderProcess, lower_priority, read_on
 
-INTERVAL_S: Final = 0.03
-IDLE_READINGS: Final = 5
-"""Before `start` returns."""
-READY_S: Final = 5.0
-"""Limit for NVML to open."""
-END_S: Final = 2.0
-MAX_BYTES: Final = 64 * 1024 * 1024
 NEAR_NS: Final = 60_000_000
 """A window between two readings takes the next one, if it is no further away."""
 SLOW_METER_S: Final = 1.0
@@ -110,7 +99,7 @@ def main(arguments: Sequence[str]) -> None:
     nothing at all without such a GPU.
     """
     which, every, module = arguments
-    _lower_priority()
+    lower_priority()
     nvml = _library(module)
     try:
         nvml.nvmlInit()
@@ -118,35 +107,7 @@ def main(arguments: Sequence[str]) -> None:
         name = decoded(nvml.nvmlDeviceGetName(handle))
     except (nvml.NVMLError, LookupError):
         return
-    ended = threading.Event()
-    threading.Thread(target=_set_at_end, args=(ended,), daemon=True).start()
-    out = sys.stdout
-    out.write(json.dumps(name) + "\n")
-    count = written = 0
-    while not ended.is_set() and written < MAX_BYTES:
-        written += out.write(json.dumps(asdict(read(nvml, handle))) + "\n")
-        count += 1
-        if count == IDLE_READINGS:
-            out.flush()
-            sys.stderr.write("ready\n")
-            sys.stderr.flush()
-        ended.wait(float(every))
-    out.write(json.dumps(asdict(read(nvml, handle))) + "\n")  # the energy counter after the last window
-    out.flush()
-
-
-def _set_at_end(ended: threading.Event) -> None:
-    sys.stdin.buffer.read()
-    ended.set()
-
-
-def _lower_priority() -> None:
-    if sys.platform == "win32":
-        import psutil
-
-        psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS)
-    else:
-        os.nice(19)
+    read_on(json.dumps(name), lambda: json.dumps(asdict(read(nvml, handle))), float(every))
 
 
 def _library(path: str) -> Any:
@@ -177,61 +138,33 @@ class Sampler:
     """
 
     def __init__(self, gpu: str = "", *, every_s: float = INTERVAL_S, module: str = "") -> None:
-        self._command = boot_command("measure.telemetry", gpu, str(every_s), module)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._file: IO[bytes] | None = None
-        self._began_ns = 0
+        self._reader = ReaderProcess(boot_command("measure.telemetry", gpu, str(every_s), module))
 
     def start(self) -> bool:
         """Returns True after the idle readings (a fifth of a second), or False if there is nothing to read."""
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - lives until stop()
-        try:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=self._file,
-                stderr=subprocess.PIPE,
-                env=clean_environment(os.environ),
-            )
-        except OSError:
-            return False
-        lines: list[bytes] = []
-        errors = self._process.stderr
-        assert errors is not None
-        reader = threading.Thread(target=lambda: lines.append(errors.readline()), daemon=True)
-        reader.start()
-        reader.join(READY_S)
-        ready = lines == [b"ready\n"]
-        if not ready:
-            self._end()
-        self._began_ns = time.perf_counter_ns()
-        return ready
+        return self._reader.start()
 
-    def stop(self, windows: Sequence[Window]) -> Telemetry | None:
-        """End it and sum up the windows (`windows_of`). None: no readings in them; also at a second call."""
-        self._end()
-        if self._file is None:
+    def stop(self, windows: Sequence[Window], stretches: Sequence[Window] = ()) -> Telemetry | None:
+        """End it and sum up the windows (`windows_of`). None: no readings in them; also at a second call. `stretches`: of a sustained run,
+        each of which is summed up too."""
+        output = self._reader.stop()
+        if output is None:
             return None
-        with self._file as file:
-            self._file = None
-            file.seek(0)
-            device, readings = parse(file.read(MAX_BYTES))
-        return summarise(readings, windows, device=device, began_ns=self._began_ns)
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        assert process.stdin is not None
-        assert process.stderr is not None
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stderr.close()
+        device, readings = parse(output)
+        telemetry = summarise(readings, windows, device=device, began_ns=self._reader.began_ns)
+        if telemetry is None or not stretches:
+            return telemetry
+        return replace(
+            telemetry,
+            stretch_energy_j=tuple(_energy(readings, [stretch])[0] for stretch in stretches),
+            stretch_clock_mhz=tuple(
+                _mean(reading.clock_mhz for reading in _within(readings, stretch)) for stretch in stretches
+            ),
+            stretch_temperature_c=tuple(
+                max((one.temperature_c for one in inside if one.temperature_c is not None), default=None)
+                for inside in (_within(readings, stretch) for stretch in stretches)
+            ),
+        )
 
 
 def parse(output: bytes) -> tuple[str, list[TelemetryReading]]:
@@ -256,6 +189,14 @@ def windows_of(measured: Sequence[MeasureReport]) -> tuple[Window, ...]:
         (one.began_ns, one.began_ns + round(one.wall_s * 1e9))
         for one in measured
         if one.began_ns and one.wall_s
+    )
+
+
+def stretches_of(measured: MeasureReport, sustained: SustainedReport) -> tuple[Window, ...]:
+    """When each stretch of a sustained run was."""
+    blocks = zip(sustained.starts_ns, measured.blocks, strict=True)
+    return tuple(
+        (measured.began_ns + start, measured.began_ns + start + block.wall_ns) for start, block in blocks
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from drivers.measure import host
+from drivers.measure.meters import find_meters, rapl_zones
 from drivers.measure.nvml import VARIABLE
 from drivers.measure.timing import timer_overhead_ns
 from drivers.sandbox.enter import Tier
@@ -89,6 +90,10 @@ class HostFacts:
     timer_ns: int = 0
     forbids: tuple[str, ...] = ()
     """Kernel settings that deny users namespaces, with the value they need: `user.max_user_namespaces=15000`."""
+    meters: tuple[str, ...] = ()
+    """Of energy, such as `rapl package-0`, without GPUs' own."""
+    hidden_meters: int = 0
+    """That only root may read."""
 
 
 def gather(
@@ -105,6 +110,7 @@ def gather(
     wait(LOOK_S)
     after = reader.look()
     state = host.state(before, after, 0.0, reader)
+    meters = find_meters(root, gpu=True, clock=time.perf_counter_ns)
     return HostFacts(
         profile=profile,
         calibration=read_calibration(calibration, profile.fingerprint),
@@ -117,6 +123,8 @@ def gather(
         clock_synchronised=clock_synchronised(),
         timer_ns=timer_overhead_ns(),
         forbids=_forbids(root),
+        meters=tuple(f"{one.source} {one.device}" for one in meters),
+        hidden_meters=len(rapl_zones(root)) - sum(one.source == "rapl" for one in meters),
     )
 
 
@@ -175,6 +183,7 @@ def checks(facts: HostFacts) -> list[Check]:
         _busy(facts),
         _warmth(facts.temperature_c),
         _power(facts.on_battery),
+        _energy(facts.meters, facts.hidden_meters),
         _disk(facts.free_disk),
         _clock(facts.clock_synchronised),
         _timer(facts.timer_ns),
@@ -271,6 +280,19 @@ def _power(on_battery: bool | None) -> Check:
     if on_battery:
         return note("power", "on battery", "plug it in, or run: sark-node join --on-battery")
     return ok("power", "no battery" if on_battery is None else "not on battery")
+
+
+def _energy(meters: Sequence[str], hidden: int) -> Check:
+    if hidden:
+        what = "RAPL counts the processor's energy, but only root may read it"
+        todo = (
+            "until the next start: sudo chmod o+r /sys/class/powercap/intel-rapl:*/energy_uj"
+            "\non a machine that others use, too, they can then guess what it computes; a meter at the wall: SARK_METER=FILE"
+        )
+        return note("energy", what, todo)
+    if not meters:
+        return ok("energy", "no meter but a GPU's own; a file of a meter at the wall: SARK_METER=FILE")
+    return ok("energy", ", ".join(meters))
 
 
 def _disk(free: int | None) -> Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from drivers.contract.base import Limits, RoundsReport, WorkOrder
@@ -25,13 +26,19 @@ class Launchers:
     """Starts a driver's zygote with its first launch, or in advance (`start`). Ends all of them on leaving the block."""
 
     def __init__(
-        self, profile: Profile, secrets: DriverSecrets, max_wait_s: float = 0, **zygote: Any
+        self,
+        profile: Profile,
+        secrets: DriverSecrets,
+        max_wait_s: float = 0,
+        meter_file: Path | None = None,
+        **zygote: Any,
     ) -> None:
         """`max_wait_s`: the longest that a launch waits for an idle host; 0: it does not wait. `zygote`: for `Zygote`."""
         self._profile = profile
         self._secrets = secrets
         self._idle_wait = IdleWait(max_wait_s)
         self._options = zygote
+        self._meter_file = meter_file
         self._zygotes: dict[str, Zygote] = {}
 
     def start(self, drivers: Iterable[str]) -> None:
@@ -48,7 +55,15 @@ class Launchers:
             raise LocalProtocolError(f"a run on {order.unit} was let in, which does not work here")
         self.start([driver])
         idle_wait = None if driver in SIMULATED else self._idle_wait
-        return Launch(order, limits, self._zygotes[driver], idle_wait, reveal=reveal, enough=enough_rounds)
+        return Launch(
+            order,
+            limits,
+            self._zygotes[driver],
+            idle_wait,
+            reveal=reveal,
+            enough=enough_rounds,
+            meter_file=self._meter_file,
+        )
 
     def launch_at_once(self, order: WorkOrder, limits: Limits) -> Launch:
         """Without waiting for an idle host."""

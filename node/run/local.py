@@ -65,6 +65,7 @@ class LocalDevice:
         private: DriverSecrets | None = None,
         max_wait_s: float = MAX_WAIT_S,
         lock_folder: Path | None = None,
+        meter_file: Path | None = None,
     ) -> None:
         """`private`: what the owner gives single drivers. `max_wait_s`: the longest that a
         measurement waits for other work on this device to end; 0: it does not wait. `lock_folder`: where the device lock is, if not
@@ -80,7 +81,7 @@ class LocalDevice:
         self.profile: Profile = probe_device(home.folder("worker"), look, find=lambda: gpus)
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name(), lock_folder)
-        self._launchers = Launchers(self.profile, self._private, max_wait_s, simulate=simulate)
+        self._launchers = Launchers(self.profile, self._private, max_wait_s, meter_file, simulate=simulate)
         self._campaign, self._count = f"bench-{secrets.token_hex(4)}", 0
 
     def __enter__(self) -> Self:

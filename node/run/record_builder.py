@@ -9,12 +9,12 @@ from typing import Final
 
 from drivers.contract import base as driver
 from drivers.onnx.units import UNITS
+from node.run.meter_records import meter_samples, sustained_sample
 from protocol.formats.phase import Phase
 from protocol.values import record as records
 from protocol.values.lease import Fence
 from protocol.values.operators import OperatorUse
 from protocol.values.rounds import RoundsSample
-from protocol.values.sustained import SustainedSample
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
 from swarm.base.text import ascii_line, shorten
@@ -110,6 +110,7 @@ class RunObservations:
     """Of each launch in which models took turns."""
     beside: list[driver.BesideReport] = field(default_factory=list)
     sustained: driver.SustainedReport | None = None
+    meters: list[driver.MeterReport] = field(default_factory=list)
     lasting: bool = False
     """The run is sustained: it may be stopped while it infers, or whoever is more urgent would wait as long as it lasts."""
     _output: driver.OutputReport | None = None
@@ -156,6 +157,8 @@ class RunObservations:
                 )
             case driver.Telemetry():
                 self.telemetry = event
+            case driver.MeterReport():
+                self.meters.append(event)
             case driver.BetweenLaunches():
                 self.timed = False
 
@@ -210,7 +213,8 @@ class RunObservations:
             rounds=tuple(map(_rounds, self.rounds[:MAX_LAUNCHES])) or None,
             ran_beside=tuple(run_facts(other.described, other.checked, lines) for other in self.beside)
             or None,
-            sustained=None if self.sustained is None else _sustained(self.sustained),
+            sustained=None if self.sustained is None else sustained_sample(self.sustained, self.telemetry),
+            meters=meter_samples(self.meters, self.telemetry) or None,
         )
 
     def _timing(
@@ -308,19 +312,6 @@ def _rounds(report: driver.RoundsReport) -> RoundsSample:
         cpu=None if report.cpu_ns is None else tuple(map(records.pack_samples, report.cpu_ns)),
         per_block=report.per_block,
         turns=report.turns,
-    )
-
-
-def _sustained(report: driver.SustainedReport) -> SustainedSample:
-    def known(column: tuple[int, ...]) -> bytes | None:
-        return records.pack_samples(column) if any(column) else None
-
-    return SustainedSample(
-        starts=records.pack_samples(report.starts_ns),
-        temperature=known(report.temperature_mk),
-        clock=known(report.clock_khz),
-        pauses=records.pack_samples(report.pauses_ns),
-        probes=tuple(map(records.pack_samples, report.probes_ns)),
     )
 
 

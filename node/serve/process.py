@@ -107,6 +107,7 @@ async def run_process(
                     profile,
                     secrets,
                     settings.max_wait_s,
+                    settings.meter_file,
                     simulate=settings.simulate,
                     tier=sandbox.tier,
                     prefork=AHEAD,

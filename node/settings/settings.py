@@ -90,12 +90,18 @@ class WorkerSettings(RoleSettings):
     `http://127.0.0.1:8000/v1,vllm`. The environment variable SARK_API_KEY holds its key."""
     api_watch: bool = False
     """Also watch that server's processes, GPU memory and `/metrics`, where it runs on this host."""
+    meter: str = ""
+    """A CSV file that a meter at the wall writes, with the columns time and watts: energy is read from it."""
     simulate: bool = False
     """Offer the fake unit, whose figures come from a script. For trials, never for results."""
 
     @property
     def max_duration_s(self) -> float:
         return parse_duration(self.max_duration)
+
+    @property
+    def meter_file(self) -> Path | None:
+        return Path(self.meter).expanduser() if self.meter else None
 
     @property
     def rules(self) -> Rules:

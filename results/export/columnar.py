@@ -45,10 +45,9 @@ _UNITS: Final = (  # the first that the field's name ends in or has as a word
     ("temperature_c", "°C"),
     ("power_w", "W"),
     ("_j", "J"),
-    ("witnessed_s", "s"),
-    ("horizon_s", "s"),
     ("_per_second", "1/s"),
     ("_per_s", "1/s"),
+    ("_s", "s"),
     ("goodput", "1/s"),
     ("file_size", "B"),
 )

@@ -135,6 +135,15 @@ def test_a_reader_finds_all_that_a_laptop_tells(tmp_path: Path) -> None:
     assert reader.running() == (3, 2)
 
 
+def test_a_processor_without_a_thermal_zone_has_a_chip_that_tells(tmp_path: Path) -> None:
+    for chip, name, milli in (("hwmon0", "nvme", 71_000), ("hwmon1", "k10temp", 55_500)):
+        folder = tmp_path / "sys/class/hwmon" / chip
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(f"{name}\n")
+        (folder / "temp1_input").write_text(f"{milli}\n")
+    assert HostReader(tmp_path).temperature_c() == 55.5
+
+
 def test_a_system_without_these_files_tells_nothing_rather_than_zero(tmp_path: Path) -> None:
     reader = HostReader(tmp_path)
     observed = reader.look()

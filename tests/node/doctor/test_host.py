@@ -92,6 +92,7 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
         (replace(WELL, free_disk=1 << 20), "disk", CheckState.BAD, "1 MiB free"),
         (replace(WELL, clock_synchronised=False), "clock", CheckState.NOTE, "time server"),
         (replace(WELL, free_disk=5 << 30), "disk", CheckState.NOTE, "5 GiB free"),
+        (replace(WELL, hidden_meters=2), "energy", CheckState.NOTE, "only root may read it"),
         (replace(WELL, timer_ns=2000), "timer", CheckState.NOTE, "2000 ns"),
     ],
 )
@@ -155,3 +156,16 @@ def test_the_signs_are_read_from_the_system(tmp_path: Path) -> None:
     assert facts.calibration.missing == "this device, as it is now, is not calibrated yet"
     assert len(waits) == 1
     assert clock_synchronised("darwin") is None
+
+
+def test_meters_of_energy_are_named(tmp_path: Path) -> None:
+    zone = tmp_path / "sys/class/powercap/intel-rapl:0"
+    zone.mkdir(parents=True)
+    (zone / "name").write_text("package-0\n")
+    facts = gather(WELL.profile, tmp_path, tmp_path, root=tmp_path, wait=lambda seconds: None)
+    assert (facts.meters, facts.hidden_meters) == ((), 1)
+    (zone / "energy_uj").write_text("5\n")
+    facts = gather(WELL.profile, tmp_path, tmp_path, root=tmp_path, wait=lambda seconds: None)
+    assert (facts.meters, facts.hidden_meters) == (("rapl package-0",), 0)
+    (line,) = of(facts, "energy")
+    assert (line.state, line.what) == (CheckState.OK, "rapl package-0")

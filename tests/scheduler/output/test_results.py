@@ -64,3 +64,21 @@ def test_tasks_that_failed_in_turn_for_one_reason_are_one_line() -> None:
 def test_states_that_end_a_task_are_counted_in_the_words_of_rows() -> None:
     counts = {TaskState.RUNNING: 5, TaskState.SUCCEEDED: 3, TaskState.FAILED: 1}
     assert ended_words(counts) == {"Complete": 3, "Failed": 1}
+
+
+def test_a_sustained_run_is_told_in_a_line() -> None:
+    lasting = row(1).model_copy(
+        update={
+            "sustain_s": 600.0,
+            "burst_ms": 5.02,
+            "steady_ms": 5.62,
+            "sustained": "12 % slower from 95 s on; as quick again after 15 s of rest",
+            "steady_j": 0.3104,
+            "energy_source": "rapl package",
+        }
+    )
+    (line,) = (line for line in shown([lasting], terminal=False) if "sustained" in line)
+    assert line == (
+        "1 sustained for 10 min: 5.02 ms at first, 5.62 ms in the end; 12 % slower from 95 s on; "
+        "as quick again after 15 s of rest; 0.31 J each (rapl package)"
+    )

@@ -1,0 +1,243 @@
+"""Meters of energy: what each reads, and joules over the timed windows from its readings. Files and programs are arguments.
+
+| source | part | read from |
+|---|---|---|
+| rapl | package, dram | `/sys/class/powercap/intel-rapl:*/energy_uj`, AMD's processors too: microjoules, back to 0 beyond `max_energy_range_uj`; only for root since 2020 |
+| amdgpu | gpu | `/sys/class/hwmon/*/power1_average` or `power1_input`: microwatts of the chip, on APUs with the processor |
+| powermetrics | package | macOS on Apple's chips, as root or by `sudo -n`: processor, GPU and Neural Engine together |
+| csv | wall | a file that the owner's meter writes (`drivers.measure.meter_file`) |
+
+https://www.kernel.org/doc/html/latest/power/powercap/powercap.html, https://www.kernel.org/doc/html/latest/gpu/amdgpu/thermal.html
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import re
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from pathlib import Path
+from statistics import median
+from typing import Final, Protocol
+
+from drivers.contract.base import MeterReport
+
+Window = tuple[int, int]
+"""Begin and end, in nanoseconds of `time.perf_counter_ns`."""
+GAP: Final = 10.0
+"""Readings this many times further apart than usual leave a gap of which nothing is known …"""
+MIN_GAP_NS: Final = 1_000_000_000
+"""… if it is longer than this."""
+_ELAPSED: Final = re.compile(r"\*\*\* Sampled system activity \(.*\) \(([0-9.]+)ms elapsed\) \*\*\*")
+_COMBINED: Final = re.compile(r"Combined Power \(CPU \+ GPU \+ ANE\): +([0-9.]+) *(m?)W")
+
+
+@dataclass(frozen=True, slots=True)
+class MeterReading:
+    """One of the two is known."""
+
+    at_ns: int
+    joules: float | None = None
+    """A counter that only rises."""
+    watts: float | None = None
+
+
+class Meter(Protocol):
+    source: str
+    part: str
+    device: str
+
+    def read(self) -> MeterReading | None:
+        """Now, or when it last had something new; None: nothing."""
+        ...
+
+
+class RaplMeter:
+    """A zone of RAPL by its folder, such as `intel-rapl:0`."""
+
+    source: str = "rapl"
+
+    def __init__(self, zone: Path, part: str, device: str, clock: Callable[[], int]) -> None:
+        self.part, self.device = part, device
+        self._energy, self._clock = zone / "energy_uj", clock
+        self._range_uj = _number(zone / "max_energy_range_uj") or 0
+        self._last_uj = self._wrapped_uj = 0
+
+    def read(self) -> MeterReading | None:
+        at_ns, now_uj = self._clock(), _number(self._energy)
+        if now_uj is None:
+            return None
+        if now_uj < self._last_uj:
+            if not self._range_uj:
+                return None
+            self._wrapped_uj += self._range_uj
+        self._last_uj = now_uj
+        return MeterReading(at_ns, joules=(self._wrapped_uj + now_uj) / 1e6)
+
+
+class HwmonMeter:
+    """A file with microwatts."""
+
+    def __init__(self, source: str, part: str, device: str, power: Path, clock: Callable[[], int]) -> None:
+        self.source, self.part, self.device = source, part, device
+        self._power, self._clock = power, clock
+
+    def read(self) -> MeterReading | None:
+        at_ns, microwatts = self._clock(), _number(self._power)
+        return None if microwatts is None else MeterReading(at_ns, watts=microwatts / 1e6)
+
+
+class PowermetricsText:
+    """The lines of `powermetrics` as a counter: each sample is a mean over the time that it says it took."""
+
+    source: str = "powermetrics"
+    part: str = "package"
+    device: str = "processor, GPU and Neural Engine"
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._elapsed_s = self._joules = 0.0
+        self._latest: MeterReading | None = None
+
+    def feed(self, line: str) -> None:
+        """The next line, just after it came."""
+        if elapsed := _ELAPSED.search(line):
+            self._elapsed_s = float(elapsed[1]) / 1000
+        elif (power := _COMBINED.search(line)) and self._elapsed_s:
+            self._joules += float(power[1]) / (1000 if power[2] else 1) * self._elapsed_s
+            self._elapsed_s = 0.0  # two samplers may print the line
+            self._latest = MeterReading(self._clock(), joules=self._joules)
+
+    def read(self) -> MeterReading | None:
+        return self._latest
+
+
+def rapl_zones(root: Path) -> list[tuple[Path, str, str]]:
+    """Folder, part and name of each zone that counts. What is inside of a package (core, uncore) is in its figure; psys is of some
+    platforms' whole, some not."""
+    zones = []
+    for folder in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
+        name = _word(folder / "name")
+        part = "package" if name.startswith("package") else "dram" if name == "dram" else ""
+        if part:
+            zones.append((folder, part, f"{name} {folder.name}" if part == "dram" else name))
+    return zones
+
+
+def find_meters(root: Path, *, gpu: bool, clock: Callable[[], int]) -> list[Meter]:
+    """Those of this host that this user may read, without powermetrics. `gpu`: the run is on one."""
+    meters: list[Meter] = []
+    for folder, part, device in rapl_zones(root):
+        if _number(folder / "energy_uj") is not None:
+            meters.append(RaplMeter(folder, part, device, clock))
+    cards = [one for one in sorted((root / "sys/class/hwmon").glob("*")) if _word(one / "name") == "amdgpu"]
+    if gpu and len(cards) == 1:  # of several nobody knows which one runs
+        files = (cards[0] / name for name in ("power1_average", "power1_input"))
+        power = next((file for file in files if _number(file) is not None), None)
+        if power is not None:
+            meters.append(HwmonMeter("amdgpu", "gpu", cards[0].name, power, clock))
+    return meters
+
+
+def may_have_meters(root: Path, *, gpu: bool) -> bool:
+    """Whether it is worth a process to look."""
+    return sys.platform == "darwin" or bool(find_meters(root, gpu=gpu, clock=lambda: 0))
+
+
+# -- readings to joules ---------------------------------------------------------------------------------------------------------
+
+
+def report(
+    meter: Meter,
+    readings: Sequence[MeterReading],
+    windows: Sequence[Window],
+    stretches: Sequence[Window],
+    began_ns: int,
+) -> MeterReport | None:
+    """What the meter says of the windows; None without a reading. `began_ns`: readings before it are of the idle device."""
+    if not readings:
+        return None
+    apart = spacing(readings)
+    shortest = min((end - begin for begin, end in windows), default=0)
+    energies = [energy(readings, window) for window in windows]
+    why = ""
+    if apart is None:
+        why = "it was read once"
+    elif shortest < apart:
+        spans = f"{apart / 1e9:.2g} s apart, and the shortest timed window takes {shortest / 1e9:.2g} s"
+        why = f"its readings are {spans}: measure with sustain"
+    elif None in energies:
+        why = "its readings do not cover the timed windows"
+    return MeterReport(
+        source=meter.source,
+        part=meter.part,
+        device=meter.device,
+        samples=sum(begin <= reading.at_ns <= end for reading in readings for begin, end in windows),
+        energy_j=None if why else sum(one or 0.0 for one in energies),
+        idle_w=_idle_w([reading for reading in readings if reading.at_ns < began_ns]),
+        stretch_energy_j=tuple(energy(readings, stretch) for stretch in stretches),
+        notes=(why,) if why else (),
+    )
+
+
+def spacing(readings: Sequence[MeterReading]) -> float | None:
+    """Nanoseconds from one reading to the next, usually; None of fewer than two."""
+    steps = [after.at_ns - before.at_ns for before, after in pairwise(readings)]
+    return median(steps) if steps else None
+
+
+def energy(readings: Sequence[MeterReading], window: Window) -> float | None:
+    """Joules in the window: a counter's difference, or power over time, both linear between two readings. None: it was not read on both
+    sides, or there is a gap in it. `readings`: by time, all of one kind."""
+    begin, end = window
+    first = bisect_right(readings, begin, key=attrgetter("at_ns")) - 1
+    last = bisect_left(readings, end, key=attrgetter("at_ns"))
+    if first < 0 or last >= len(readings) or end <= begin:
+        return None
+    inside = readings[first : last + 1]
+    longest = max(MIN_GAP_NS, GAP * (spacing(readings) or 0.0))
+    if any(after.at_ns - before.at_ns > longest for before, after in pairwise(inside)):
+        return None
+    total = 0.0
+    for before, after in pairwise(inside):
+        length = after.at_ns - before.at_ns
+        left, right = max(begin, before.at_ns), min(end, after.at_ns)
+        if right <= left:
+            continue
+        if before.joules is not None and after.joules is not None:
+            total += (after.joules - before.joules) * (right - left) / length
+        elif before.watts is not None and after.watts is not None:
+            slope = (after.watts - before.watts) / length
+            middle = before.watts + slope * ((left + right) / 2 - before.at_ns)
+            total += middle * (right - left) / 1e9
+        else:
+            return None
+    return total
+
+
+def _idle_w(readings: Sequence[MeterReading]) -> float | None:
+    watts = [reading.watts for reading in readings if reading.watts is not None]
+    if watts:
+        return median(watts)
+    if len(readings) < 2 or readings[0].joules is None or readings[-1].joules is None:
+        return None
+    seconds = (readings[-1].at_ns - readings[0].at_ns) / 1e9
+    return (readings[-1].joules - readings[0].joules) / seconds if seconds > 0 else None
+
+
+def _number(path: Path) -> int | None:
+    """Of a file with one whole number; None: it is not there, or not for this user."""
+    try:
+        return int(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _word(path: Path) -> str:
+    try:
+        return path.read_bytes().decode(errors="replace").strip()
+    except OSError:
+        return ""
