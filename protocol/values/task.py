@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints
 from protocol.formats.sustain import MAX_SUSTAIN_S, MIN_SUSTAIN_S
 from protocol.values.requirement import Requirement
 from protocol.values.rounds import MAX_TOGETHER
+from protocol.values.sitting import Sitting
 from protocol.wire.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256
 from protocol.wire.codec import pack, read_value
 
@@ -125,6 +126,9 @@ class Task(Message):
     def url_of(self, model: Model) -> str | None:
         """Where one of them can be fetched too."""
         return self.model_url if model == self.model else (self.beside_urls or {}).get(model.sha256)
+
+    sitting: Sitting | None = None
+    """Which of several sittings it is. None: it is measured once."""
 
 
 def task_body(task: Task) -> bytes:

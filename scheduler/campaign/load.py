@@ -19,6 +19,7 @@ from scheduler.campaign.errors import FileProblem, first_found, first_of
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import Campaign, MeasureFields, ModelEntry
 from swarm.base.text import did_you_mean, is_safe, safe_text
+from swarm.base.units import show_duration
 from swarm.base.yaml import Document, Where, parse_document, read_document
 from swarm.download.urls import scheme_of
 
@@ -99,6 +100,7 @@ def _cross_problems(campaign: Campaign) -> Problems:
     yield from _twice(measure.batch, ("measure", "batch"), "batch")
     yield from _precision_problems(measure)
     yield from against_problems(campaign)
+    yield from _sitting_problems(campaign)
     served = next((line.unit for line in lines if line.unit.startswith(_SERVED)), None)
     if served is not None:
         yield from _server_problems(campaign, served)
@@ -140,6 +142,21 @@ def _precision_problems(measure: MeasureFields) -> Problems:
         text = " and ".join(both)
         what = f"measure.precision says itself when to stop: it does not go with {text}"
         yield FileProblem(("measure", "precision"), what, f"remove {text}, or precision")
+
+
+def _sitting_problems(campaign: Campaign) -> Problems:
+    measure, limit_s = campaign.measure, campaign.timeouts.campaign
+    if measure.apart is not None and measure.sittings == 1:
+        what = "measure.apart lies between sittings, and there is one"
+        yield FileProblem(("measure", "apart"), what, "add sittings: 3 under measure, or remove apart")
+    if limit_s is not None and measure.gaps_s >= limit_s:
+        apart, least = show_duration(measure.apart_s), show_duration(measure.gaps_s)
+        what = f"{measure.sittings} sittings {apart} apart take more than {least}; timeouts.campaign is {show_duration(limit_s)}"
+        yield FileProblem(
+            ("measure", "sittings"),
+            what,
+            "take fewer sittings, a shorter apart or a longer timeouts.campaign",
+        )
 
 
 def _server_problems(campaign: Campaign, unit: str) -> Problems:

@@ -7,7 +7,7 @@ campaign whole. What needs a look at several values at once, or at the lines of 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +23,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from protocol.errors import CampaignError
 from protocol.values.requirement import Clause, parse_clause
+from protocol.values.sitting import MAX_SITTINGS
 from protocol.values.task import DimName, VariantName
 from protocol.values.trust import TrustScope
 from protocol.wire.base import Name, Sha256
@@ -57,6 +58,10 @@ class FilePart(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+
+APART_S: Final = 3600.0
+"""Between two sittings, if the campaign does not say."""
 
 
 def _unset(value: object) -> bool:
@@ -251,6 +256,21 @@ class MeasureFields(FilePart):
     model. Launches go on until the comparison is decided, so it does not go with runs, loads and precision."""
     sustain: Sustained | None = Field(default=None, exclude_if=_unset)
     """Instead of runs and loads: infer without a break for so long, such as 10m, then rest and see whether the device is as quick again."""
+    sittings: Annotated[int, Field(ge=1, le=MAX_SITTINGS)] = Field(
+        default=1, exclude_if=lambda number: number == 1
+    )
+    """Measure each task so often on its device, at different times: the median over them holds for the device and not for a few seconds."""
+    apart: Duration | None = Field(default=None, exclude_if=_unset)
+    """From the end of one sitting to the beginning of the next, at least; left out: 1h."""
+
+    @property
+    def apart_s(self) -> float:
+        return APART_S if self.apart is None else self.apart
+
+    @property
+    def gaps_s(self) -> float:
+        """What lies between the sittings of a task in all, at least."""
+        return (self.sittings - 1) * self.apart_s
 
 
 class CampaignLimits(FilePart):

@@ -275,7 +275,7 @@ class SchedulerConversation:
             epoch=command.epoch,
             task=body,
             signature=self.sign(task_message(body)),
-            priority=self.core.state.campaigns[campaign].limits.priority,
+            priority=self.core.state.priority_of(task),
             queue=True,
             preempted=command.preempted,
             left_s=command.left_s,

@@ -201,7 +201,7 @@ class WorkerLinks:
             core.state.worker(peer).probing = False
             return
         campaign = tasks[0].campaign
-        shapes = shapes_of(tasks, core.state.campaigns[campaign].limits.priority)
+        shapes = shapes_of(tasks, core.state.priority_of)
         try:
             handle = await self.connect(peer)
             answer = await requests.probe(handle, campaign, shapes)

@@ -89,7 +89,7 @@ class Receipt(Protocol):
 class TaskStore(Protocol):
     def cancel_requests(self) -> Sequence[str]: ...
 
-    def set_wait_reason(self, tasks: Sequence[str], words: str) -> None: ...
+    def set_wait_reason(self, tasks: Sequence[str], words: str, left_s: float | None = None) -> None: ...
 
 
 class CampaignStore(Protocol):
@@ -130,16 +130,19 @@ class CommandWriter:
     log: EventLog
     ended: Callable[[str], None]
     """Called with each campaign that ends."""
-    notes: dict[str, str] = field(default_factory=dict)
-    """Why tasks wait, by task: not stored yet."""
+    notes: dict[str, tuple[str, float | None]] = field(default_factory=dict)
+    """Why tasks wait, and for how long, by task: not stored yet."""
 
     def write_notes(self) -> None:
         """Store some of the notes: there may be one for each of very many tasks."""
-        tasks_by_words: dict[str, list[str]] = {}
+        tasks_by_words: dict[tuple[str, float | None], list[str]] = {}
         for task in tuple(islice(self.notes, MAX_NOTES)):
             tasks_by_words.setdefault(self.notes.pop(task), []).append(task)
-        for words, tasks in tasks_by_words.items():
-            self.store.tasks.set_wait_reason(tasks, words)
+        for (words, left_s), tasks in tasks_by_words.items():
+            if left_s is None:
+                self.store.tasks.set_wait_reason(tasks, words)
+            else:
+                self.store.tasks.set_wait_reason(tasks, words, left_s)
 
     def write(self, commands: Sequence[Command]) -> None:
         """Intents that follow each other are written together; whatever else moves a task finds there what was decided before it."""
@@ -173,8 +176,8 @@ class CommandWriter:
                 self.log.info("stop.ended", task=task, attempt=attempt, confirmed=confirmed)
             case EndPending():
                 store.attempts.end_pending(command)
-            case RecordWaitReason(tasks, words):
-                self.notes.update(dict.fromkeys(tasks, words))
+            case RecordWaitReason(tasks, words, left_s):
+                self.notes.update(dict.fromkeys(tasks, (words, left_s)))
             case EndCampaign(campaign, detail):
                 outcome = store.campaigns.end(campaign, detail=detail)
                 self.ended(campaign)

@@ -38,7 +38,7 @@ STOP_S: Final = 10.0
 """A cancel is answered once the processes are dead."""
 
 
-def shapes_of(tasks: Iterable[Task], priority: int) -> tuple[Shape, ...]:
+def shapes_of(tasks: Iterable[Task], priority: Callable[[Task], int]) -> tuple[Shape, ...]:
     """What a probe asks about: at most `MAX_SHAPES` kinds of tasks, as many as fit into half a frame, and one at least.
 
     The worker judges each task again when it is asked to take it.
@@ -51,7 +51,7 @@ def shapes_of(tasks: Iterable[Task], priority: int) -> tuple[Shape, ...]:
             requirement=task.requirement,
             model=task.model.sha256,
             size=task.model.size,
-            priority=priority,
+            priority=priority(task),
         )
         if shape in counts:
             counts[shape] += 1

@@ -39,6 +39,7 @@ FEW: Final = 8
 """If there are this many times more workers than fit, those that fit are visited on their own, in order."""
 WANT: Final = (8, 64)
 REPLICAS_WAIT: Final = "its other replicas have every device that fits"
+AWAY: Final = "waits for {}, which made its first sitting"
 ROOTS_WAIT: Final = (
     "its other replicas have a device of each owner that fits, and this campaign admits strangers, so that replicas count only where "
     "different owners answer for them: a device of another pool, a listed one, or a stranger of another network is needed"
@@ -175,7 +176,7 @@ class Allocator:
             return []
         group.searching, group.searched_at, group.searches = True, now, group.searches + 1
         want = max(WANT[0], min(WANT[1], 2 * len(group.pending)))
-        return [Discover(group.id, group.requirement, want, group.trust)]
+        return [Discover(group.id, group.sought, want, group.trust)]
 
     # -- who gets what ------------------------------------------------------------------------------------------------------------------
 
@@ -329,6 +330,7 @@ class Allocator:
                 words = why_waiting([workers[peer] for peer in sorted(group.fits)])
             elif group.searched_at is not None and not group.searching:
                 words = why_untrusted(group.untrusted) if group.untrusted else "no device that fits is up yet"
+                words = AWAY.format(self._state.device(group.pin)) if group.pin else words
         else:
             taken = self._state.taken(self._state.tasks[next(iter(group.pending))])
             if taken and not any(

@@ -140,6 +140,8 @@ class RecordWaitReason:
 
     tasks: tuple[str, ...]
     words: str
+    left_s: float | None = None
+    """Until they wait no longer for that; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

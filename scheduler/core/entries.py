@@ -15,7 +15,7 @@ from protocol.values.attempt import ATTEMPT, TASK, AttemptEvent, AttemptStatus, 
 from protocol.values.index_keys import named_peers
 from protocol.values.lease import Fence
 from protocol.values.match import Predicate, compile_requirement
-from protocol.values.requirement import Op, Requirement
+from protocol.values.requirement import Clause, Op, Requirement
 from protocol.values.task import Task
 from protocol.values.trust import MINE, TrustScope
 from protocol.wire.codec import pack
@@ -28,6 +28,8 @@ LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASE
 LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
 _UNHEARD: Final = (AttemptStatus.GRANTED, AttemptStatus.RESTORED)
 LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
+TOPS_UP: Final = 0
+"""Priority of the sittings after the first."""
 SLACK_S: Final = 60.0
 """Beyond the limits that the worker itself enforces; after it the scheduler stops the run."""
 BEGIN_S: Final = 120.0
@@ -171,6 +173,13 @@ class TaskEntry:
     """Its campaign's."""
     check_at: float = math.inf
     """When `State.due` has it."""
+    over_s: float = 0.0
+    """Of a task that had ended before this process began: for how long, by the wall clock."""
+    ended_at: float | None = None
+    pin: str = ""
+    """The only worker that may have it; empty: any that fits."""
+    opened: bool = False
+    """Of a sitting after the first: it may begin (`scheduler.core.sittings`)."""
 
     def __post_init__(self) -> None:
         self.group = self.group or group_of(self.task)
@@ -185,6 +194,14 @@ class TaskEntry:
     @property
     def model_key(self) -> ModelKey:
         return self.task.model.sha256, self.task.unit
+
+    @property
+    def gated(self) -> bool:
+        """It waits for its sitting: nobody is to have it yet."""
+        sitting = self.task.sitting
+        return (
+            self.state is TaskState.PENDING and not self.opened and sitting is not None and sitting.number > 1
+        )
 
     @property
     def live(self) -> bool:
@@ -319,6 +336,8 @@ class RequirementGroup:
     """The requirement names devices, whichever way."""
     trust: TrustScope = MINE
     """The campaign's, with the peers that the requirement names."""
+    pin: str = ""
+    """The only worker that may have these tasks, which are then sittings after the first; empty: any that fits."""
     _meets: Predicate = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -329,8 +348,17 @@ class RequirementGroup:
             if clause.attribute == "device" and clause.op is Op.EQ:
                 self.device = str(clause.value)
 
+    @property
+    def sought(self) -> Requirement:
+        """What to search the index for."""
+        if not self.pin:
+            return self.requirement
+        return Requirement(clauses=(Clause(attribute="peer", op=Op.EQ, value=self.pin),))
+
     def met_by(self, advert: Advert) -> bool:
         """Quick if another device is named: a campaign may have a group for each of a thousand devices."""
+        if self.pin not in ("", advert.peer):
+            return False
         return self.device in (None, advert.device) and self._meets(advert)
 
 

@@ -31,6 +31,7 @@ from scheduler.core.entries import CampaignRun, PendingOutcome, TaskEntry, TaskL
 from scheduler.core.failures import Failures
 from scheduler.core.hedging import Hedging
 from scheduler.core.reconciler import Reconciler
+from scheduler.core.sittings import Sittings
 from scheduler.core.state import State
 from scheduler.core.timeouts import TimeLimits
 from scheduler.core.workers import Workers
@@ -62,13 +63,15 @@ class SchedulerCore:
         self.hedging = self.hedging_type(self.state, self.allocator)
         self.failures = self.failures_type(self.state, self.hedging)
         self.deadlines = self.deadlines_type(self.state, self.allocator, self.hedging, self.failures)
+        self.sittings = Sittings(self.state)
         self.timeouts = TimeLimits(self.state, self.failures)
         self.workers = self.workers_type(self.state, self.failures)
         self.reconciler = self.reconciler_type(self.state, self.workers, self.hedging, self.failures)
 
     def decide(self, now: float) -> list[Command]:
         """What follows from the state; to be called after every event, of which most change nothing that matters here."""
-        commands = self.failures.end_portion(now) if self.state.withdrawn else []
+        commands = self.sittings.decide(now) if self.state.sittings else []
+        commands += self.failures.end_portion(now) if self.state.withdrawn else []
         if not (self.state.unsettled or self.state.changed or self.state.reopened):
             return commands
         whole = self.state.unsettled
@@ -80,6 +83,7 @@ class SchedulerCore:
     def add(self, limits: TaskLimits, entries: Iterable[TaskEntry], now: float) -> list[Command]:
         """A campaign with its tasks, as submitted or as left by an earlier scheduler."""
         entries = list(entries)
+        self.sittings.prepare(entries, now)
         commands = self.state.end_if_done(self.state.add(limits, entries, now))
         workers = dict.fromkeys(attempt.worker for entry in entries for attempt in entry.attempts())
         for peer in workers:  # trust in it may have ended while no scheduler ran
@@ -115,7 +119,7 @@ class SchedulerCore:
     def tick(self, now: float) -> list[Command]:
         """Time passed; to be called a few times each second."""
         self.state.unsettled = True
-        return self.timeouts.enforce(now) + self.state.stops.lapse(now)
+        return self.sittings.open(now) + self.timeouts.enforce(now) + self.state.stops.lapse(now)
 
     def forget(self, now: float) -> list[CampaignRun]:
         """Drop campaigns that ended a while ago, and give them."""

@@ -15,6 +15,7 @@ from itertools import islice
 from protocol.values.advert import Advert
 from protocol.values.attempt import TASK, AttemptEvent, TaskEvent, TaskState
 from protocol.values.lease import Fence
+from protocol.values.task import Task
 from protocol.values.trust import OWN, Trust
 from protocol.wire.table import step
 from protocol.words import Reason
@@ -23,6 +24,7 @@ from scheduler.core.commands import Command, EndCampaign, QueuePosition
 from scheduler.core.entries import (
     LEASED,
     LIMITS,
+    TOPS_UP,
     Attempt,
     CampaignRun,
     ModelEvidence,
@@ -30,6 +32,7 @@ from scheduler.core.entries import (
     RequirementGroup,
     TaskEntry,
     TaskLimits,
+    group_of,
 )
 from scheduler.core.ranking import WorkerView
 from scheduler.core.retry import retry_delay_s
@@ -79,6 +82,8 @@ class State:
         self.due: list[tuple[float, str]] = []
         """A heap of tasks by when they may exceed a limit in time; see `watch`."""
         self.withdrawn: dict[str, None] = {}
+        self.sittings: dict[str, None] = {}
+        """Gated tasks to be looked at: they are new, or the one before them has ended."""
         """Pending tasks with an outcome, that nobody gets any more and that are still to end."""
         self.stops = OwedStops()
         self.positions: dict[str, QueuePosition] = {}
@@ -157,7 +162,8 @@ class State:
             self.tasks[entry.id], entry.epoch = entry, limits.epoch
             campaign.tasks.append(entry.id)
             group = self.groups.get(entry.group) or self._new_group(entry, now)
-            group.tasks.append(entry.id)
+            if not entry.gated:
+                group.tasks.append(entry.id)
             if entry.replica_set:
                 self.replicas.setdefault(entry.replica_set, []).append(entry.id)
             if entry.state is TaskState.SUCCEEDED and entry.worker is not None:
@@ -186,12 +192,36 @@ class State:
             hope_at=now,
             moved_at=now,
             trust=self.campaign_of(entry).limits.trust,
+            pin=entry.pin,
         )
         self.groups[group.id] = group
-        insort(self.ranked, group, key=lambda each: -self.campaigns[each.campaign].limits.priority)
+        insort(self.ranked, group, key=self._rank)
         adverts = [view.advert for view in self.workers.values() if view.advert is not None]
         group.fits = {advert.peer for advert in adverts if self.may_use(group, advert)}
         return group
+
+    @staticmethod
+    def pin(entry: TaskEntry, peer: str) -> None:
+        """This worker alone may have the task; to be called before the task is in a group. Empty: no worker is meant."""
+        if peer:
+            entry.pin, entry.group = peer, f"{group_of(entry.task)}\npinned to {peer}"
+
+    def open_gate(self, entry: TaskEntry, now: float, peer: str = "") -> None:
+        """A gated task is pending from now on, for this worker; empty: for any that fits."""
+        self.pin(entry, peer)
+        entry.opened = True
+        entry.not_before = max(entry.not_before, now)
+        group = self.groups.get(entry.group) or self._new_group(entry, now)
+        group.tasks.append(entry.id)
+        self._count(entry, entry.state, +1)
+
+    def _rank(self, group: RequirementGroup) -> int:
+        return -(TOPS_UP if group.pin else self.campaigns[group.campaign].limits.priority)
+
+    def priority_of(self, task: Task) -> int:
+        """With which it asks for a device. Sittings after the first take those that nothing else needs."""
+        later = task.sitting is not None and task.sitting.number > 1
+        return TOPS_UP if later else self.campaigns[task.campaign].limits.priority
 
     # -- identity ---------------------------------------------------------------------------------------------------------------------
 
@@ -237,6 +267,10 @@ class State:
         marks = [self.apart(group, view) for view in views]
         taken = (self.taken(self.tasks[task], for_good=True) for task in group.pending)
         return any(any(gone.isdisjoint(each) for each in marks) for gone in taken)
+
+    def may_return(self, group: RequirementGroup) -> bool:
+        """Whether the one worker that may have the group's tasks can be waited for, wherever it is now."""
+        return bool(group.pin) and group.pin not in group.declined and self.worker(group.pin).could_run()
 
     def root_of(self, group: RequirementGroup, peer: str) -> str:
         """Who answers for a worker."""
@@ -318,6 +352,8 @@ class State:
                     tasks[entry.id] = None
                 else:
                     tasks.pop(entry.id, None)
+        elif state is TaskState.PENDING and by > 0 and entry.gated:
+            self.sittings[entry.id] = None
         elif state is TaskState.PENDING and by > 0 and entry.model_missing:
             group.without_model[entry.id] = None
         elif state is TaskState.PENDING and by > 0:
@@ -405,6 +441,10 @@ class State:
             entry.current = None
             return
         self.campaign_of(entry).open -= 1
+        entry.ended_at = now
+        sitting = entry.task.sitting
+        if sitting is not None and (after := sitting.task(entry.id, sitting.number + 1)) in self.tasks:
+            self.sittings[after] = None
         if event is TaskEvent.SUCCEED and peer is not None and not entry.ran_on:
             entry.ran_on = self.device_of(self.worker(peer))
 

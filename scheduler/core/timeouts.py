@@ -71,7 +71,7 @@ class TimeLimits:
             return []
         if group.leased:
             group.moved_at = now
-        if group.leased or not group.pending or self._state.could_run(group):
+        if group.leased or not group.pending or self._state.could_run(group) or self._state.may_return(group):
             group.hope_at = now
         wait_s = self._state.campaigns[group.campaign].limits.wait_s
         searched = group.searched_at is not None and not group.searching
@@ -86,7 +86,12 @@ class TimeLimits:
         if now - min(entry.not_before for entry in waiting) <= limit_s:
             return []
         fits = [self._state.worker(peer) for peer in sorted(group.fits)]
-        words = why_waiting(fits) or "every device that fits had other tasks"
+        busy = "every device that fits had other tasks"
+        if group.pin:
+            busy = (
+                f"{self._state.device(group.pin)}, which made its first sitting, had other tasks or was away"
+            )
+        words = why_waiting(fits) or busy
         words = f"no device took it within {show_duration(limit_s)} (timeouts.queue): {words}"
         outcome = PendingOutcome(TaskEvent.FAIL, Reason.TIMED_OUT, words)
         return self._failures.end_tasks([entry.id for entry in waiting], outcome, now)

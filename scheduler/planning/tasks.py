@@ -1,6 +1,6 @@
 """From a campaign to its tasks. Pure: the same campaign, models and devices give the same tasks with the same ids, on any machine.
 
-models × jobs (one for each unit) × threads × batches × spread × replicas ──▶ Task c-…/1, c-…/2, …
+models × jobs (one for each unit) × threads × batches × sittings × spread × replicas ──▶ Task c-…/1, c-…/2, …
 
 Replicas of a cell never share a device: each is given devices of one class that the others are not.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 from protocol.errors import CampaignError
@@ -16,6 +17,7 @@ from protocol.formats.sustain import with_sustained
 from protocol.values.advert import Advert
 from protocol.values.match import match
 from protocol.values.requirement import Clause, Op, Requirement, parse_clause
+from protocol.values.sitting import Sitting
 from protocol.values.task import MAX_TASK, Measure, Model, Step, Task, Timeouts, task_body
 from scheduler.campaign.against import base_of
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, StepEntry
@@ -114,7 +116,8 @@ def derive_cells(
         need = (*cell.clauses, *_memory_clauses(size))
         fitting = [advert for advert in adverts if match(Requirement(clauses=need), advert).fits]
         tasks: list[Task] = []
-        for pin in _pins(campaign, fitting) or [_Pin()]:
+        pins = _pins(campaign, fitting) or [_Pin()]
+        for sitting, pin in product(_sittings(campaign, len(pins)), pins):
             total += 1
             if total > MAX_TASKS:
                 raise CampaignError(
@@ -143,6 +146,7 @@ def derive_cells(
                 replica=pin.replica,
                 model_url=cell.model.public_url,
                 **_beside(cell.beside, beside),
+                sitting=sitting,
             )
             if len(task_body(task)) > MAX_TASK:
                 raise cell.model.error(
@@ -160,6 +164,17 @@ def _beside(entry: ModelEntry | None, model: Model | None) -> dict[str, Any]:
         return {}
     url = entry.public_url
     return {"beside": (model,), "beside_urls": None if url is None else {model.sha256: url}}
+
+
+def _sittings(campaign: Campaign, step: int) -> tuple[Sitting | None, ...]:
+    """Those of each task of a cell. `step`: how many tasks the cell has without them."""
+    measure = campaign.measure
+    if measure.sittings == 1:
+        return (None,)
+    return tuple(
+        Sitting(number=number, of=measure.sittings, step=step, apart_s=measure.apart_s)
+        for number in range(1, measure.sittings + 1)
+    )
 
 
 def _measure(campaign: Campaign, cell: PlannedCell) -> Measure:

@@ -104,7 +104,11 @@ class LivePlan(JsonModel):
     complete: bool = True
     """No device that may fit was left out; else there are too many, and the plan holds for those that were looked up."""
     total_s: float | None
-    """Until all tasks would have ended; None: not known."""
+    """Until all tasks would have ended, the time between sittings included; None: not known."""
+    sittings: int = 1
+    """How often each is measured, at different times."""
+    lasts_s: float = 0.0
+    """The time between the sittings of a task: the campaign lasts longer than that."""
     fetch: int
     open: bool = False
     """Strangers may take these tasks and get the model."""
@@ -163,7 +167,9 @@ def make_plan(
             for each in visit.untrusted
         ),
         complete=visit.complete,
-        total_s=planner.ends_s if whole and planner.complete else None,
+        total_s=planner.ends_s + campaign.measure.gaps_s if whole and planner.complete else None,
+        sittings=campaign.measure.sittings,
+        lasts_s=campaign.measure.gaps_s,
         fetch=planner.fetch,
         notes=(*unseen(campaign), *visit.clashes),
     )

@@ -19,7 +19,7 @@ from scheduler.trust.untrusted import OPEN_LINE, UntrustedDevice, untrusted_line
 from swarm.base.durable import write_atomically
 from swarm.base.home import Home
 from swarm.base.text import count, safe_text
-from swarm.base.units import show_estimate
+from swarm.base.units import show_duration, show_estimate
 
 UNKNOWN: Final = "unknown"
 MAX_PLANS: Final = 50
@@ -71,6 +71,11 @@ def plan_lines(plan: LivePlan) -> list[str]:
     source = f" (from {' and '.join(sources)})" if sources and plan.total_s is not None else ""
     fetch = f"{show_size(plan.fetch)} to fetch" if plan.fetch else "nothing to fetch"
     lines.append(f"Expected: {total}{source}, {fetch}.")
+    if plan.sittings > 1:
+        lasts = show_duration(plan.lasts_s)
+        lines.append(
+            f"{plan.sittings} sittings of each, counted as tasks: the campaign lasts longer than {lasts}."
+        )
     runs = list(dict.fromkeys(run for cell in plan.cells for run in cell.gives_way))
     lines += [f"Would give way: {safe_columns(run)}" for run in runs[:MAX_RUNS]]
     if plan.open:

@@ -248,11 +248,11 @@ async def ask_devices(
 
 async def _ask(link: Link, tasks: Mapping[Kind, Task], answer: DeviceAnswer, priority: int) -> None:
     """Probe after probe, until every kind of task has been asked about."""
-    left = {shapes_of((task,), priority)[0]: kind for kind, task in tasks.items()}
+    left = {shapes_of((task,), lambda _: priority)[0]: kind for kind, task in tasks.items()}
     for _ in range(MAX_PROBES):
         if not left:
             return
-        shapes = shapes_of((tasks[kind] for kind in left.values()), priority)
+        shapes = shapes_of((tasks[kind] for kind in left.values()), lambda _: priority)
         reply = await drive(probe(link, VISIT, shapes), perform_call)
         if isinstance(reply, Denied):
             answer.quote = None

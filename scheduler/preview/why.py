@@ -27,7 +27,7 @@ from scheduler.core.explain import LACKS_SIBLING, explain, listed, why_untrusted
 from scheduler.core.ranking import LEAST_AHEAD
 from scheduler.core.retry import ELSEWHERE_S, retry_delay_s
 from scheduler.output.terminal import safe_columns
-from scheduler.store.progress import ADOPTED, attempt_words, nobody_line, progress_text
+from scheduler.store.progress import ADOPTED, GATED, attempt_words, nobody_line, progress_text, waiting_text
 from scheduler.store.rows import (
     ENDED,
     AttemptRow,
@@ -254,7 +254,9 @@ class _StoryWriter:
         return "waiting for the device" if task.phase is Phase.QUEUED else str(task.phase or "starting")
 
     def _pending(self, task: TaskRow) -> list[str]:
-        lines = [safe_text(task.note, 300)] if task.note else []
+        lines = [safe_text(waiting_text(task.note, self.now), 300)] if task.note else []
+        if GATED.match(task.note):
+            return lines
         body = self.bodies.get(task.id)
         if body is not None and body.note:
             lines.append(safe_text(body.note))

@@ -24,8 +24,9 @@ _OPEN = (AttemptState.INTENDED, AttemptState.QUEUED, AttemptState.GRANTED)
 _HEDGEABLE = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 
 
-def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> TaskEntry:
-    """A stored task with its attempts. Its worker has to confirm what was live."""
+def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow], wall: float = 0.0) -> TaskEntry:
+    """A stored task with its attempts. Its worker has to confirm what was live. `wall`: seconds since 1970, now;
+    0: unknown, so that what has ended counts as ended just now."""
     hedge = None
     for attempt in attempts:
         if attempt.state in _OPEN and attempt.attempt != row.attempt and row.state in _HEDGEABLE:
@@ -59,6 +60,7 @@ def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> TaskE
         limits={a.worker for a in attempts if a.state in _FAILED and a.reason in LIMITS},
         preempted=row.preempted,
         last=max((a.attempt for a in attempts), default=0),
+        over_s=0.0 if row.ended is None else max(0.0, wall - row.ended),
     )
 
 
@@ -100,7 +102,8 @@ def _entries(
     attempts: dict[str, list[AttemptRow]] = {}
     for attempt in store.attempts.all(campaign, low, high):
         attempts.setdefault(attempt.task, []).append(attempt)
-    entries = [restored(task, bodies[task.id], attempts.get(task.id, ())) for task in rows]
+    wall = store.database.wall()
+    entries = [restored(task, bodies[task.id], attempts.get(task.id, ()), wall) for task in rows]
     replicas = {
         entry.id: entry for entry in entries if entry.replica_set and entry.state is TaskState.SUCCEEDED
     }

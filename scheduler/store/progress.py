@@ -6,6 +6,8 @@ queued 3rd, starts in ~40 s · fetch 43 % (12.1 of 28.0 MB) · load 2/5 · warm-
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,16 +18,21 @@ from protocol.words import Reason
 from scheduler.core.words import COPIED, ELSEWHERE
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, TaskRow
 from swarm.base.text import ordinal, safe_text
-from swarm.base.units import show_estimate, show_ms
+from swarm.base.units import show_duration, show_estimate, show_ms
 
 ADOPTED: Final = ELSEWHERE
 """For what ended here because another scheduler adopted it."""
+
+UNTIL: Final = ", until "
+"""Between why a task waits and the instant until when."""
+GATED: Final = re.compile(r"waits for its [0-9]+[a-z]{2} sitting")
+"""How the note of a task begins whose sitting may not begin yet; see `scheduler.core.sittings`."""
 
 STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "leased"}
 """Words for states whose names are the protocol's."""
 
 
-def progress_text(task: TaskRow, outcome: str = "") -> str:
+def progress_text(task: TaskRow, outcome: str = "", *, wall: Callable[[], float] = time.time) -> str:
     """One phrase, safe to be shown. `outcome`: what it measured, in words."""
     match task.state:
         case TaskState.SUCCEEDED:
@@ -38,13 +45,31 @@ def progress_text(task: TaskRow, outcome: str = "") -> str:
                 return COPIED if task.detail == COPIED else ADOPTED
             return safe_text(f"cancelled: {task.detail}", 300) if task.detail else "cancelled"
         case TaskState.PENDING:
-            return safe_text(task.note, 200) or preemption_text(task) or "looking for a device"
+            note = waiting_text(task.note, wall())
+            return safe_text(note, 200) or preemption_text(task) or "looking for a device"
         case TaskState.COMMITTING:
             return STATE_WORDS[TaskState.COMMITTING]
         case TaskState.QUEUED:
             return queued_text(task)
         case _:
             return _running(task)
+
+
+def waiting_text(note: str, wall: float) -> str:
+    """`waits for its 2nd sitting, in 43 m`, of a note that says until when; others as they are."""
+    words, until, instant = note.rpartition(UNTIL)
+    try:
+        left_s = datetime.fromisoformat(instant).timestamp() - wall if until else 0.0
+    except (ValueError, TypeError):
+        return note
+    if not until:
+        return note
+    return f"{words}, in {show_duration(_rounded(left_s))}" if left_s >= 1 else f"{words}, now"
+
+
+def _rounded(seconds: float) -> float:
+    """Whole minutes, of less than two whole seconds: as exactly as anybody reads it."""
+    return float(round(seconds)) if seconds < 120 else 60.0 * round(seconds / 60)
 
 
 def unconfirmed_text(device: str, asked: float, until: float) -> str:

@@ -8,8 +8,10 @@ from typing import Final
 import sqlalchemy as sa
 
 from protocol.values.attempt import TaskState
+from results.row.form import utc
 from scheduler.store import schema as t
 from scheduler.store.database import Database, batched
+from scheduler.store.progress import UNTIL
 from scheduler.store.rows import ENDED, TaskRow, WaitingTasks, WorkerRow
 from swarm.base.units import local_time
 
@@ -150,11 +152,15 @@ class TaskRepository:
                 for pending in _pending(tasks):
                     c.execute(t.tasks.update().where(*pending).values(note=note))
 
-    def set_wait_reason(self, tasks: Sequence[str], words: str) -> None:
+    def set_wait_reason(self, tasks: Sequence[str], words: str, left_s: float | None = None) -> None:
         """Why these pending tasks wait, and since when; empty words: they wait for nothing any more. The same words keep the time at which
-        they were first said.
+        they were first said. `left_s`: they wait for so long, which is said instead (`scheduler.store.progress.waiting_text`).
         """
-        note, since = t.tasks.c.note, local_time(self._database.wall())
+        wall = self._database.wall()
+        if left_s is not None:
+            self.set_notes([(task, f"{words}{UNTIL}{utc(wall + left_s)}") for task in tasks])
+            return
+        note, since = t.tasks.c.note, local_time(wall)
         with self._database.transaction() as c:
             for pending in _pending(tasks):
                 new = ~note.startswith(f"{words}, since ", autoescape=True) if words else note != ""

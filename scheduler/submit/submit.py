@@ -150,22 +150,34 @@ def retry_campaign(
 def _retried_tasks(
     rows: Sequence[TaskRow], old: Mapping[str, Task], campaign: str, scheduler: str
 ) -> list[Task]:
-    """The failed and cancelled tasks with new ids. A replica stays one only if its whole group is retried: else it has none to compare
-    with.
+    """The failed and cancelled tasks with new ids. A replica stays one only if its whole group is retried and it sits once: else it has
+    none to compare with. Of sittings those that are retried are the sittings, on a device that all of them share again.
     """
     measured = {
         row.n - replica
         for row in rows
         if (replica := old[row.id].replica) is not None and row.state not in _RETRIED
     }  # groups of replicas, each by the number before its first task
-    tasks: list[Task] = []
+    cells: dict[str, list[TaskRow]] = {}
     for row in rows:
-        if row.state not in _RETRIED:
-            continue
-        task, name = old[row.id], f"{campaign}/{len(tasks) + 1}"
-        replica = None if task.replica is None or row.n - task.replica in measured else task.replica
-        changes = {"campaign": campaign, "task": name, "scheduler": scheduler, "replica": replica}
-        tasks.append(task.model_copy(update=changes))
+        if row.state in _RETRIED:
+            sitting = old[row.id].sitting
+            cells.setdefault(row.id if sitting is None else sitting.task(row.id, 1), []).append(row)
+    tasks: list[Task] = []
+    for alike in cells.values():
+        for number, row in enumerate(alike, 1):
+            task, name = old[row.id], f"{campaign}/{len(tasks) + 1}"
+            alone = task.replica is None or row.n - task.replica in measured or task.sitting is not None
+            changes: dict[str, Any] = {
+                "campaign": campaign,
+                "task": name,
+                "scheduler": scheduler,
+                "replica": None if alone else task.replica,
+            }
+            if task.sitting is not None:
+                place = {"number": number, "of": len(alike), "step": 1}
+                changes["sitting"] = task.sitting.model_copy(update=place) if len(alike) > 1 else None
+            tasks.append(task.model_copy(update=changes))
     return tasks
 
 

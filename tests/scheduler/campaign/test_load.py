@@ -97,6 +97,14 @@ def test_every_key_of_a_campaign_is_read() -> None:
     assert (campaign.retry.attempts, campaign.retry.backoff, campaign.priority) == (5, 2, 80)
 
 
+def test_sittings_are_an_hour_apart_unless_it_says_otherwise_and_one_is_not_stored() -> None:
+    head = "campaign: t\nmodels: [a]\nunits: [CPU (ONNX)]\n"
+    assert good(head + "measure: {sittings: 3}\n").measure.gaps_s == 7200
+    assert good(head + "measure: {sittings: 2, apart: 10m}\n").measure.gaps_s == 600
+    assert "sittings" not in good(head).spec(), "older homes may carry it on"
+    assert "apart" not in good(head).spec()
+
+
 def test_three_lines_are_a_campaign() -> None:
     campaign = good(HEAD)
     assert campaign.devices.spread == "device"
@@ -354,6 +362,19 @@ def test_a_campaign_survives_being_stored() -> None:
             3,
             "'CPU (ONNX)' is listed twice",
             "",
+        ),
+        # sittings
+        (
+            "campaign: t\nmodels: [a]\nunits: [CPU (ONNX)]\nmeasure:\n  apart: 1h\n",
+            5,
+            "measure.apart lies between sittings, and there is one",
+            "add sittings: 3 under measure, or remove apart",
+        ),
+        (
+            "campaign: t\nmodels: [a]\nunits: [CPU (ONNX)]\nmeasure:\n  sittings: 3\ntimeouts: {campaign: 2h}\n",
+            5,
+            "3 sittings 1 h apart take more than 2 h; timeouts.campaign is 2 h",
+            "take fewer sittings, a shorter apart or a longer timeouts.campaign",
         ),
         # the whole
         ("", 1, "the file is empty", "sark-node init"),

@@ -30,7 +30,7 @@ def a_task(n: int, clauses: int = 1, width: int = 1) -> Task:
 
 @pytest.mark.parametrize(("clauses", "width"), [(1, 1), (14, 1), (32, 1), (24, 16), (32, 20)])
 def test_a_probe_is_cut_to_what_a_worker_can_read(clauses: int, width: int) -> None:
-    shapes = shapes_of([a_task(n, clauses, width) for n in range(1, 41)], 50)
+    shapes = shapes_of([a_task(n, clauses, width) for n in range(1, 41)], lambda task: 50)
     assert 1 <= len(shapes) <= MAX_SHAPES
     sent = WORK.encode(Frame(FrameKind.CALL, 1, Probe(campaign="c-one", shapes=shapes)))
     decoder = Decoder(WORK)
@@ -47,12 +47,12 @@ def test_a_probe_of_long_words_is_cut_by_its_bytes() -> None:
         a_task(n).model_copy(update={"requirement": Requirement(clauses=(clause,) * 20)})
         for n in range(1, 17)
     ]
-    shapes = shapes_of(tasks, 50)
+    shapes = shapes_of(tasks, lambda task: 50)
     assert 1 <= len(shapes) < MAX_SHAPES
     assert len(WORK.encode(Frame(FrameKind.CALL, 1, Probe(campaign="c-one", shapes=shapes)))) < 40_000
 
 
 def test_tasks_that_are_alike_are_counted_together_wherever_they_come() -> None:
     alike = [a_task(1).model_copy(update={"task": f"c-one/{n}"}) for n in (50, 51)]
-    shapes = shapes_of([alike[0], *(a_task(n, 32, 20) for n in range(2, 30)), alike[1]], 50)
+    shapes = shapes_of([alike[0], *(a_task(n, 32, 20) for n in range(2, 30)), alike[1]], lambda task: 50)
     assert shapes[0].count == 2

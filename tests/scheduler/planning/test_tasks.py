@@ -360,6 +360,42 @@ def test_a_sustained_run_is_one_launch_whose_limit_covers_it_and_the_rest() -> N
     assert "sustain" not in campaign().spec(), "an older program can still read the rest"
 
 
+def test_sittings_are_tasks_whose_places_are_known_from_each_of_them() -> None:
+    plan = campaign(
+        "measure: {sittings: 3, apart: 30m}\ndevices: {spread: device}\n", models="[a]", units="[CPU (ONNX)]"
+    )
+    made = tasks(plan, [device("a"), device("b")])
+    assert [(task.task, task.sitting.number) for task in made if task.sitting] == [
+        ("c-1/1", 1),
+        ("c-1/2", 1),
+        ("c-1/3", 2),
+        ("c-1/4", 2),
+        ("c-1/5", 3),
+        ("c-1/6", 3),
+    ]
+    last = made[-1]
+    assert last.sitting is not None
+    assert (last.sitting.of, last.sitting.apart_s) == (3, 1800)
+    assert [last.sitting.task(last.task, number) for number in (1, 2)] == ["c-1/2", "c-1/4"]
+    assert clauses(made[1]) == clauses(made[3]) == clauses(last)
+    assert read_task(task_body(last)) == last
+
+
+def test_replicas_sit_each_on_its_own() -> None:
+    plan = campaign("measure: {sittings: 2}\nreplicas: 2\n", models="[a]", units="[CPU (ONNX)]")
+    made = tasks(plan, [device("a"), device("b")])
+    assert [(task.replica, task.sitting and task.sitting.number) for task in made] == [
+        (1, 1),
+        (2, 1),
+        (1, 2),
+        (2, 2),
+    ]
+    assert made[2].sitting is not None
+    assert made[2].sitting.task(made[2].task, 1) == made[0].task
+    assert made[2].sitting.apart_s == 3600
+    assert all(task.sitting is None for task in tasks(campaign()))
+
+
 def test_a_precision_and_steps_are_carried_to_the_task() -> None:
     extra = "measure: {precision: 2%, pre: [{step: transpose, of: x, order: [1, 0]}], post: [softmax]}"
     (task,) = tasks(campaign(extra, models="[a.onnx]", units="[CPU (ONNX)]"))

@@ -75,3 +75,16 @@ def test_where_replicas_ran_is_read_at_once_however_many_there_are(store: Store)
     assert [entry.ran_on for entry in entries] == [*(f"device-{n}" for n in range(1, 7)), "", ""]
     assert isinstance(store.results, Counting)
     assert store.results.reads == 1
+
+
+def test_since_when_a_task_has_ended_is_told_by_the_wall_clock_and_never_less_than_nothing(
+    store: Store,
+) -> None:
+    store.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1), a_task(2)])
+    store.database.wall = lambda: 5000.0
+    succeed(store, 1, "device-1")
+    bodies = store.tasks.bodies("c-one")
+    for wall, over_s in ((5600.0, 600.0), (4000.0, 0.0)):
+        store.database.wall = lambda wall=wall: wall  # type: ignore[misc]
+        first, second = entries_of(store, "c-one", bodies)
+        assert (first.over_s, first.worker, second.over_s) == (over_s, PEERS[0], 0.0)

@@ -23,6 +23,7 @@ from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttemp
 from scheduler.core.commands import QueuePosition as Seat
 from scheduler.store.database import Location
 from scheduler.store.events import check_chain
+from scheduler.store.progress import waiting_text
 from scheduler.store.rows import AttemptState, CampaignStatus, NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.base.units import local_time
@@ -397,3 +398,15 @@ def test_a_wait_reason_keeps_the_time_at_which_it_was_first_said_and_leaves_task
     assert notes()[1] == f"paused by its owner, since {local_time(now[0])}"
     store.tasks.set_wait_reason(tasks, "")
     assert notes() == ["", "", ""]
+
+
+def test_of_what_waits_for_an_instant_that_is_said(store: Store) -> None:
+    store.database.wall = lambda: 1_763_800_000.0
+    begin(store)
+    store.tasks.set_wait_reason(["c-one/2"], "waits for its 2nd sitting", 2580.0)
+    (note,) = [task.note for task in store.tasks.all("c-one") if task.id == "c-one/2"]
+    assert note == "waits for its 2nd sitting, until 2025-11-22T09:09:40+00:00"
+    for passed, text in ((0.0, "in 43 min"), (10.0, "in 43 min"), (2500.0, "in 1 min 20 s"), (2600.0, "now")):
+        assert waiting_text(note, 1_763_800_000.0 + passed) == f"waits for its 2nd sitting, {text}"
+    for other in ("paused, until", "paused, until tomorrow", "busy, since 09:00", ""):
+        assert waiting_text(other, 0.0) == other

@@ -13,6 +13,7 @@ from protocol.errors import CampaignError
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.sitting import Sitting
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from results.row.row import RowStatus
@@ -99,6 +100,27 @@ def test_replicas_stay_together_or_are_none(home: Home, tmp_path: Path) -> None:
     with ended(home, tasks, done=(1,)) as store:
         new, _ = retry_campaign(home, store, "c-old", tmp_path)
         assert [task.replica for task in store.tasks.all(new)] == [None, 1, 2]
+
+
+def test_of_sittings_those_that_are_retried_are_the_sittings(home: Home, tmp_path: Path) -> None:
+    """Two cells with three sittings each: 1 3 5 and 2 4 6."""
+    tasks = [
+        a_task(n).model_copy(update={"sitting": Sitting(number=(n + 1) // 2, of=3, step=2, apart_s=60.0)})
+        for n in range(1, 7)
+    ]
+    with ended(home, tasks, done=(1, 2, 4)) as store:
+        new, _ = retry_campaign(home, store, "c-old", tmp_path)
+        retried = [read_task(body) for body in store.tasks.bodies(new).values()]
+    assert [str(task.requirement.clauses[0]) for task in retried] == [
+        "device == d3",
+        "device == d5",
+        "device == d6",
+    ]
+    first, second, alone = (task.sitting for task in retried)
+    assert alone is None
+    assert first is not None
+    assert second is not None
+    assert (first.number, second.number, second.of, second.step) == (1, 2, 2, 1)
 
 
 def test_it_is_refused_when_it_goes_on_has_nothing_to_retry_or_lacks_its_model(
