@@ -5,15 +5,27 @@ Blocking; reads the structure of an ONNX file and no weights.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from protocol.errors import CampaignError
 from protocol.formats.model_files import FormatError, ModelFormat, read_format
 from protocol.formats.onnx import OnnxGraph, read_graph
-from protocol.formats.shapes import GivenSizes, MissingShape, ShapeError, dim_keys, resolve
-from scheduler.campaign.model import ModelEntry
+from protocol.formats.shapes import (
+    GivenSizes,
+    MissingShape,
+    Shape,
+    ShapeError,
+    dim_keys,
+    resolve,
+    show_shape,
+)
+from protocol.values.task import Model
+from results.row.form import short_shapes
+from scheduler.campaign.model import Campaign, ModelEntry
 from swarm.base.text import safe_text
 
 ONNX, TORCH, COREML = "(ONNX)", "(Torch)", "(CoreML)"
@@ -129,6 +141,43 @@ def check_shapes(
             raise entry.error(
                 f"{entry.title}: {safe_text(why.what, 400)}", safe_text(why.hint, 400)
             ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShapes:
+    """The inputs of one model with one batch."""
+
+    model: str
+    """Its label."""
+    batch: int | None
+    """None: as the model has it."""
+    shapes: Mapping[str, Shape]
+
+    @property
+    def text(self) -> str:
+        """`1×3×48×320`; of several inputs the first and how many there are."""
+        return short_shapes(
+            "; ".join(f"{name} {show_shape(shape, 'x') or 'scalar'}" for name, shape in self.shapes.items())
+        )
+
+
+def resolved_shapes(
+    campaign: Campaign, models: Mapping[str, tuple[Path | None, Model]]
+) -> tuple[ModelShapes, ...]:
+    """Of the models that can be looked into here, which `describe_models` has found in order. Blocking."""
+    known: list[ModelShapes] = []
+    for entry in campaign.models:
+        path = models[entry.label][0] if entry.label in models else None
+        with contextlib.suppress(FormatError, ShapeError, StopIteration, OSError):
+            if path is None:
+                continue
+            graph = read_graph(next(path.rglob("*.onnx")) if path.is_dir() else path)
+            keys = dim_keys(graph.inputs)
+            dims = {key: size for key, size in campaign.measure.dims.items() if key in keys} | entry.dims
+            for batch in campaign.batches(entry):
+                given = GivenSizes(dims, entry.shapes, batch, entry.batch_dim)
+                known.append(ModelShapes(entry.label, batch, resolve(graph.inputs, given)))
+    return tuple(known)
 
 
 def unused_dims(dims: Collection[str], graphs: Sequence[OnnxGraph]) -> tuple[str, ...]:

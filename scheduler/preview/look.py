@@ -16,6 +16,7 @@ from protocol.values.task import Task, read_task
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
+from scheduler.models.inspect import resolved_shapes
 from scheduler.planning.tasks import PlannedCell, derive_cells, requirements, tasks_of
 from scheduler.preview.plan import LivePlan, make_plan
 from scheduler.preview.survey import VISIT, find_disputed, visit
@@ -66,7 +67,8 @@ def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequenc
         survey, gates, home, requirements(campaign), lambda devices: tasks_of(cells_on(devices))
     )
     past = run_history(home, {model.sha256 for _, model in models.values()})
-    return make_plan(campaign, models, cells_on(result.adverts), result, past)
+    shapes = resolved_shapes(campaign, models)
+    return make_plan(campaign, models, cells_on(result.adverts), result, past, shapes)
 
 
 def serving_devices(home: Home, campaign: Campaign, gates: Sequence[str]) -> tuple[UntrustedDevice, ...]:

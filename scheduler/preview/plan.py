@@ -27,6 +27,7 @@ from scheduler.core.explain import ADVICE, LACKS_SIBLING, explain
 from scheduler.core.ranking import RESTING
 from scheduler.core.run_times import FETCH_RATE, past_run_s
 from scheduler.models.describe import Models, unseen
+from scheduler.models.inspect import ModelShapes
 from scheduler.planning.tasks import PlannedCell
 from scheduler.preview.survey import DeviceAnswer, Kind, SwarmVisit, kind_of
 from swarm.base.names import tell_apart
@@ -68,6 +69,8 @@ class PlanCell(JsonModel):
     """Why it is not covered: lines for people."""
     against: str | None = None
     """The model that takes turns with it on the same device; None: it is measured alone."""
+    shape: str = ""
+    """Of the model's inputs, such as `1×3×48×320`; empty: only its driver can tell."""
 
 
 class PlanUntrusted(JsonModel):
@@ -129,10 +132,14 @@ def make_plan(
     cells: Sequence[tuple[PlannedCell, Sequence[Task]]],
     visit: SwarmVisit,
     history: Sequence[tuple[Task, float]] = (),
+    shapes: Sequence[ModelShapes] = (),
 ) -> LivePlan:
     """The plan. `history`: tasks that succeeded here before and how long they took, the latest first."""
     planner = _Planner(visit, history)
-    planned = tuple(planner.cell(cell, tasks) for cell, tasks in cells)
+    texts = {(one.model, one.batch): one.text for one in shapes}
+    planned = tuple(
+        planner.cell(cell, tasks, texts.get((cell.model.label, cell.batch), "")) for cell, tasks in cells
+    )
     content = _digest(campaign.model_dump(mode="json"))
     hashes = {name: model.sha256 for name, (_, model) in models.items()}
     bodies = [task_body(task) for _, tasks in cells for task in tasks]
@@ -208,7 +215,7 @@ class _Planner:
     _fetched: set[tuple[str, str]] = field(default_factory=set)
     _fits: dict[Requirement, tuple[Advert, ...]] = field(default_factory=dict)
 
-    def cell(self, cell: PlannedCell, tasks: Sequence[Task]) -> PlanCell:
+    def cell(self, cell: PlannedCell, tasks: Sequence[Task], shape: str) -> PlanCell:
         fits: dict[str, None] = {}
         serves: dict[str, None] = {}
         starts: list[float | None] = []
@@ -253,6 +260,7 @@ class _Planner:
             gives_way=tuple(safe_text(f"{advert.name}: {what}") for advert, what in victims),
             why=why,
             against=None if cell.beside is None else cell.beside.label,
+            shape=shape,
         )
 
     def _fitting(self, requirement: Requirement) -> tuple[Advert, ...]:

@@ -43,6 +43,9 @@ def plan_table(plan: LivePlan, width: int = 80) -> Table:
         (shrinking("unit"), lambda cell: short(safe_text(cell.unit, 40))),
         (number("threads"), lambda cell: str(cell.threads or "physical")) if threads else None,
         (number("batch"), lambda cell: str(cell.batch or "")) if batches else None,
+        (shrinking("shape"), lambda cell: short(safe_text(cell.shape, 60)))
+        if any(cell.shape for cell in cells)
+        else None,
         (number("tasks"), lambda cell: str(cell.tasks)) if any(cell.tasks != 1 for cell in cells) else None,
         (number("fit"), lambda cell: str(len(cell.fit))),
         (number("serve"), lambda cell: str(len(cell.serve))),

@@ -18,6 +18,7 @@ from scheduler.campaign.fields import Threads, show_percent
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign, JobFields, MeasureFields
 from scheduler.models.describe import Models, unseen
+from scheduler.models.inspect import resolved_shapes
 from scheduler.output.schemas import CampaignModel, shown_as
 from scheduler.output.terminal import table
 from scheduler.planning.tasks import derive_cells, needs_devices, tasks_of
@@ -26,6 +27,16 @@ from swarm.base.yaml import parse_document
 
 NOBODY: Final = "1" * 44
 """In the place of who will sign the tasks: here they are only counted."""
+
+
+class CampaignInputs(JsonModel):
+    """The shapes of one model's inputs, with one batch."""
+
+    model: str
+    batch: int | None
+    """Null: as the model has it."""
+    shapes: dict[str, tuple[int, ...]]
+    """By input."""
 
 
 class ValidCampaign(JsonModel):
@@ -38,6 +49,8 @@ class ValidCampaign(JsonModel):
     """Null: they follow from the devices that fit."""
     notes: tuple[str, ...]
     """What cannot be known here of models that devices fetch themselves."""
+    inputs: tuple[CampaignInputs, ...] = ()
+    """Of the models whose files tell."""
 
 
 class CampaignMistake(JsonModel):
@@ -62,7 +75,7 @@ class ValidationReport(JsonModel):
 
 
 def valid(campaign: Campaign, models: Models) -> ValidCampaign:
-    """What `campaign` would measure. `models`: none where they were not looked at."""
+    """What `campaign` would measure. `models`: none where they were not looked at. Blocking."""
     tasks = None
     if not needs_devices(campaign):
         counted = models or {
@@ -74,18 +87,23 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
         models={name: shown_as(CampaignModel, model) for name, (_, model) in models.items()},
         tasks=tasks,
         notes=unseen(campaign),
+        inputs=tuple(
+            CampaignInputs(model=one.model, batch=one.batch, shapes=dict(one.shapes))
+            for one in resolved_shapes(campaign, models)
+        ),
     )
 
 
 def valid_table(campaign: Campaign, models: Models) -> Table:
-    """A line for each model, unit, number of threads and batch."""
+    """A line for each model, unit, number of threads and batch. Blocking."""
+    shapes = {(one.model, one.batch): one.text for one in resolved_shapes(campaign, models)}
     measure = campaign.measure
     batches = {entry.label: campaign.batches(entry) for entry in campaign.models}
     bases = {entry.label: base_of(entry, measure.against, campaign.models) for entry in campaign.models}
     compared = any(base is not None for base in bases.values())
     has_batch = any(batch is not None for sizes in batches.values() for batch in sizes)
     precise = f"±{show_percent(measure.precision)}" if measure.precision else ""
-    rows: list[tuple[tuple[str, ...], tuple[JobFields, Threads, int | None]]] = []
+    rows: list[tuple[tuple[str, ...], tuple[JobFields, Threads, int | None], str]] = []
     for label, (_, model) in models.items():
         base = bases[label]
         if base is not None and base.label == label:
@@ -94,7 +112,9 @@ def valid_table(campaign: Campaign, models: Models) -> Table:
         head = (safe_text(label), show_size(model.size), f"{model.sha256[:12]}…", against)
         heads = itertools.chain([head], itertools.repeat(("", "", "", "")))
         lines = itertools.product(campaign.lines(), measure.threads, batches[label])
-        rows += zip(heads, lines, strict=False)
+        rows += (
+            (head, line, shapes.get((label, line[2]), "")) for head, line in zip(heads, lines, strict=False)
+        )
     return table(
         rows,
         *(
@@ -105,6 +125,7 @@ def valid_table(campaign: Campaign, models: Models) -> Table:
         (Column("unit"), lambda row: safe_text(row[1][0].unit)),
         (Column("threads"), lambda row: str(row[1][1])),
         (Column("batch"), lambda row: str(row[1][2] or "")) if has_batch else None,
+        (Column("shape"), lambda row: safe_text(row[2], 60)) if shapes else None,
         (
             Column("runs"),
             lambda row: "in turns" if row[0][3] else precise or str(row[1][0].runs or measure.runs),

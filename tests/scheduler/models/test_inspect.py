@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
+from rich.console import Console
 
 from protocol.errors import CampaignError
 from protocol.values.task import Measure
 from scheduler.campaign.load import parse_campaign
 from scheduler.local.bench import look_at
 from scheduler.models.describe import describe_models
-from scheduler.models.inspect import UnshapedModel
+from scheduler.models.inspect import UnshapedModel, resolved_shapes
+from scheduler.planning.tasks import derive_cells
+from scheduler.preview.plan import make_plan
+from scheduler.preview.plan_table import plan_table
+from scheduler.preview.survey import SwarmVisit
+from scheduler.preview.validate import valid, valid_table
 from tests.tiny_onnx import tiny_onnx
 
 CUT = tiny_onnx(shape=("?", 3, "?", "?"))
@@ -115,3 +122,37 @@ def test_a_bench_says_what_to_add_on_the_command_line(folder: Path) -> None:
     assert caught.value.hint == "such as --shape 'x=1,3,48,224'"
     look_at(folder / "m.onnx", "CPU (ONNX)", Measure(shapes={"x": (1, 3, 48, 320)}))
     look_at(folder / "m.onnx", "Fake (Simulation)", Measure())
+
+
+def test_the_shape_of_each_model_and_batch_stands_in_the_tables_of_validate_and_plan(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(CUT)
+    text = """
+campaign: t
+units: [CPU (ONNX)]
+models:
+ - {path: m.onnx, dims: {'x[2]': 48, 'x[3]': 320}, batch: [1, 8]}
+ - {name: far, url: 'https://e.org/f.onnx', sha256: "%s", size: 9}
+""" % ("a" * 64)
+    campaign = parse_campaign(text.encode(), "c.yaml")
+    models = describe_models(campaign, tmp_path)
+    known = [(one.model, one.batch, one.text) for one in resolved_shapes(campaign, models)]
+    assert known == [("m.onnx", 1, "1×3×48×320"), ("m.onnx", 8, "8×3×48×320")]
+    assert [one.shapes for one in valid(campaign, models).inputs] == [
+        {"x": (1, 3, 48, 320)},
+        {"x": (8, 3, 48, 320)},
+    ]
+    out = io.StringIO()
+    Console(file=out, width=120).print(valid_table(campaign, models))
+    assert [line.split()[-3] for line in out.getvalue().splitlines()[:3]] == [
+        "shape",
+        "1×3×48×320",
+        "8×3×48×320",
+    ]
+    cells = derive_cells(campaign, models, campaign_id="c-plan", scheduler="1" * 44)
+    plan = make_plan(
+        campaign, models, cells, SwarmVisit((), {}, complete=True), (), resolved_shapes(campaign, models)
+    )
+    assert [cell.shape for cell in plan.cells] == ["1×3×48×320", "8×3×48×320", ""]
+    out = io.StringIO()
+    Console(file=out, width=80).print(plan_table(plan, 80))
+    assert "8×3×48×320" in out.getvalue()
