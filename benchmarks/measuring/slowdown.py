@@ -8,6 +8,9 @@ the host is the same for all, and so do the conditions (`conditions.py`). Printe
 distinguished (A/A: goal at most 1 %; 5 % more work: at least 95 % within 30 s; 2 % more: at least 90 % within 3 min), the time to the
 answer, the launches, the ratios by wall and CPU time, and how often their interval held the truth, which is taken to be the number of
 layers. `--pairs` chooses among them.
+
+A run has too few trials for a rate of 1 %. So `drawn` is the rate among 2,000 comparisons that are drawn from this run: each launch's
+deviation is one that was measured, from the median of all launches of its pair and condition, and the product's own looks end it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import math
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -38,11 +43,12 @@ from node.run.local import LocalDevice
 from protocol.values.record import read_record
 from results.row.comparison import Comparison, ComparisonVerdict
 from results.row.record import observe
-from results.row.rounds import compare_rounds
+from results.row.rounds import LOOKS, compare_logs, compare_rounds, launch_log_ratio
 from scheduler.local.bench import Bench
 from swarm.base.home import Home
 
 UNIT = "CPU (ONNX)"
+DRAWN: Final = 2000
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,18 @@ class Trial:
     def result(self) -> Comparison:
         """By the rules of today, from all its launches."""
         return compare_rounds(observe(read_record(base64.b64decode(self.record))).rounds)[-1]
+
+    @cached_property
+    def logs(self) -> list[tuple[float, float | None]]:
+        """log(B / A) of each launch, by wall and by CPU time."""
+        found = []
+        for each in observe(read_record(base64.b64decode(self.record))).rounds:
+            wall = launch_log_ratio(each.wall_ns[0], each.wall_ns[-1])
+            if wall is not None:
+                found.append(
+                    (wall, launch_log_ratio(each.cpu_ns[0], each.cpu_ns[-1]) if each.cpu_ns else None)
+                )
+        return found
 
     @property
     def distinguished(self) -> bool:
@@ -131,6 +149,34 @@ def measure(
     return done
 
 
+def drawn(trials: Sequence[Trial], ratio: float) -> float:
+    """How often comparisons of models with this ratio, made of these trials' noise, are distinguished (1) or found (else)."""
+    logs = [each for trial in trials for each in trial.logs]
+    middle = statistics.median(wall for wall, _ in logs)
+    known = [cpu for _, cpu in logs if cpu is not None]
+    middle_cpu = statistics.median(known) if len(known) == len(logs) else None
+    chance, hits = random.Random(0), 0
+    for _ in range(DRAWN):
+        launches = [chance.choice(logs) for _ in range(LOOKS[-1])]
+        walls = [wall - middle + math.log(ratio) for wall, _ in launches]
+        cpus = (
+            None
+            if middle_cpu is None
+            else [(cpu or 0.0) - middle_cpu + math.log(ratio) for _, cpu in launches]
+        )
+        verdict = first_answer(walls, cpus)
+        hits += verdict is ComparisonVerdict.SLOWER or (ratio == 1 and verdict is ComparisonVerdict.FASTER)
+    return hits / DRAWN
+
+
+def first_answer(walls: Sequence[float], cpus: Sequence[float] | None) -> ComparisonVerdict:
+    """At the first look that says anything."""
+    answers = (compare_logs(walls[:look], cpus and cpus[:look]).verdict for look in LOOKS)
+    return next(
+        (each for each in answers if each is not ComparisonVerdict.AMBIGUOUS), ComparisonVerdict.AMBIGUOUS
+    )
+
+
 def report(trials: Sequence[Trial]) -> None:
     """Print the table."""
     for made, name in product(CONDITIONS, PAIRS):
@@ -153,7 +199,7 @@ def report(trials: Sequence[Trial]) -> None:
             f"{statistics.median(seconds):.1f} s ({seconds[0]:.1f} to {seconds[-1]:.1f}), "
             f"{statistics.median(each.launches[0] for each in results):.0f} launches; "
             f"wall {_ratios([each.ratio for each in results])}, CPU {_ratios([each.cpu and each.cpu.ratio for each in results])}; "
-            f"the interval by wall time holds {pair.ratio:.3f} in {held / len(those):.0%}"
+            f"the interval by wall time holds {pair.ratio:.3f} in {held / len(those):.0%}; drawn: {drawn(those, pair.ratio):.2%}"
         )
 
 
