@@ -71,6 +71,8 @@ class MatrixCell:
     """Quality of summaries, where those were measured."""
     shapes: str = ""
     """Of the inputs, as in the row."""
+    energy_source: str = ""
+    """Who read the joules, and of which part: only those of one source compare."""
 
 
 def make_matrix(
@@ -170,6 +172,7 @@ def _cell(row: Row, base: Row | None, base_name: str, prices: Mapping[str, Price
         model_bytes=row.file_size,
         max_error=row.max_error,
         rouge_l=row.rouge_l,
+        energy_source=row.energy_source,
     )
 
 

@@ -30,6 +30,7 @@ from results.report.drawing import (
     scale_over,
 )
 from results.report.operators import operators_chart
+from results.report.sustained_chart import sustained_chart
 from results.row.operators import operator_uses
 from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Row
@@ -58,6 +59,7 @@ class TaskChart(StrEnum):
     HOST = "host"
     STAGES = "stages"
     OPERATORS = "operators"
+    SUSTAINED = "sustained"
 
 
 def task_chart(kind: TaskChart, record: Record, row: Row | None = None) -> Drawing | None:
@@ -80,6 +82,8 @@ def task_chart(kind: TaskChart, record: Record, row: Row | None = None) -> Drawi
             return stages_chart([(stage.stage, stage.seconds) for stage in record.stages])
         case TaskChart.OPERATORS:
             return operators_chart(operator_uses(record.ran))
+        case TaskChart.SUSTAINED:
+            return sustained_chart(record)
 
 
 # -- how the samples lie -----------------------------------------------------------------------------------------------------------------

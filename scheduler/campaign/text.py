@@ -157,6 +157,7 @@ measure:
 # batch: [1, 8, 32]                    # sizes of the batch, each a task; models need a dynamic first dimension
 # seed: 0                              # of the made inputs
 # against: fp32                        # in place of runs and loads: the other variants take turns with this one in one process
+# sustain: 10m                         # in place of runs and loads: one launch without a break; burst, knee, steady state, recovery
 # check: reference                     # compare the outputs with a plain run; or none
 # dims: {{batch: 1}}                     # for all models
 # pre: [{{step: normalise, of: x, mean: 127.5, std: 127.5}}]   # done to the made inputs; post: to the outputs

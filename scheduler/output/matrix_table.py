@@ -146,9 +146,17 @@ def _more(cells: Sequence[MatrixCell]) -> Iterator[tuple[str, Show]]:
     if any(cell.batch for cell in cells):
         yield "Inputs in a second", shown("per_s")
     if any(cell.per_watt for cell in cells):
-        yield "Inferences in a second and watt", shown("per_watt")
+        yield f"Inferences in a second and watt{_sources(cells)}", shown("per_watt")
     if currency:
         yield f"{safe_text(currency)} for a million inputs", shown("per_million")
+
+
+def _sources(cells: Sequence[MatrixCell]) -> str:
+    """Who read the energy; of several a warning, as a package is not what comes from the plug."""
+    names = sorted({safe_text(cell.energy_source) for cell in cells if cell.per_watt and cell.energy_source})
+    if len(names) < 2:
+        return "".join(f" ({name})" for name in names)
+    return f" (by {', '.join(names)}: compare only those of one source)"
 
 
 def _reason(cell: MatrixCell, reasons: Reasons) -> str:

@@ -233,6 +233,7 @@ def test_the_meter_that_sees_most_counts_and_is_named(
     assert row.energy_per_inference_j == pytest.approx(joules / 9600)
     (cell,) = make_matrix([row])
     assert cell.per_watt == pytest.approx(9600 / joules), "a processor has its inferences per joule too"
+    assert cell.energy_source == source
 
 
 def test_without_a_meter_that_covers_the_run_there_is_no_energy() -> None:

@@ -95,3 +95,11 @@ def test_a_row_with_wrong_outputs_is_no_base() -> None:
     assert by["two"].ratio is None
     assert "no base" in by["two"].remark
     assert "2 ±0% ×–" in "\n".join(drawn(list(by.values()), base="one"))
+
+
+def test_inferences_per_watt_say_who_read_the_energy_and_that_sources_do_not_compare() -> None:
+    one = cell(per_watt=3.0, joules=1 / 3, energy_source="rapl package")
+    other = cell(device="lab", per_watt=2.0, joules=0.5, energy_source="csv wall")
+    assert any("second and watt (rapl package)" in line for line in drawn([one]))
+    both = " ".join(drawn([one, other]))
+    assert "by csv wall, rapl package: compare only those of one source" in both

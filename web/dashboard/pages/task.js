@@ -51,6 +51,7 @@ function page(path, detail, signal) {
     h("p", { class: "under" }, h("span", { class: `state ${task.state}` }, task.state), device(detail), h("a", { href: `#/compare?a=${encodeURIComponent(task.task)}` }, "Compare with …")),
     headline(detail),
     detail.judgement && judgement(detail.judgement),
+    row?.Sustained && h("section", {}, h("h2", {}, "Sustained"), h("p", {}, row.Sustained), h("div", { class: "charts" }, draw("sustained", "Each stretch's median, the levels, and a few inferences after a rest; heat, clock and power where they are known."))),
     record && h("section", {}, h("h2", {}, "Distribution"), h("div", { class: "charts" }, draw("histogram", histogramCaption(row)), draw("distribution", "Samples by launch. The bar is the middle half, the line the median. No sample is dropped."))),
     record && h("section", {}, h("h2", {}, "Warm-up and host"), h("div", { class: "charts" }, draw("trace", "Every inference in order, starting with the warm-up, which does not count."), draw("host", "The host meanwhile: time without a CPU, CPU time of the measured process, context switches.")), detail.launches.length > 0 && launchTable(detail.launches)),
     detail.operators && operators(detail.operators, draw),
