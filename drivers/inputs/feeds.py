@@ -12,7 +12,7 @@ import numpy as np
 from drivers.contract import steps
 from drivers.contract.base import DriverError, Unfit, Unshaped, WorkOrder
 from drivers.inputs.made import DTYPES, Input, id_bounds, make
-from protocol.formats.shapes import GivenSizes, ShapeError, dim_keys, resolve
+from protocol.formats.shapes import GivenSizes, ShapeError, dim_keys, resolve, show_shape
 from protocol.formats.steps import PRE
 
 Array = np.ndarray[Any, Any]
@@ -66,9 +66,17 @@ def find_runnable(order: WorkOrder, inputs: Sequence[Input], attempt: Callable[[
         except Unfit as failed:
             why = why or failed
     assert why is not None
-    if order.batch is not None and isinstance(why, Unfit):
-        raise type(why)(f"it does not run with a batch of {order.batch}: {why}")
+    if isinstance(why, Unfit) and (chosen := _chosen(order, inputs, shapes)):
+        raise Unshaped(f"it does not run with {chosen}; give sizes that the model takes: {why}")
     raise why
+
+
+def _chosen(order: WorkOrder, inputs: Sequence[Input], shapes: Shapes) -> str:
+    """The shapes that its user chose sizes of, in words; empty: the model fixes them all, or nobody gave any."""
+    ports = [one.port for one in inputs if any(True for _ in one.port.dynamic())]
+    keys = dim_keys(ports)
+    given = order.batch is not None or order.shapes or any(key in keys for key in order.dims)
+    return ", ".join(f"{port.name} {show_shape(shapes[port.name])}" for port in ports) if given else ""
 
 
 def make_feeds(

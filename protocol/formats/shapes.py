@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,6 +29,10 @@ USUAL: Final[tuple[tuple[re.Pattern[str], int], ...]] = (
     (re.compile(r"samples?|audio", re.IGNORECASE), 16000),
 )
 """Sizes that stand in an example, by symbol. Never taken by themselves."""
+RATES: Final = frozenset({"sr", "sample_rate", "sampling_rate"})
+"""Inputs that say how many samples a second of sound has."""
+SOUND: Final = 512
+"""Samples that such models take at once."""
 IMAGE_CHANNELS: Final = (1, 3, 4)
 MAX_SIZE: Final = 2**31
 _SHAPE: Final = re.compile(r"\s*\d{1,10}\s*([,x×]\s*\d{1,10}\s*)*")
@@ -243,14 +247,18 @@ class _Sizes:
     def example(self, port: InputPort) -> Shape:
         """Its shape, with usual sizes where none is known."""
         return tuple(
-            size if isinstance(size, int) else self.known.get((port.name, axis), _usual(port, axis))
+            size
+            if isinstance(size, int)
+            else self.known.get((port.name, axis), _usual(port, axis, self.ports))
             for axis, size in enumerate(port.shape)
         )
 
 
-def _usual(port: InputPort, axis: int) -> int:
-    """What stands in an example: by the symbol, else by the place in an image or a sequence."""
+def _usual(port: InputPort, axis: int, others: Collection[str]) -> int:
+    """What stands in an example: a piece of sound beside its rate, else by the symbol, else by the place in an image or a sequence."""
     symbol = port.symbol(axis)
+    if axis == len(port.shape) - 1 and len(port.shape) < 3 and RATES.intersection(others):
+        return SOUND
     for pattern, size in USUAL:
         if symbol is not None and pattern.search(symbol):
             return size

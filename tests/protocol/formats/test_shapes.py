@@ -215,3 +215,12 @@ def test_shapes_are_read_and_shown() -> None:
             read_shape(wrong)
     assert show_shapes({"x": (1, 3)}) == "1×3"
     assert show_shapes({"a": (1,), "b": (), "c": (2, 2)}) == "a 1, b scalar, +1"
+
+
+def test_the_example_for_sound_beside_its_rate_is_a_piece_that_such_models_take() -> None:
+    with pytest.raises(MissingShape) as missing:
+        resolve(SPEECH, GivenSizes())
+    assert missing.value.example == {"input": (1, 512)}
+    with pytest.raises(MissingShape) as missing:
+        resolve(SPEECH[:1], GivenSizes())
+    assert missing.value.example == {"input": (1, 128)}
