@@ -376,10 +376,10 @@ def _leaves(exc: BaseException) -> list[BaseException]:
 
 
 def _print_error(what: str, hint: str) -> None:
-    from swarm.base.text import safe_text
+    from swarm.base.text import safe_columns, safe_text
 
     sys.stderr.write(f"sark-node: {safe_text(what, 2000)}\n")
-    sys.stderr.writelines(f"  {safe_text(line, 2000)}\n" for line in hint.splitlines())
+    sys.stderr.writelines(f"  {safe_columns(line)[:2000]}\n" for line in hint.splitlines())
 
 
 if __name__ == "__main__":

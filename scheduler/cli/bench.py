@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -139,6 +139,13 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
                 metavar="DEVICES",
             ),
         ] = None,
+        spread: Annotated[
+            Literal["device", "worker", "class"] | None,
+            typer.Option(
+                help="With --on: once for each device, each worker or each class.  \\[default: device; worker for those that are named]",
+                metavar="device|worker|class",
+            ),
+        ] = None,
         gate: Gates = None,
         report: Annotated[
             Path | None,
@@ -198,13 +205,14 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
                 on,
                 unit or (),
                 options,
+                spread=spread,
                 gate=gate,
                 csv=csv,
                 raw=raw,
                 report=report,
                 as_json=as_json,
             )
-        _refuse({"--gate": gate, "--report": report}, "goes with --on", "")
+        _refuse({"--spread": spread, "--gate": gate, "--report": report}, "goes with --on", "")
         progress = _Progress(quiet=as_json)
         with contextlib.ExitStack() as stack:
             paths = stack.enter_context(local_paths(models, ctx.obj.cache, fetching(ctx.obj)))

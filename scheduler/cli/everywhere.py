@@ -40,13 +40,16 @@ def measure_on(
     units: Sequence[str],
     options: dict[str, Any],
     *,
+    spread: str | None,
     gate: list[str] | None,
     csv: Path | None,
     raw: Path | None,
     report: Path | None,
     as_json: bool,
 ) -> NoReturn:
-    """Measure on every device that `on` means, and exit: 0 all is measured, 1 some is not, 3 no device fits."""
+    """Measure on every device that `on` means, and exit: 0 all is measured, 1 some is not, 3 no device fits. `spread`: as of a campaign;
+    None: workers count apart where they are named.
+    """
     from scheduler.local.everywhere import campaign_on, offered_units, read_places
     from scheduler.output.results_table import show_results
     from scheduler.output.tables import show_matrix
@@ -61,7 +64,9 @@ def measure_on(
         from scheduler.local.everywhere import clauses_on
 
         chosen = offered_units(models, adverts) if every_unit else named
-        return campaign_on(models, chosen, clauses_on(places, adverts), options, adverts)
+        return campaign_on(
+            models, chosen, clauses_on(places, adverts), options, adverts, spread or places.spread(adverts)
+        )
 
     needs = _needs(campaign_on(models, named, places.clauses, options), places, every_unit)
     found = _find(ctx, campaign, models_by_name, needs, gates, ask=not as_json)
@@ -118,12 +123,13 @@ def _announce(ctx: typer.Context, found: AnsweringDevices, places: Places) -> No
     from scheduler.trust.untrusted import untrusted_lines
     from swarm.join.known_gates import worker_addresses
 
-    names = sorted(found.names.values())
+    names = sorted(found.counted.values())
+    noun = "worker" if found.campaign.devices.spread == "worker" else "device"
     untrusted = untrusted_lines(found.untrusted)
     if not names:
         lines = [line for why in found.why for line in why.splitlines()]
         raise NothingFits("no device measures this now", hint="\n".join([*lines, *untrusted]))
-    lines = [f"Measuring on {count(len(names), 'device')}: {', '.join(names)}"]
+    lines = [f"Measuring on {count(len(names), noun)}: {', '.join(names)}"]
     if places.everywhere and not worker_addresses(ctx.obj):
         lines.append("This machine has no worker and is left out: sark-node join")
     lines += [f"Left out: {line}" for line in found.silent]

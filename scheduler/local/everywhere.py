@@ -18,7 +18,7 @@ from typing import Any, Final
 from protocol.errors import CampaignError, NothingFits
 from protocol.values.advert import Advert
 from protocol.values.requirement import Clause, parse_clause
-from scheduler.campaign.fields import URL_SCHEMES, show_percent
+from scheduler.campaign.fields import UNITS, URL_SCHEMES, show_percent
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.local.bench import unit_for
@@ -40,6 +40,11 @@ class Places:
     clauses: tuple[Clause, ...] = ()
     words: tuple[str, ...] = ()
     """What has no operator: only the devices tell what it means."""
+
+    def spread(self, adverts: Sequence[Advert]) -> str:
+        """Workers count apart where each is named, also those of one device."""
+        named = {advert.name for advert in adverts} | {advert.peer for advert in adverts}
+        return "worker" if self.words and named.issuperset(self.words) else "device"
 
     @property
     def everywhere(self) -> bool:
@@ -123,10 +128,11 @@ def campaign_on(
     clauses: Sequence[Clause],
     options: Mapping[str, Any],
     adverts: Sequence[Advert] | None = None,
+    spread: str = "device",
 ) -> Campaign:
-    """One task for each model, unit and device. `models`: paths or URLs; `units`: none where each model's format tells it; `options`: those
-    of `bench`, as `Measure` has them; `adverts`: of devices, whose drivers may bring units of their own; None: not known yet. Raises
-    `CampaignError`.
+    """One task for each model, unit and device, or worker. `models`: paths or URLs; `units`: none where each model's format tells it;
+    `options`: those of `bench`, as `Measure` has them; `adverts`: of devices, whose drivers may bring units of their own; None: not known
+    yet. Raises `CampaignError`.
     """
     entries = _entries(models, options)
     measure = {name: options[name] for name in _MEASURE if name in options}
@@ -145,12 +151,12 @@ def campaign_on(
         "campaign": _title(models),
         "models": entries,
         "units": list(units or default_units(models)),
-        "devices": {"where": list(map(_text, clauses)), "spread": "device"},
+        "devices": {"where": list(map(_text, clauses)), "spread": spread},
         "measure": measure,
     }
     try:
         more = units if adverts is None else [offer.unit for advert in adverts for offer in advert.units]
-        return parse_campaign(json.dumps(value).encode(), "bench.json", more_units=more)
+        return parse_campaign(json.dumps(value).encode(), "bench.json", more_units={*more}.difference(UNITS))
     except CampaignError as exc:
         raise CampaignError(exc.detail, hint=exc.first_hint) from None
 

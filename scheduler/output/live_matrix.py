@@ -55,7 +55,8 @@ class LiveMatrix:
         room = max(1, height)
         if len(lines) > room:
             lines = [*lines[: room - 1], Text(f"… {len(lines) - room + 1} more lines", "dim")]
-        footer = Text(f"  {hint}", "dim", no_wrap=True, overflow="ellipsis")
+        legend = "medians in ms; ?: doubtful  " if outcomes else ""
+        footer = Text(f"  {legend}{hint}", "dim", no_wrap=True, overflow="ellipsis")
         return Group(headline_of(campaign, tasks, now, width), *lines, footer)
 
 
@@ -104,10 +105,11 @@ def _ordered(devices: Iterable[str]) -> list[str]:
 
 
 def cell_words(task: TaskRow, outcome: str) -> str:
-    """`12.5 ms ±2%`, `run 40%`, `queued`, `failed`."""
+    """`12.5 ±2%` in ms, with a question mark if it is doubtful; `run 40%`, `queued`, `failed`."""
     match task.state:
         case TaskState.SUCCEEDED:
-            return outcome.replace(" %", "%") or "done"
+            time, _, doubt = outcome.partition(",")
+            return time.replace(" ms", "").replace(" %", "%") + (" ?" if doubt else "") or "done"
         case TaskState.FAILED | TaskState.CANCELLED:
             return str(task.state)
         case TaskState.PENDING | TaskState.QUEUED:

@@ -21,8 +21,8 @@ from results.row.row import Row, RowStatus
 from results.row.strangers import strangers_line
 from results.row.verdicts import RowVerdict
 from scheduler.core.words import COPIED, ELSEWHERE
-from scheduler.output.terminal import name, number, print_lines, safe_columns, short, shrinking, table
-from swarm.base.text import ranges, safe_text
+from scheduler.output.terminal import name, number, print_lines, short, shrinking, table
+from swarm.base.text import ranges, safe_columns, safe_text
 from swarm.base.units import show_duration
 
 LEGEND: Final = "Medians in ms; ±: half of their 95 % interval"

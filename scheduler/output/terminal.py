@@ -11,7 +11,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from swarm.base.screen import new_console
-from swarm.base.text import safe_text
 
 
 def print_lines(lines: Iterable[str], console: Console | None = None) -> None:
@@ -19,11 +18,6 @@ def print_lines(lines: Iterable[str], console: Console | None = None) -> None:
     console = console or new_console()
     if text := "\n".join(lines):
         console.print(Text(text), soft_wrap=True)
-
-
-def safe_columns(line: str) -> str:
-    """`line` made safe, with the spaces that align it."""
-    return " ".join(safe_text(word, 400) for word in line.rstrip().split(" "))
 
 
 def show_figure(value: float | None, form: str = ".4g") -> str:

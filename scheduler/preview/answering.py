@@ -48,8 +48,21 @@ class AnsweringDevices:
     """Of what no device would measure: lines for people."""
 
     @property
+    def counted(self) -> dict[str, str]:
+        """How that which is measured apart is called, by its id: each worker, or each device."""
+        return self._workers if self.campaign.devices.spread == "worker" else self._devices
+
+    @property
     def names(self) -> dict[str, str]:
-        """How each device is called, by its id."""
+        """How the devices and the workers are called, by the id of each."""
+        return self._devices | self._workers
+
+    @property
+    def _workers(self) -> dict[str, str]:
+        return tell_apart({advert.peer: shown_name(advert, 40) for advert in self.adverts})
+
+    @property
+    def _devices(self) -> dict[str, str]:
         first = {advert.device: advert for advert in reversed(self.adverts)}
         return tell_apart({device: shown_name(advert, 40) for device, advert in first.items()})
 
@@ -86,7 +99,7 @@ def find_answering(
     return AnsweringDevices(
         campaign.model_copy(update={"units": units or campaign.units}),
         tuple(willing),
-        tuple(silent),
+        (*silent, *found.clashes),
         found.untrusted,
         tuple(why),
     )

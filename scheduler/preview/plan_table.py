@@ -13,12 +13,12 @@ from rich.text import Text
 from protocol.errors import CampaignError
 from protocol.values.campaign_manifest import MAX_MANIFEST, MAX_MANIFEST_TASKS
 from protocol.values.requirement import show_size
-from scheduler.output.terminal import name, number, safe_columns, short, shrinking, table
+from scheduler.output.terminal import name, number, short, shrinking, table
 from scheduler.preview.plan import HASH_DIGITS, LivePlan, PlanCell
 from scheduler.trust.untrusted import OPEN_LINE, UntrustedDevice, untrusted_lines
 from swarm.base.durable import write_atomically
 from swarm.base.home import Home
-from swarm.base.text import count, safe_text
+from swarm.base.text import count, safe_columns, safe_text
 from swarm.base.units import show_duration, show_estimate
 
 UNKNOWN: Final = "unknown"

@@ -26,7 +26,6 @@ from results.row.simulated import marked, shown_name
 from scheduler.core.explain import LACKS_SIBLING, explain, listed, why_untrusted
 from scheduler.core.ranking import LEAST_AHEAD
 from scheduler.core.retry import ELSEWHERE_S, retry_delay_s
-from scheduler.output.terminal import safe_columns
 from scheduler.store.progress import ADOPTED, GATED, attempt_words, nobody_line, progress_text, waiting_text
 from scheduler.store.rows import (
     ENDED,
@@ -39,7 +38,7 @@ from scheduler.store.rows import (
 )
 from scheduler.trust.untrusted import untrusted_lines
 from swarm.base.names import tell_apart
-from swarm.base.text import count, ordinal, ranges, safe_text
+from swarm.base.text import count, ordinal, ranges, safe_columns, safe_text
 from swarm.base.units import show_elapsed, show_estimate
 
 if TYPE_CHECKING:

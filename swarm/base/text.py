@@ -108,3 +108,8 @@ def ranges(numbers: Iterable[int]) -> str:
             spans.append([number, number])
     parts = [str(low) if low == high else f"{low}-{high}" for low, high in spans]
     return ", ".join(parts[:12]) + (" …" if len(parts) > 12 else "")
+
+
+def safe_columns(line: str) -> str:
+    """`line` made safe, with the spaces that align it."""
+    return " ".join(safe_text(word, 400) for word in line.rstrip().split(" "))

@@ -307,8 +307,7 @@ class SimScheduler:
         if isinstance(message, RevealRequest) and isinstance(reply, Reveal):
             held = self.core.state.by_lease(end.peer, message.lease, message.fence)
             assert held is not None
-            about = (end.peer, message.lease, held[0].id, held[1].number)
-            before = self.store.revealed.setdefault(about, reply)
+            before = self.store.revealed.setdefault((end.peer, message.lease, held[0].id), reply)
             assert before == reply, f"{end.peer} was told something else of {message.lease}"
         if isinstance(message, Result) and isinstance(reply, Accepted):
             word = {"task": message.task, "sha256": message.sha256}

@@ -127,8 +127,8 @@ class SimStore:
         self.campaigns: dict[str, SimCampaign] = {}
         self.tasks: dict[str, Row] = {}
         self.attempts: dict[tuple[str, int], Try] = {}
-        self.revealed: dict[tuple[str, str, str, int], Reveal] = {}
-        """What was answered, whichever life did. By attempt too: a worker that is put back repeats the names of leases."""
+        self.revealed: dict[tuple[str, str, str], Reveal] = {}
+        """By worker, lease and task (a worker that is put back counts its leases from there): what was answered, whichever life did."""
         self.full = False
         """Nothing can be written."""
         self.changes = 0

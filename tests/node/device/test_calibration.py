@@ -339,10 +339,6 @@ def test_a_quiet_host_makes_a_quiet_round_unless_it_is_busy_at_its_end(tmp_path:
     assert (spoilt.host.quiet, spoilt.quiet) == (True, False)
 
 
-def test_a_host_that_was_busy_to_the_end_of_the_wait_makes_no_quiet_round(tmp_path: Path) -> None:
-    assert make_round(device(), Loaded(tmp_path).tools(tmp_path), 0.4, RoundStop()).quiet is False
-
-
 def test_a_round_that_is_stopped_kills_what_runs_and_makes_nothing_more(tmp_path: Path) -> None:
     stop, killed = RoundStop(), list[str]()
 

@@ -43,6 +43,14 @@ def test_several_names_are_several_devices() -> None:
     assert meant("mini-7", "board", "cores>=2") == ["cores >= 2", "name in mini-7, board"]
 
 
+def test_workers_that_are_named_count_apart() -> None:
+    assert read_places(["mini-7", "board"]).spread(FLEET) == "worker"
+    assert {read_places(list(values)).spread(FLEET) for values in (["all"], ["lab"], ["mini-7", "lab"])} == {
+        "device"
+    }
+    assert campaign_on(["m.onnx"], (), (), {}, FLEET, "worker").devices.spread == "worker"
+
+
 def test_a_word_that_nobody_bears_names_what_there_is() -> None:
     with pytest.raises(NothingFits, match="no device, pool or label is called 'mini-8'") as caught:
         meant("mini-8")
