@@ -47,6 +47,8 @@ class HostFigure:
     """Below it, it is not worth saying."""
     most: float = HEAVY
     """Above it, its effect may be there though nothing shows it."""
+    unseen: str = ""
+    """What that effect would be."""
 
     def __str__(self) -> str:
         return f"{self.share:.0%} {self.words}"
@@ -118,7 +120,8 @@ def host_figures(
         figures.append(HostFigure(share, "waiting", words, limit, 1.0 if seen else HEAVY))
     if (share := mean_share(launches, "others")) is not None:
         words = "of the processors' time went to other work"
-        figures.append(HostFigure(share, "host busy", words, RAISED + SURE / slack))
+        unseen = "; what that takes of caches and memory shows in no figure"
+        figures.append(HostFigure(share, "host busy", words, RAISED + SURE / slack, unseen=unseen))
     if (share := mean_share(launches, "steal")) is not None:
         words = "of the processors' time was taken by the hypervisor"
         figures.append(HostFigure(share, "hypervisor", words, most=RAISED))

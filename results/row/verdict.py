@@ -162,8 +162,10 @@ def _busy(figures: Sequence[HostFigure], effect: float | None, spoiled: bool) ->
     """By effect: waiting made the median longer, or the launches are `spoiled` and the host was busy. What takes so much that its effect
     may be there unseen counts as well.
     """
-    reasons = [str(each) for each in figures if each.heavy or (spoiled and each.raised)]
-    if effect is not None and effect > EFFECT:
+    waited = effect is not None and effect > EFFECT
+    blamed = [each for each in figures if each.heavy or (spoiled and each.raised)]
+    reasons = [str(each) if spoiled or waited else f"{each}{each.unseen}" for each in blamed]
+    if waited:
         reasons.insert(0, f"waiting for a processor made the median {effect:.0%} longer")
     return [(RowVerdict.BUSY_HOST, why) for why in reasons]
 

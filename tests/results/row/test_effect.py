@@ -108,7 +108,12 @@ def test_waiting_that_made_the_median_longer_is_a_busy_host_though_launches_agre
 
 def test_other_work_that_takes_much_may_have_an_effect_that_nothing_shows() -> None:
     """A neighbour that streams through memory makes CPU time itself longer, alike in all launches."""
-    assert verdict([launch(STEADY, HostLoad(others=0.5))] * 6)[0] is RowVerdict.BUSY_HOST
+    word, why = verdict([launch(STEADY, HostLoad(others=0.5))] * 6)
+    assert word is RowVerdict.BUSY_HOST
+    assert (
+        why
+        == "50% of the processors' time went to other work; what that takes of caches and memory shows in no figure"
+    )
 
 
 def test_pressure_counts_above_one_tick_of_the_kernel() -> None:
