@@ -255,11 +255,9 @@ def follow_run(
     with opened(ctx) as store:
         finished = store.experiments.run(campaign)
     if finished is not None and finished.finding == RegressionFinding.CONFIRMING:
-        again = confirmation_of(campaign)
-        words = f"It seems slower, and is measured again before that is said: campaign {again}."
+        words = f"It seems slower, and is measured again first: campaign {confirmation_of(campaign)}."
         print(words, file=sys.stderr)
-        _wait_for(ctx, [again], keep_alive)
-        _step_schedules(ctx, begin=False)
+        _await_confirmations(ctx, keep_alive, campaign)
         with opened(ctx) as store:
             finished = store.experiments.run(campaign)
     if finished is not None:
@@ -390,9 +388,13 @@ def tick(ctx: typer.Context, gate: Gates = None) -> None:
             if run.judged and run.finding != RegressionFinding.CONFIRMING
         }
     started = _step_schedules(ctx, begin=True)
-    while started:
-        _wait_for(ctx, started, keeper(ctx, gates_of(ctx, gate)))
-        started = _step_schedules(ctx, begin=False)
+    with opened(ctx) as store:
+        confirming = store.experiments.confirming()
+    if started or confirming:
+        keep_alive = keeper(ctx, gates_of(ctx, gate))
+        _wait_for(ctx, started, keep_alive)
+        _step_schedules(ctx, begin=False)
+        _await_confirmations(ctx, keep_alive)
     regression = False
     with opened(ctx) as store:
         for row in store.experiments.all():
@@ -418,6 +420,20 @@ def _wait_for(ctx: typer.Context, campaigns: Collection[str], keep_alive: Callab
         while set(campaigns) & {row.id for row in store.campaigns.unfinished()}:
             keep_alive()
             time.sleep(POLL_S)
+
+
+def _await_confirmations(ctx: typer.Context, keep_alive: Callable[[], None], campaign: str = "") -> None:
+    """Until no run, or not that of `campaign`, is measured again; whoever began that."""
+    from scheduler.experiments.confirm import confirmation_of
+
+    while True:
+        with opened(ctx) as store:
+            runs = [run.campaign for run in store.experiments.confirming()]
+        if not runs or (campaign and campaign not in runs):
+            return
+        _wait_for(ctx, [confirmation_of(run) for run in runs], keep_alive)
+        _step_schedules(ctx, begin=False)
+        time.sleep(POLL_S)
 
 
 def _step_schedules(ctx: typer.Context, *, begin: bool) -> list[str]:
