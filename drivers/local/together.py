@@ -9,9 +9,11 @@ import gc
 import random
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
 
 from drivers.contract import memory
 from drivers.contract.base import (
@@ -36,6 +38,28 @@ from drivers.measure.cpu_clock import computes_on_cpu, cpu_clock
 from drivers.measure.interleave import RoundPlan, RoundTimes, draw_orders, plan_rounds, time_rounds
 from drivers.measure.timing import CHUNK_NS, GLANCES, WarmUp, warm_up
 from protocol.formats.phase import Phase
+from protocol.formats.reference_model import reference_model
+
+PLAIN: Final[Mapping[str, Any]] = {
+    "dims": {},
+    "shapes": {},
+    "inputs": {},
+    "batch": None,
+    "batch_dim": None,
+    "pre": (),
+    "post": (),
+}
+"""The order of a reference model: what is said of inputs and steps is of the order's own."""
+
+
+def is_reference(path: str) -> bool:
+    """Whether the file is the reference model that comes with this program, whose inputs are its own."""
+    file = Path(path)
+    return (
+        file.is_file()
+        and file.stat().st_size == len(reference_model())
+        and file.read_bytes() == reference_model()
+    )
 
 
 @dataclass(slots=True)
@@ -52,7 +76,7 @@ def run_together(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
     if order.witnessed:
         raise Unfit("a witnessed run has one model: what takes turns with others cannot be repeated alone")
     own, *others = (
-        replace(order, model=path, beside=(), slot=slot)
+        replace(order, model=path, beside=(), slot=slot, **(PLAIN if slot and is_reference(path) else {}))
         for slot, path in enumerate((order.model, *order.beside))
     )
     with ExitStack() as running:
@@ -66,7 +90,9 @@ def run_together(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
             prepared = model.prepare()
             warm = WarmUp(order.runs, order.warmup, max(1, order.warmup_floor), order.window_s)
             loaded.append(LoadedModel(model, prepared, warm))
-        _check_shapes(loaded)
+        _check_shapes(
+            [each for each in loaded if each is loaded[-1] or not is_reference(each.model.order.model)]
+        )
         measured, rounds = yield from _measure(loaded, order)
         if not order.brief:
             for each in loaded[:-1]:

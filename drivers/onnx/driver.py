@@ -38,7 +38,7 @@ class OnnxDriver(LocalDriver):
     def samples(self) -> tuple[SampleModel, ...]:
         """One operator on one float, and a chain of products."""
         from drivers.native.library import TINY_MODEL
-        from drivers.onnx.synthetic import chain_of_products
+        from protocol.formats.reference_model import chain_of_products
 
         return sample_model("tiny.onnx", TINY_MODEL), sample_model("chain.onnx", chain_of_products())
 

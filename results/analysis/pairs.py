@@ -224,10 +224,14 @@ def _through(
     b: ResultEntry,
     seed: int,
 ) -> Comparison:
+    if a.row.against == b.row.against == reference and a.turns and b.turns:
+        return compare_samples(a.turns, b.turns, seed=seed)
     left, right = _reference(a.row, side_a, reference), _reference(b.row, side_b, reference)
     if left is None or right is None:
         side = "A" if left is None else "B"
-        return ambiguous(f"not compared: {side} has no complete row of {reference} on that device and unit")
+        return ambiguous(
+            f"not compared: {side} was not measured beside {reference}, and has no complete row of it on that device and unit"
+        )
     if not (a.launches and b.launches and left.launches and right.launches):
         return ambiguous("through a reference only raw samples are compared")
     return compare_through(a.launches, b.launches, left.launches, right.launches, seed=seed)

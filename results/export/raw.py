@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.values.record import RunFacts, SignedRecord, read_record
 from results.row.record import observe
+from results.row.rounds import launch_log_ratio
 from results.row.row import Row
 from results.row.witness import WitnessAccount
 from swarm.base.durable import replacing
@@ -70,7 +72,15 @@ class RawResult(BaseModel):
         return _split(self.warmup_ns, self.warmups)
 
     def entry(self) -> ResultEntry:
-        return ResultEntry(self.row, self.launches)
+        return ResultEntry(self.row, self.launches, turns=self._turns() if self.row.against else ())
+
+    def _turns(self) -> tuple[tuple[int, ...], ...]:
+        try:
+            rounds = observe(read_record(base64.b64decode(self.record))).rounds
+        except (RemoteProtocolError, ValueError):
+            return ()
+        logs = [launch_log_ratio(each.wall_ns[0], each.wall_ns[-1]) for each in rounds]
+        return tuple((round(1e9 * math.exp(log)),) for log in logs if log is not None)
 
 
 def _split(times: tuple[int, ...], counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -140,6 +150,8 @@ class ResultEntry:
     launches: tuple[tuple[int, ...], ...] = ()
     peaks: tuple[int, ...] = ()
     """The peak memory of each launch in bytes, where it is asked for."""
+    turns: tuple[tuple[int, ...], ...] = ()
+    """Of each launch in which its model took turns: its time by that of the one beside it, in billionths."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
     against: yolo fp32     every other model with this one
     against: fp32          each variant with the variant fp32 of its own model
     against: first         each variant with the first of its own model
+    against: reference     each model with the reference model that comes with this program, to compare devices and days through it
 
 The model that others are compared with has no task of its own. One that has nothing to be compared with is measured alone.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from protocol.formats.reference_model import NAME
 from protocol.words import UNIT as SIMULATED_UNIT
 from scheduler.campaign.errors import FileProblem
 from scheduler.campaign.model import Campaign, ModelEntry
@@ -21,6 +23,8 @@ from swarm.base.yaml import Where
 FIRST: Final = "first"
 WHERE: Final[Where] = ("measure", "against")
 _SERVED: Final = "API "
+REFERENCE: Final = ModelEntry(name=NAME, path=NAME)
+"""Stands for the reference model, which is in no file."""
 
 
 def base_of(entry: ModelEntry, against: str | None, models: Sequence[ModelEntry]) -> ModelEntry | None:
@@ -30,10 +34,17 @@ def base_of(entry: ModelEntry, against: str | None, models: Sequence[ModelEntry]
     named = next((other for other in models if other.label == against), None)
     if named is not None:
         return named
+    if against == NAME:
+        return REFERENCE
     forms = [other for other in models if other.variant and other.name == entry.name and entry.variant]
     if against == FIRST:
         return forms[0] if len(forms) > 1 else None
     return next((other for other in forms if other.variant == against), None)
+
+
+def uses_reference(campaign: Campaign) -> bool:
+    """Whether a read campaign's models are measured beside the reference model."""
+    return base_of(campaign.models[0], campaign.measure.against, campaign.models) is REFERENCE
 
 
 def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
@@ -65,6 +76,12 @@ def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
         what = "measure.against is not for strangers' devices: what takes turns with another model cannot be witnessed"
         yield FileProblem(WHERE, what, "remove devices.trust: anyone, or against")
     for entry, base in pairs:
+        if base is REFERENCE:
+            other = next((line.unit for line in campaign.lines() if not line.unit.endswith("(ONNX)")), None)
+            if other is not None:
+                what = f"measure.against: the reference model is an ONNX model, which {other} cannot run"
+                yield FileProblem(WHERE, what, "give that unit a campaign of its own")
+            return
         if _sizes(campaign, entry) != _sizes(campaign, base):
             what = f"{entry.title} is to be compared with {safe_text(base.label, 60)!r}, and is given other sizes of inputs"
             yield FileProblem(WHERE, what, "give both the same dims, inputs, batch and batch_dim")
@@ -78,7 +95,7 @@ def _sizes(campaign: Campaign, entry: ModelEntry) -> tuple[object, ...]:
 def _no_pair(against: str, models: Sequence[ModelEntry]) -> tuple[str, str]:
     variants = list(dict.fromkeys(entry.variant for entry in models if entry.variant))
     labels = [entry.label for entry in models]
-    names = [*([FIRST, *variants] if variants else []), *labels]
+    names = [*([FIRST, *variants] if variants else []), *labels, NAME]
     if len(models) == 1:
         return (
             "measure.against needs two models, the campaign has one",

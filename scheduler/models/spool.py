@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import CampaignError, ResourceError
+from protocol.formats.reference_model import reference_model, reference_sha256
 from protocol.values.task import Model
-from swarm.base.durable import make_folder, replacing, sync_folder
+from swarm.base.durable import make_folder, replacing, sync_folder, write_durably
 from swarm.base.threads import DISK
 from swarm.blobs.bundles import contents
 from swarm.download.response import FileChanged
@@ -49,6 +50,18 @@ def spool(source: Path, model: Model, folder: Path) -> Path:
             f"cannot copy {source} to {folder}: {exc.strerror}", hint=f"{model.size:,} bytes are needed there"
         ) from None
     return target
+
+
+def spool_reference(folder: Path) -> None:
+    """Put the reference model into the spool. Raises `ResourceError`."""
+    data, sha256 = reference_model(), reference_sha256()
+    try:
+        make_folder(folder, mode=0o777)
+        write_durably(folder / sha256, data)
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot write to {folder}: {exc.strerror or exc}", hint=f"{len(data):,} bytes are needed there"
+        ) from None
 
 
 def is_spooled(model: Model, folder: Path) -> bool:

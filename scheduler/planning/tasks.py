@@ -13,13 +13,14 @@ from itertools import product
 from typing import Any, Final
 
 from protocol.errors import CampaignError
+from protocol.formats.reference_model import NAME, reference_model, reference_sha256
 from protocol.formats.sustain import with_sustained
 from protocol.values.advert import Advert
 from protocol.values.match import match
 from protocol.values.requirement import Clause, Op, Requirement, parse_clause
 from protocol.values.sitting import Sitting
 from protocol.values.task import MAX_TASK, Measure, Model, Step, Task, Timeouts, task_body
-from scheduler.campaign.against import base_of
+from scheduler.campaign.against import REFERENCE, base_of
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, StepEntry
 from scheduler.models.describe import Models
 
@@ -111,7 +112,7 @@ def derive_cells(
     total = 0
     for cell in cells(campaign):
         model = models[cell.model.label][1]
-        beside = None if cell.beside is None else models[cell.beside.label][1]
+        beside = None if cell.beside is None else _model_of(cell.beside, models)
         size = model.size + (0 if beside is None else beside.size)
         need = (*cell.clauses, *_memory_clauses(size))
         fitting = [advert for advert in adverts if match(Requirement(clauses=need), advert).fits]
@@ -156,6 +157,12 @@ def derive_cells(
             tasks.append(task)
         made.append((cell, tuple(tasks)))
     return tuple(made)
+
+
+def _model_of(entry: ModelEntry, models: Models) -> Model:
+    if entry is REFERENCE:
+        return Model(name=NAME, sha256=reference_sha256(), size=len(reference_model()))
+    return models[entry.label][1]
 
 
 def _beside(entry: ModelEntry | None, model: Model | None) -> dict[str, Any]:

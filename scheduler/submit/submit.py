@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from protocol.errors import CampaignError, Unreachable
+from protocol.formats.reference_model import NAME, reference_model, reference_sha256
 from protocol.values.advert import Advert
 from protocol.values.attempt import TaskState
 from protocol.values.task import Model, Task, read_task
+from scheduler.campaign.against import uses_reference
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import read_spec
 from scheduler.models.describe import Fetch, Models, describe_models, find_model, no_fetch
-from scheduler.models.spool import spool
+from scheduler.models.spool import spool, spool_reference
 from scheduler.planning.tasks import derive_cells, needs_devices, tasks_of
 from scheduler.store.progress import ADOPTED
 from scheduler.store.rows import ENDED, CampaignRow, CampaignStatus, NewCampaign, NewModel, RunClaim, TaskRow
@@ -96,6 +98,9 @@ def store_campaign(
         folder=folder,
     )
     rows = [NewModel(name, model.sha256, model.size, facts=model.name) for name, (_, model) in models.items()]
+    if uses_reference(campaign):
+        spool_reference(home.spool)
+        rows.append(NewModel(NAME, reference_sha256(), len(reference_model()), facts=NAME))
     return campaign_id if store.campaigns.create(new, rows, tasks, claim=claim) else None
 
 
@@ -195,6 +200,9 @@ def _respool(
     for model in models:
         entry = entries.get(model.name)
         if entry is not None and entry.by_devices:
+            continue
+        if model.sha256 == reference_sha256():
+            spool_reference(home.spool)
             continue
         source = home.spool / model.sha256
         if not source.is_file() and entry is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drivers.onnx.synthetic import chain_of_products
+from protocol.formats.reference_model import chain_of_products
 from tests.real.lab import Lab
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from drivers.launch.child import NAME
-from drivers.onnx.synthetic import chain_of_products
+from protocol.formats.reference_model import chain_of_products
 from tests.real.lab import SARK, TIMEOUT_S, until
 
 

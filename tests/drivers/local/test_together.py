@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from drivers.contract.base import (
 from drivers.launch.launch import EnoughRounds, Launch, Zygote
 from drivers.measure.interleave import ROUNDS
 from drivers.testing.fake import UNIT as FAKE
+from protocol.formats.reference_model import reference_model
 from tests.drivers.launching import QUICK, Script
 from tests.drivers.onnx_models import FLOAT, OnnxModels, node, value
 
@@ -74,6 +76,25 @@ def test_launches_go_on_until_it_is_enough_and_only_the_first_describes(
     assert seen == [1, 2, 3]
     kinds = (RoundsReport, MeasureReport, LoadReport, BesideReport, CheckReport, BetweenLaunches)
     assert [len(only(events, kind)) for kind in kinds] == [3, 3, 3, 1, 1, 2]
+
+
+def test_the_reference_model_runs_beside_any_with_inputs_of_its_own(
+    zygote: Zygote, models: OnnxModels, tmp_path: Path
+) -> None:
+    reference = tmp_path / "reference"
+    reference.write_bytes(reference_model())
+    dynamic = models.put(
+        "dynamic",
+        [node("Add", ["x", "x"], ["y"])],
+        [value("x", FLOAT, ["n", 3])],
+        [value("y", FLOAT, ["n", 3])],
+    )
+    events = take_turns(zygote, dynamic, str(reference), dims={"n": 7}, shapes={"x": (7, 3)})
+    (described,) = only(events, ModelDescription)
+    (beside,) = only(events, BesideReport)
+    assert described.shapes == {"x": (7, 3)}
+    assert beside.described.shapes == {"x": (32, 192)}
+    assert beside.checked.agrees
 
 
 def test_models_with_inputs_of_other_shapes_do_not_compare(zygote: Zygote, models: OnnxModels) -> None:

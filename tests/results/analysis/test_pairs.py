@@ -159,7 +159,9 @@ def test_across_devices_a_reference_takes_their_speed_out() -> None:
     (pair,) = pair_up(a, b, reference="ref")
     assert pair.comparison.verdict is ComparisonVerdict.SAME
     (pair,) = pair_up(a, b[:1], reference="ref")
-    assert pair.comparison.why == "not compared: B has no complete row of ref on that device and unit"
+    assert pair.comparison.why == (
+        "not compared: B was not measured beside ref, and has no complete row of it on that device and unit"
+    )
 
 
 def test_rows_without_raw_samples_are_compared_by_their_intervals() -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import CampaignError
+from protocol.formats.reference_model import reference_sha256
 from protocol.values.task import Model, Task
+from scheduler.campaign.against import uses_reference
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec
@@ -130,6 +132,22 @@ def test_a_comparison_that_cannot_be_made_is_refused_with_the_right_form(
     assert what in caught.value.detail
     assert hint in caught.value.first_hint
     assert caught.value.line is not None
+
+
+def test_each_model_is_measured_beside_the_reference_model_that_comes_with_the_program() -> None:
+    plan = campaign(f"{YOLO}, x.onnx", "{against: reference}")
+    made = tasks(plan)
+    assert pairs(plan) == [(name, "reference") for name in ("yolo fp32", "yolo fp16", "yolo int8", "x.onnx")]
+    assert {task.beside[0].sha256 for task in made if task.beside} == {reference_sha256()}
+    assert uses_reference(plan)
+    named = campaign("{name: reference, path: a.onnx}, b.onnx", "{against: reference}")
+    assert not uses_reference(named), "a model of that name goes before it"
+    with pytest.raises(CampaignError, match="an ONNX model, which CPU"):
+        campaign("a.pt2", "{against: reference}", "units: [CPU (Torch)]")
+
+
+def test_the_reference_model_never_changes() -> None:
+    assert reference_sha256() == "b399a25366026696595d89c9003b1e2b61d1bc249cba6c1fb4348a4cbd0b48c0"
 
 
 def test_both_models_count_for_memory_and_for_where_they_can_be_fetched() -> None:

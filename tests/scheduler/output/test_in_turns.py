@@ -9,24 +9,25 @@ from rich.console import Console
 
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
-from protocol.values.record import SignedRecord, record_body
+from protocol.values.record import Record, SignedRecord, pack_samples, record_body
 from protocol.values.task import task_body
-from results.export.raw import RawResult, ResultSource, raw_result
+from results.analysis.pairs import pair_up
+from results.export.raw import RawResult, ResultEntry, ResultSource, raw_result
 from results.report.facts import Report
 from results.row.row import Row, make_row
 from scheduler.output.compare_table import compare_lines
 from scheduler.output.comparisons import compared_in_turns
 from scheduler.output.render import ReportFormat, render
 from scheduler.output.results_table import show_results
-from tests.results.row.test_together import TASK, record
+from tests.results.row.test_together import ROUNDS, TASK, TIMING, record
 
 SHAPED = record(device=record().device.model_copy(update={"name": "mini"}))
 
 
-def raw(*, alone: bool = False) -> RawResult:
+def raw(made: Record = SHAPED, *, alone: bool = False) -> RawResult:
     """Of b.onnx beside a.onnx, which is 10 % quicker; `alone`: of b.onnx without any."""
     task = TASK.model_copy(update={"beside": None}) if alone else TASK
-    made = SHAPED.model_copy(update={"rounds": None, "ran_beside": None}) if alone else SHAPED
+    made = made.model_copy(update={"rounds": None, "ran_beside": None}) if alone else made
     row = make_row(task, TaskState.SUCCEEDED, made)
     return raw_result(row, task_body(task), SignedRecord(body=record_body(made), signature=b"0" * 64))
 
@@ -75,3 +76,23 @@ def test_the_report_has_a_table_of_models_in_turns_and_no_word_of_ranks() -> Non
     assert "In turns" not in render(
         Report([raw(alone=True)], campaign="c-1", title="t", written=0.0, version="1"), ReportFormat.MD
     )
+
+
+def test_rows_beside_the_same_model_are_compared_through_it() -> None:
+    def row(ratio: float, device: str, wall: int) -> ResultEntry:
+        times = tuple(round(wall * ratio * (1 + at / 1000)) for at in range(6))
+        rounds = tuple(
+            ROUNDS.model_copy(
+                update={"wall": (pack_samples([wall] * 8), pack_samples([own] * 8)), "cpu": None}
+            )
+            for own in times
+        )
+        timings = tuple(TIMING.model_copy(update={"samples": pack_samples([own] * 8)}) for own in times)
+        there = record().device.model_copy(update={"name": device, "device": device})
+        return raw(record(rounds=rounds, timings=timings, device=there)).entry()
+
+    slow, quick = row(5.0, "slow", 10_000_000), row(4.0, "quick", 1_000_000)
+    (pair,) = pair_up([slow], [quick], across_devices=True, reference="a.onnx")
+    assert (pair.comparison.verdict, pair.comparison.ratio) == ("FASTER", pytest.approx(0.8, rel=0.01))
+    (pair,) = pair_up([slow], [quick], across_devices=True, reference="other.onnx")
+    assert "was not measured beside other.onnx" in pair.comparison.why

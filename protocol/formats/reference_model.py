@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
+from functools import cache
 from typing import Final
 
+NAME: Final = "reference"
+"""What rows call the model that ours are measured beside, so that devices and days can be compared through it."""
 FLOAT: Final = 1
 _IR_VERSION: Final = 8
 _OPSET: Final = 13
@@ -57,3 +61,15 @@ def chain_of_products(size: int = 192, layers: int = 4, rows: int = 32) -> bytes
     graph += _bytes(2, b"chain") + _bytes(5, _weights("w", size))
     graph += _bytes(11, _value("x", rows, size)) + _bytes(12, _value("y", rows, size))
     return _number(1, _IR_VERSION) + _bytes(7, graph) + _bytes(8, _bytes(1, b"") + _number(2, _OPSET))
+
+
+@cache
+def reference_model() -> bytes:
+    """The same bytes in every version: ratios to it stay comparable."""
+    return chain_of_products()
+
+
+@cache
+def reference_sha256() -> str:
+    """Of `reference_model`."""
+    return hashlib.sha256(reference_model()).hexdigest()
