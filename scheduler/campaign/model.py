@@ -253,7 +253,7 @@ class MeasureFields(FilePart):
         default=None, exclude_if=_unset
     )
     """A model or a variant that the others take turns with in one process, and are compared with: `first` is the first variant of each
-    model, `reference` a model that comes with the program. Launches go on until the comparison is decided, so it does not go with runs, loads and precision."""
+    model, `reference` a model that comes with the program. It measures until the comparison is decided, in place of runs and loads."""
     sustain: Sustained | None = Field(default=None, exclude_if=_unset)
     """Instead of runs and loads: infer without a break for so long, such as 10m, then rest and see whether the device is as quick again."""
     sittings: Annotated[int, Field(ge=1, le=MAX_SITTINGS)] = Field(
