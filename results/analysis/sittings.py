@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from results.row.form import instant
 from results.row.order import ALPHA, t_quantile
 from results.row.row import Row, RowStatus
 from results.row.stats import MIN_LAUNCHES
@@ -109,6 +110,74 @@ def pool(figures: Sequence[SittingFigure]) -> PooledMedian | None:
     return PooledMedian(
         math.exp(centre), math.exp(centre - half), math.exp(centre + half), count, span_s, between
     )
+
+
+def pool_sittings(rows: Sequence[Row]) -> list[Row]:
+    """`rows` of campaigns with what the sittings of each come to together; others are left as they are."""
+    figures: dict[tuple[str, str], list[SittingFigure]] = defaultdict(list)
+    measured = [_figure_of_sitting(row) for row in rows]
+    for row, figure in zip(rows, measured, strict=True):
+        if figure is not None:
+            figures[row.first_sitting, row.fingerprint].append(figure)
+    pooled = {cell: pool(those) for cell, those in figures.items() if len(those) > 1}
+    together = [
+        pooled.get((row.first_sitting, row.fingerprint)) if figure is not None else None
+        for row, figure in zip(rows, measured, strict=True)
+    ]
+    return [
+        row if each is None else row.model_copy(update=_columns(each))
+        for row, each in zip(rows, together, strict=True)
+    ]
+
+
+def _figure_of_sitting(row: Row) -> SittingFigure | None:
+    return figure_of(row, instant(row.ended_at)) if row.first_sitting and row.ended_at else None
+
+
+def _columns(pooled: PooledMedian) -> dict[str, object]:
+    return {
+        "sittings": pooled.sittings,
+        "sittings_span_s": pooled.span_s,
+        "pooled_ms_median": pooled.median,
+        "pooled_ms_median_low": pooled.low,
+        "pooled_ms_median_high": pooled.high,
+        "between_sittings_percent": None if pooled.between is None else 100 * pooled.between,
+    }
+
+
+def pooled_row(row: Row) -> Row:
+    """One row for all sittings of `row`: the pooled median in place of its own, the rest of this one. It is no sitting itself."""
+    before, median = row.inference_ms_median, row.pooled_ms_median
+    if before is None or median is None:
+        return row
+    low, high = row.pooled_ms_median_low, row.pooled_ms_median_high
+    half = None if low is None or high is None else 50 * (high - low) / median
+    per_s = None if row.throughput_per_s is None else row.throughput_per_s * before / median
+    update: dict[str, object] = {
+        "sitting": None,
+        "inference_ms_median": median,
+        "inference_ms_median_low": low,
+        "inference_ms_median_high": high,
+        "half_width_percent": half,
+        "horizon_s": row.sittings_span_s,
+        "throughput_per_s": per_s,
+    }
+    return row.model_copy(update=update)
+
+
+def pooled_rows(rows: Sequence[Row]) -> list[Row]:
+    """For whatever compares devices and models: one row in place of the sittings that are pooled, and of those that failed beside them."""
+    together = {row.first_sitting for row in rows if row.sittings}
+    seen = set[tuple[str, str]]()
+    chosen: list[Row] = []
+    for row in rows:
+        cell = (row.first_sitting, row.fingerprint)
+        if row.first_sitting not in together:
+            chosen.append(row)
+        elif row.sittings and cell not in seen:
+            seen.add(cell)
+            chosen.append(pooled_row(row))
+    return chosen
 
 
 def coverage(figures: Sequence[SittingFigure]) -> HeldIntervals:

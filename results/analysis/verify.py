@@ -24,6 +24,7 @@ from protocol.values.record import Record, SignedRecord, read_record, record_mes
 from protocol.values.task import Task, read_task
 from protocol.values.trust import TrustKind
 from protocol.words import Reason, RunOutcome
+from results.analysis.sittings import pool_sittings
 from results.export.csv import csv_lines
 from results.export.raw import RawResult, json_lines, raw_result
 from results.row.acceptance import check_whole, not_as_asked
@@ -84,7 +85,7 @@ def check_results(
     for. `table`: a CSV that must have their rows.
     """
     checked = [_check_one(result, model_sha256) for result in results]
-    rows = compare_replicas([row for row, _, _ in checked])
+    rows = pool_sittings(compare_replicas([row for row, _, _ in checked]))
     findings = []
     for result, (_, remade, finding), row in zip(results, checked, rows, strict=True):
         wrong = finding.wrong
@@ -177,7 +178,7 @@ def _refusals(task: Task, record: Record, account: WitnessAccount | None) -> lis
 
 def _remake(row: Row, task: Task, record: Record | None, account: WitnessAccount | None) -> Row:
     """Only the scheduler's own account is taken over: why it believed the worker, whose it held the device to be, what it witnessed,
-    how often the task gave way, and how a task ended that did not succeed."""
+    how often the task gave way, when a sitting ended, and how a task ended that did not succeed."""
     state = _STATES[row.status]
     if row.status is RowStatus.COMPLETE:
         return make_row(
@@ -188,6 +189,7 @@ def _remake(row: Row, task: Task, record: Record | None, account: WitnessAccount
             device_key=row.device_key,
             preempted=row.preempted,
             account=account,
+            ended_at=row.ended_at,
         )
     reason = next((word for word in Reason if word == row.reason), None)
     device = row.device_name if record is None else ""
@@ -202,6 +204,7 @@ def _remake(row: Row, task: Task, record: Record | None, account: WitnessAccount
         trust=row.trust,
         device_key=row.device_key,
         preempted=row.preempted,
+        ended_at=row.ended_at,
     )
 
 

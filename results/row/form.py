@@ -20,6 +20,11 @@ def utc(instant: float | None, timespec: str = "seconds") -> str | None:
     return None if instant is None else datetime.fromtimestamp(instant, UTC).isoformat(timespec=timespec)
 
 
+def instant(text: str) -> float:
+    """What `utc` wrote, as wall seconds. Raises ValueError for other text."""
+    return datetime.fromisoformat(text).timestamp()
+
+
 def short_shapes(shapes: str) -> str:
     """`Row.shapes` for a table: `1×3×48×320` of one input, `ids 1×128 +2` of several."""
     inputs = [part.rpartition(" ") for part in shapes.split("; ") if part]

@@ -373,6 +373,24 @@ class Row(BaseModel):
     many of them as were read."""
     remarks: str = ""
     """What is worth knowing of a row whose verdict stands: host busy 6% says that other work ran, and that the times do not show it."""
+    sitting: int | None = None
+    """Which of several sittings on one device, at different times, from 1; empty: there is only one."""
+    first_sitting: str = ""
+    """Of a sitting: the task of the first one of the same."""
+    ended_at: str = ""
+    """Of a sitting: when its result was stored, in UTC, by the scheduler's clock."""
+    sittings: int | None = None
+    """How many sittings are pooled in the next columns: those with times that were made alike (Fingerprint). Empty below two."""
+    sittings_span_s: float | None = None
+    """Seconds from the end of the first of them to the end of the last."""
+    pooled_ms_median: float | None = None
+    """Milliseconds of one inference on this device over its sittings: by random effects on the logs of their medians."""
+    pooled_ms_median_low: float | None = None
+    """Lower end of its 95 % interval (Hartung and Knapp), which holds beyond the hours of the sittings."""
+    pooled_ms_median_high: float | None = None
+    """Its upper end."""
+    between_sittings_percent: float | None = None
+    """Of the variance of the sittings' medians, what lies between sittings and not within them."""
 
 
 CONTRACT: Final = 17
@@ -414,11 +432,12 @@ def make_row(
     device_key: str = "",
     preempted: int | None = None,
     account: WitnessAccount | None = None,
+    ended_at: str = "",
 ) -> Row:
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
     are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker; `device_key`: whose it holds
     the device id to be, by default the worker's; `preempted`: how often the task gave way. `account`: what it witnessed of a stranger's
-    run; without one nobody did.
+    run; without one nobody did. `ended_at`: when a sitting's result was stored.
     """
     row = Row(
         status=RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state],
@@ -440,6 +459,9 @@ def make_row(
         reason=str(reason or ""),
         detail=detail,
         simulated=True if task.unit == SIMULATED_UNIT else None,
+        sitting=None if task.sitting is None else task.sitting.number,
+        first_sitting=task.sitting.task(task.task, 1) if task.sitting else "",
+        ended_at=ended_at if task.sitting else "",
     )
     if record is None:
         return row

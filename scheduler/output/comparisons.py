@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from protocol.errors import CampaignError
 from results.analysis.matrix import Axis, MatrixCell, Price, fronts, make_matrix
 from results.analysis.pairs import Pair, pair_up, pairs_in_turns
+from results.analysis.sittings import pooled_rows
 from results.export.raw import ResultEntry, ResultSource, read_raw
 from results.row.comparison import ComparisonVerdict
 from results.row.form import JsonModel
@@ -96,10 +97,16 @@ def compare_sources(
     seed: int = 0,
 ) -> tuple[ComparisonTable, list[Pair]]:
     """`other` compared with `one`, for programs and as it is. Some milliseconds for each pair: call it in a thread."""
-    pairs = pair_up(
-        one.entries(), other.entries(), across_devices=across_devices, reference=reference, seed=seed
-    )
+    a, b = ((source.entries() if reference else _pooled(source.entries())) for source in (one, other))
+    pairs = pair_up(a, b, across_devices=across_devices, reference=reference, seed=seed)
     return ComparisonTable(a=one.name, b=other.name, pairs=tuple(pair_info(pair) for pair in pairs)), pairs
+
+
+def _pooled(entries: Sequence[ResultEntry]) -> list[ResultEntry]:
+    """One in place of several sittings, known by its interval alone: launches of different sittings are not to be thrown together."""
+    launches = {entry.row.job_id: entry.launches for entry in entries}
+    rows = pooled_rows([entry.row for entry in entries])
+    return [ResultEntry(row, () if row.sittings else launches[row.job_id]) for row in rows]
 
 
 def compared_in_turns(source: ResultSource) -> tuple[ComparisonTable, list[Pair]]:
@@ -174,7 +181,7 @@ def matrix_of(
     rows: Sequence[Row], *, base: str = "", prices: Mapping[str, Price] | None = None
 ) -> ResultMatrix:
     """The matrix of `rows`. Raises ValueError for a base that is in no row."""
-    cells = make_matrix(rows, base=base, prices=prices)
+    cells = make_matrix(pooled_rows(rows), base=base, prices=prices)
     return ResultMatrix(base=base or None, cells=cells, fronts=fronts(cells))
 
 

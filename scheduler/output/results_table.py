@@ -14,6 +14,7 @@ from rich.text import Text
 
 from protocol.values.attempt import TaskState
 from protocol.values.trust import TrustKind
+from results.analysis.sittings import pooled_row
 from results.row.form import short_shapes
 from results.row.names import with_distinct_names
 from results.row.replicas import disagreements
@@ -143,7 +144,10 @@ def legend(rows: Sequence[Row]) -> str:
     if not spans:
         return f"{LEGEND}."
     least, most = (f"{span:.2g}" if span < 10 else f"{span:.0f}" for span in (min(spans), max(spans)))
-    return f"{LEGEND} in these {most if least == most else f'{least} to {most}'} s."
+    pooled = (
+        " A line of sittings: of this device over all of them." if any(row.sittings for row in rows) else ""
+    )
+    return f"{LEGEND} in these {most if least == most else f'{least} to {most}'} s.{pooled}"
 
 
 def _numbers(numbers: Sequence[str]) -> str:
@@ -159,7 +163,7 @@ def failure_text(row: Row) -> str:
 
 def results_table(rows: Sequence[Row]) -> Table:
     """A table in which numbers stand whole, names are shortened, nothing is wrapped."""
-    rows = with_distinct_names(rows)
+    rows = with_distinct_names(_with_pooled(rows))
     lines = table(rows, *_columns(rows), gap=1)
     lines.box, lines.pad_edge, lines.show_edge, lines.header_style = (
         box.SIMPLE_HEAD,
@@ -172,7 +176,7 @@ def results_table(rows: Sequence[Row]) -> Table:
 
 def plain_lines(rows: Sequence[Row]) -> list[str]:
     """The same cells in full, in columns of spaces."""
-    rows = with_distinct_names(rows)
+    rows = with_distinct_names(_with_pooled(rows))
     columns = _columns(rows)
     lines = [[str(head.header) for head, _ in columns]]
     lines += [[str(cell(row)) for _, cell in columns] for row in rows]
@@ -184,6 +188,17 @@ def plain_lines(rows: Sequence[Row]) -> list[str]:
         ).rstrip()
         for line in lines
     ]
+
+
+def _with_pooled(rows: Sequence[Row]) -> list[Row]:
+    """Below the last of several sittings, what they come to together."""
+    last = {(row.first_sitting, row.fingerprint): row.job_id for row in rows if row.sittings}
+    together = set(last.values())
+    return [each for row in rows for each in ((row, pooled_row(row)) if row.job_id in together else (row,))]
+
+
+def _is_pooled(row: Row) -> bool:
+    return row.sittings is not None and row.sitting is None
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Text]]]:
@@ -201,12 +216,19 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
         ran = f" ×{row.threads}" if threads and row.threads is not None else ""
         return safe_text(row.compute_units, 40) + ran + ("" if row.batch is None else f", batch {row.batch}")
 
+    def task(row: Row) -> str:
+        return f"sittings {row.sittings}" if _is_pooled(row) else row.job_id.rpartition("/")[2]
+
     def outcome(row: Row) -> Text:
+        if _is_pooled(row):
+            return Text(f"in {show_duration(60.0 * round((row.sittings_span_s or 0.0) / 60))}")
         verdict = row.verdict if row.status is RowStatus.COMPLETE else ""
         return Text(verdict or str(row.status).lower(), _STYLES.get(row.status, ""))
 
     def memory(row: Row) -> str:
-        return "" if row.peak_inference_ram_usage is None else f"{row.peak_inference_ram_usage:.1f}"
+        if _is_pooled(row) or row.peak_inference_ram_usage is None:
+            return ""
+        return f"{row.peak_inference_ram_usage:.1f}"
 
     def ratio(row: Row) -> str:
         return "" if row.ratio is None else f"×{row.ratio:.3f}"
@@ -215,7 +237,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
         return "" if row.throughput_per_s is None else f"{row.throughput_per_s:.4g}"
 
     return [
-        (name("Task"), lambda row: row.job_id.rpartition("/")[2]),
+        (name("Task"), task),
         (shrinking("Model"), lambda row: short(safe_text(row.file_name, 40))),
         *(
             [(shrinking("Shape"), lambda row: short(safe_text(short_shapes(row.shapes), 40)))]
@@ -225,7 +247,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
         (shrinking("Unit"), lambda row: short(unit(row))),
         (shrinking("Device"), lambda row: short(safe_text(row.device_name, 60) or "-")),
         *([(name("Trust"), lambda row: safe_text(row.trust, 40) or "-")] if trust else []),
-        (number("Load ms"), lambda row: _time(row.load_ms_median, None)),
+        (number("Load ms"), lambda row: "" if _is_pooled(row) else _time(row.load_ms_median, None)),
         (number("Inference ms"), lambda row: _time(row.inference_ms_median, row.half_width_percent)),
         *([(number("Ratio"), ratio)] if any(row.against for row in rows) else []),
         *([(number("Per s"), per_s)] if batches else []),

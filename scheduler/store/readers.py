@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.record import SignedRecord, read_record
-from protocol.values.task import TaskReader
+from protocol.values.task import TaskReader, read_task
+from results.analysis.sittings import pool_sittings
 from results.export.raw import RawResult, raw_result
+from results.row.form import utc
 from results.row.replicas import compare_replicas
 from results.row.row import Row, make_row
 from results.row.witness import WitnessAccount
 from scheduler.store.rows import ResultRow
+from scheduler.store.store import Store
+
+MAX_REPLICAS: Final = 16
+"""Of one task, which are numbered consecutively."""
 
 
 def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
     """A row for each ended task, in the campaign's order."""
     reader = TaskReader()
-    return compare_replicas([_row(item, reader) for item in stored if item.task.ended is not None])
+    rows = [_row(item, reader) for item in stored if item.task.ended is not None]
+    return pool_sittings(compare_replicas(rows))
+
+
+def with_siblings(store: Store, campaign: str, low: int, high: int) -> Sequence[ResultRow]:
+    """The tasks with numbers `low` to `high`, and those that their rows are compared or pooled with, which may be some more."""
+    stored = store.results.rows(campaign, low - MAX_REPLICAS, high + MAX_REPLICAS)
+    sitting = read_task(stored[0].body).sitting if stored else None
+    if sitting is None:
+        return stored
+    span = (sitting.of - 1) * sitting.step + MAX_REPLICAS
+    return store.results.rows(campaign, low - span, high + span)
 
 
 def raw_results(stored: Sequence[ResultRow]) -> list[RawResult]:
@@ -47,6 +65,7 @@ def _row(item: ResultRow, reader: TaskReader) -> Row:
         device_key=item.device_key,
         preempted=item.task.preempted,
         account=account_of(item),
+        ended_at=utc(item.accepted) or "",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -16,8 +16,7 @@ from results.export.csv import csv_lines
 from results.export.raw import RawResult, json_lines
 from results.row.form import JsonModel
 from results.row.row import Row
-from scheduler.store.readers import campaign_rows, raw_results
-from scheduler.store.rows import ResultRow
+from scheduler.store.readers import campaign_rows, raw_results, with_siblings
 from scheduler.store.store import Store
 from web.http.context import ApiContext, Context
 from web.http.parameters import PAGE, After, CampaignId, Limit, page_of, require_campaign
@@ -25,7 +24,6 @@ from web.http.problems import errors
 
 T = TypeVar("T")
 
-MAX_REPLICAS: Final = 16
 """Replicas of a task are numbered consecutively; the agreement in a row comes from all of them."""
 CHUNK_TASKS: Final = 50
 """Tasks with raw samples in memory at a time while a file is sent."""
@@ -120,18 +118,14 @@ def _number(row: Row) -> int:
     return int(row.job_id.rpartition("/")[2])
 
 
-def _with_replicas(store: Store, campaign: str, low: int, high: int) -> Sequence[ResultRow]:
-    return store.results.rows(campaign, low - MAX_REPLICAS, high + MAX_REPLICAS)
-
-
 def _raw(store: Store, campaign: str, low: int, high: int) -> list[RawResult]:
-    stored = raw_results(_with_replicas(store, campaign, low, high))
+    stored = raw_results(with_siblings(store, campaign, low, high))
     return [raw for raw in stored if low <= _number(raw.row) <= high]
 
 
 def result_rows(store: Store, campaign: str, low: int, high: int) -> list[Row]:
     """Rows of the ended tasks with numbers from `low` to `high`."""
-    stored = campaign_rows(_with_replicas(store, campaign, low, high))
+    stored = campaign_rows(with_siblings(store, campaign, low, high))
     return [row for row in stored if low <= _number(row) <= high]
 
 

@@ -9,20 +9,20 @@ from fastapi.responses import Response
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.record import read_record
+from protocol.values.task import Task, read_task
 from results.analysis.verify import VerifyFinding, check_results
 from results.export.raw import RawResult, json_lines
 from results.report.drawing import Drawing, Theme, svg
 from results.report.task_charts import TaskChart, task_chart
 from results.row.row import Row
 from scheduler.output.task_detail import TaskDetail, task_detail
-from scheduler.store.readers import campaign_rows, raw_results
+from scheduler.store.readers import campaign_rows, raw_results, with_siblings
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 from swarm.base.threads import COMPUTING
 from web.http.context import Context, SharedStore
 from web.http.parameters import CampaignId, Number, require_campaign, require_task
 from web.http.problems import HttpProblem, errors, file_of
-from web.routes.results import MAX_REPLICAS
 
 SVG_TYPE: Final = "image/svg+xml"
 SVG: Final[dict[int | str, dict[str, Any]]] = {
@@ -90,19 +90,9 @@ def _stored(store: Store, campaign: str, n: int) -> ResultRow:
     return store.results.rows(campaign, n, n)[0]
 
 
-def _with_replicas(store: Store, stored: ResultRow) -> list[ResultRow]:
-    """The task with all its replicas, which are numbered consecutively."""
-    task = stored.task
-    if task.replica is None:
-        return [stored]
-    first = task.n - task.replica
-    near = store.results.rows(task.campaign, task.n - MAX_REPLICAS, task.n + MAX_REPLICAS)
-    return [other for other in near if other.task.replica and other.task.n - other.task.replica == first]
-
-
 def _row(store: Store, stored: ResultRow) -> Row | None:
     """The task's row of the results, or None until it has ended."""
-    rows = campaign_rows(_with_replicas(store, stored))
+    rows = campaign_rows(_siblings(store, stored))
     return next((row for row in rows if row.job_id == stored.task.id), None)
 
 
@@ -110,7 +100,28 @@ def _raw(store: Store, campaign: str, n: int) -> list[RawResult]:
     stored = _stored(store, campaign, n)
     if stored.task.ended is None:
         raise _absent(campaign, n, "has not ended")
-    return raw_results(_with_replicas(store, stored))
+    return raw_results(_siblings(store, stored))
+
+
+def _siblings(store: Store, stored: ResultRow) -> list[ResultRow]:
+    """The task with its replicas and its other sittings."""
+    task = read_task(stored.body)
+    near = with_siblings(store, task.campaign, stored.task.n, stored.task.n)
+    return [each for each in near if _alike(task, read_task(each.body))]
+
+
+def _alike(one: Task, other: Task) -> bool:
+    """Whether their rows are compared or pooled: the same sittings, or replicas, which are numbered consecutively, of the same sitting."""
+    if one.sitting is not None and other.sitting is not None:
+        if one.sitting.task(one.task, 1) == other.sitting.task(other.task, 1):
+            return True
+    if one.replica is None or other.replica is None:
+        return one.task == other.task
+    return _first(one) == _first(other)
+
+
+def _first(replica: Task) -> int:
+    return int(replica.task.rpartition("/")[2]) - (replica.replica or 0)
 
 
 def _record(store: Store, campaign: str, n: int) -> tuple[bytes, Row | None]:

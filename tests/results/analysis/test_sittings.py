@@ -13,8 +13,11 @@ from results.analysis.sittings import (
     coverage,
     coverage_of_devices,
     pool,
+    pool_sittings,
+    pooled_rows,
 )
 from results.row.order import interval_rank, t_interval, t_quantile
+from results.row.row import Row, RowStatus
 from results.row.stats import median
 
 DAY_S = 86_400.0
@@ -114,3 +117,47 @@ def test_coverage_adds_up_over_a_device_and_is_said_from_five_sittings_on() -> N
     assert held["a"].share is not None
     assert held["b"].share is None
     assert HeldIntervals(9, 10).share == 0.9
+
+
+def row(number: int, median_ms: float, ended_at: str, **more: object) -> Row:
+    values: dict[str, object] = {
+        "status": RowStatus.COMPLETE,
+        "job_id": f"c-1/{number}",
+        "file_name": "m.onnx",
+        "file_size": 1,
+        "compute_units": "CPU (ONNX)",
+        "verdict": "valid",
+        "launches": 6,
+        "inference_ms_median": median_ms,
+        "inference_ms_median_low": 0.99 * median_ms,
+        "inference_ms_median_high": 1.01 * median_ms,
+        "throughput_per_s": 100.0,
+        "fingerprint": "f",
+        "sitting": number,
+        "first_sitting": "c-1/1",
+        "ended_at": ended_at,
+    }
+    return Row.model_validate({**values, **more})
+
+
+def test_rows_of_sittings_say_what_they_come_to_together_and_are_one_where_devices_are_compared() -> None:
+    rows = [row(n, ms, f"2026-11-2{n}T10:00:00+00:00") for n, ms in ((1, 10.0), (2, 10.4), (3, 10.8))]
+    alone = row(9, 5.0, "", sitting=None, first_sitting="")
+    failed = row(4, 1.0, "2026-11-24T10:00:00+00:00", status=RowStatus.FAILED, inference_ms_median=None)
+    *pooled, after, bad = pool_sittings([*rows, alone, failed])
+    assert (after, bad) == (alone, failed)
+    assert {(each.sittings, each.sittings_span_s) for each in pooled} == {(3, 2 * DAY_S)}
+    assert [each.inference_ms_median for each in pooled] == [10.0, 10.4, 10.8]
+    first = pooled[0]
+    assert first.pooled_ms_median == pytest.approx(10.4, rel=0.002)
+    one, other = pooled_rows([*pooled, after, bad])
+    assert (one.job_id, one.sitting, one.inference_ms_median) == ("c-1/1", None, first.pooled_ms_median)
+    assert one.inference_ms_median_high == first.pooled_ms_median_high
+    assert one.throughput_per_s == pytest.approx(100 * 10 / 10.4, rel=0.002)
+    assert other == alone
+
+
+def test_sittings_that_were_not_made_alike_are_not_pooled() -> None:
+    rows = [row(n, 10.0, f"2026-11-2{n}T10:00:00+00:00", fingerprint=f"f{n}") for n in (1, 2)]
+    assert pool_sittings(rows) == rows
+    assert pooled_rows(rows) == rows
