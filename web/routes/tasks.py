@@ -112,9 +112,12 @@ def _siblings(store: Store, stored: ResultRow) -> list[ResultRow]:
 
 def _alike(one: Task, other: Task) -> bool:
     """Whether their rows are compared or pooled: the same sittings, or replicas, which are numbered consecutively, of the same sitting."""
-    if one.sitting is not None and other.sitting is not None:
-        if one.sitting.task(one.task, 1) == other.sitting.task(other.task, 1):
-            return True
+    if (
+        one.sitting is not None
+        and other.sitting is not None
+        and one.sitting.task(one.task, 1) == other.sitting.task(other.task, 1)
+    ):
+        return True
     if one.replica is None or other.replica is None:
         return one.task == other.task
     return _first(one) == _first(other)

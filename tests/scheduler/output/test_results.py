@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from protocol.values.attempt import TaskState
+from results.analysis.sittings import pool_sittings
 from results.row.row import Row, RowStatus
 from scheduler.output.results_table import MAX_SHOWN, ended_words, failure_lines, show_results
 
@@ -82,3 +83,38 @@ def test_a_sustained_run_is_told_in_a_line() -> None:
         "1 sustained for 10 min: 5.02 ms at first, 5.62 ms in the end; 12 % slower from 95 s on; "
         "as quick again after 15 s of rest; 0.31 J each (rapl package)"
     )
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_below_sittings_stands_what_they_come_to_together(terminal: bool) -> None:
+    figures = {
+        "status": RowStatus.COMPLETE,
+        "verdict": "valid",
+        "fingerprint": "f",
+        "first_sitting": "c-1/1",
+        "launches": 6,
+    }
+    rows = [
+        row(n).model_copy(
+            update={
+                **figures,
+                "sitting": n,
+                "ended_at": f"2026-11-23T0{n}:00:00+00:00",
+                "inference_ms_median": ms,
+                "inference_ms_median_low": 0.99 * ms,
+                "inference_ms_median_high": 1.01 * ms,
+                "half_width_percent": 1.0,
+                "horizon_s": 40.0,
+                "load_ms_median": 7.0,
+            }
+        )
+        for n, ms in ((1, 10.0), (2, 10.4), (3, 10.8))
+    ]
+    lines = shown(pool_sittings(rows), terminal=terminal)
+    first, pooled = (next(line for line in lines if word in line) for word in ("10.00", "sittings 3"))
+    assert "10.39 ±9.6%" in pooled
+    assert "in 2 h" in pooled
+    assert "7.000" in first
+    assert "7.000" not in pooled
+    assert any("A line of sittings: of this device over all of them." in line for line in lines)
+    assert not any("sittings" in line for line in shown(rows, terminal=terminal))
