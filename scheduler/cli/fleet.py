@@ -47,20 +47,25 @@ def peers(
     import trio
 
     from protocol.values.requirement import Requirement, parse_clause
-    from scheduler.output.fleet import device_info, observe_fleet
+    from scheduler.output.fleet import coverage_lines, device_info, observe_fleet
     from scheduler.output.peers import peer_remarks, peers_table
+    from scheduler.store.store import has_store
 
     requirement = Requirement(clauses=tuple(map(parse_clause, where or ())))
     gates = gates_of(ctx, gate, check=True)
     devices = trio.run(partial(observe_fleet, gates, requirement, home=ctx.obj))
+    held = {}
+    if has_store(ctx.obj):
+        with opened(ctx) as store:
+            held = store.results.coverage()
     if as_json:
-        print_json({"count": len(devices), "peers": list(map(device_info, devices))})
+        print_json({"count": len(devices), "peers": [device_info(device, held) for device in devices]})
     elif not devices:
         print("The gate answers, but no device has joined yet. Join with: sark-node join")
     else:
         console = new_console()
         console.print(peers_table(devices, console.width))
-        print_lines(peer_remarks(devices), console)
+        print_lines([*peer_remarks(devices), *coverage_lines(devices, held)], console)
     if where and not any(device.fit.fits for device in devices):
         raise SystemExit(NothingFits.exit_code)
 

@@ -23,6 +23,7 @@ from protocol.values.match import Match, match
 from protocol.values.requirement import Requirement
 from protocol.values.trust import MINE, Trust
 from protocol.words import ProtocolId, Right, Role, WorkerState
+from results.analysis.sittings import HeldIntervals
 from scheduler.output.schemas import shown_as
 from scheduler.store.rows import TaskRow
 from scheduler.trust.book import TrustBook
@@ -296,6 +297,9 @@ class FleetWatcher:
 # -- for programs and pages --------------------------------------------------------------------------------------------------------------
 
 
+_NONE: Final[Mapping[str, HeldIntervals]] = {}
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -332,6 +336,17 @@ class DeviceInfo(Advert):
     """Why it is not the device that it says it is, with both keys and the command for another worker of that machine."""
     via: str | None = None
     """Where the gate is that it was reached through, else the end of that gate's id; null where it answered directly."""
+    coverage: DeviceCoverage | None = None
+    """Of the intervals of its results in this home, as `peers` tells it; null: there are too few, or nobody asked."""
+
+
+class DeviceCoverage(_Part):
+    """How well the intervals of a device's rows hold on it, by its own sittings."""
+
+    share: float
+    """Of its sittings, those whose 95 % interval holds the median that the others have together."""
+    sittings: int
+    """At least 5."""
 
 
 class DeviceTask(_Part):
@@ -372,9 +387,26 @@ class Fleet(BaseModel):
     next: str | None = None
 
 
-def device_info(device: ObservedDevice) -> DeviceInfo:
-    """`device` for programs."""
-    return shown_as(DeviceInfo, device.advert, **_state(device))
+def device_info(device: ObservedDevice, held: Mapping[str, HeldIntervals] = _NONE) -> DeviceInfo:
+    """`device` for programs. `held`: by device."""
+    return shown_as(DeviceInfo, device.advert, **_state(device), coverage=device_coverage(device, held))
+
+
+def device_coverage(device: ObservedDevice, held: Mapping[str, HeldIntervals]) -> DeviceCoverage | None:
+    """Of this device, under its worker's key; None: too few sittings."""
+    own = held.get(f"{device.advert.device} {device.advert.peer}", HeldIntervals())
+    return None if own.share is None else DeviceCoverage(share=own.share, sittings=own.sittings)
+
+
+def coverage_lines(devices: Sequence[ObservedDevice], held: Mapping[str, HeldIntervals]) -> list[str]:
+    """`mini-7: 47 of 50 intervals hold the median of its other sittings (94 %)`, for people."""
+    known = ((device, device_coverage(device, held)) for device in devices)
+    return [
+        f"{safe_text(device.advert.name, 40)}: {round(each.share * each.sittings)} of {each.sittings} intervals hold the median "
+        f"of its other sittings ({each.share:.0%})"
+        for device, each in known
+        if each is not None
+    ]
 
 
 def fleet_device(

@@ -14,8 +14,10 @@ from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
 from protocol.values.trust import TrustKind
 from protocol.words import UNIT
+from results.analysis.sittings import HeldIntervals, SittingFigure, coverage_of_devices
 from results.export.pivots import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
 from results.row.form import median_text
+from results.row.stats import MIN_LAUNCHES
 from results.row.verdicts import RowVerdict
 from scheduler.store import schema as t
 from scheduler.store.database import Database, batched, columns_of
@@ -66,6 +68,26 @@ class ResultRepository:
                 doubt = "" if verdict in ("", RowVerdict.VALID) else f", {verdict}"
                 found[task] = median_text(*times) + doubt
         return found
+
+    def coverage(self) -> dict[str, HeldIntervals]:
+        """Of each device, as `device_identity` names it: how many of its own sittings' intervals hold the median of the others."""
+        r = t.results.c
+        low, middle, high = r.inference_ms_median_low, r.inference_ms_median, r.inference_ms_median_high
+        usable = (
+            r.state == TaskState.SUCCEEDED,
+            r.fingerprint != "",
+            r.verdict.not_in((str(RowVerdict.SIMULATED), str(RowVerdict.UNREADABLE))),
+            low > 0,
+            high.is_not(None),
+        )
+        often = sa.select(r.fingerprint).where(*usable).group_by(r.fingerprint).having(sa.func.count() > 2)
+        query = sa.select(_DEVICE, r.fingerprint, middle, low, high, r.ended).where(
+            *usable, r.fingerprint.in_(often)
+        )
+        return coverage_of_devices(
+            (device, cell, SittingFigure(*figure, MIN_LAUNCHES, ended))
+            for device, cell, *figure, ended in self._database.tuples(query)
+        )
 
     def page(self, after: str | None = None, limit: int = 100, filters: Filters | None = None) -> ResultsPage:
         """Ended tasks, the latest first, at most `limit` (1 to 1000). `after`: the `next` of the page before.
