@@ -85,8 +85,8 @@ class ResultRepository:
             *usable, r.fingerprint.in_(often)
         )
         return coverage_of_devices(
-            (device, cell, SittingFigure(*figure, MIN_LAUNCHES, ended))
-            for device, cell, *figure, ended in self._database.tuples(query)
+            (device, cell, SittingFigure(median_ms, low_ms, high_ms, MIN_LAUNCHES, ended))
+            for device, cell, median_ms, low_ms, high_ms, ended in self._database.tuples(query)
         )
 
     def page(self, after: str | None = None, limit: int = 100, filters: Filters | None = None) -> ResultsPage:

@@ -257,3 +257,30 @@ def test_a_strangers_time_moves_no_median_of_ones_own(store: Store) -> None:
         c.execute(schema.results.update().values(trust="stranger"))
     (cell,) = store.results.pivot(Dimension.UNIT, Dimension.MODEL, FigureColumn.INFERENCE).cells
     assert cell.count == 3
+
+
+def test_how_often_a_devices_intervals_hold_is_read_from_its_own_sittings(store: Store) -> None:
+    hour = 3600.0
+    tasks = [a_task(n) for n in range(1, 9)]
+    store.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], tasks)
+    store.attempts.end_pending(EndPending([task.task for task in tasks], TaskEvent.FAIL))
+    figures = [(n, "id-a", 10.0 + (3.0 if n == 6 else 0.01 * n)) for n in range(1, 7)] + [(7, "id-b", 5.0)]
+    with store.database.transaction() as c:
+        for n, device, ms in figures:
+            values = {
+                "state": TaskState.SUCCEEDED,
+                "device_id": device,
+                "device_key": "k",
+                "fingerprint": f"f-{device}",
+                "ended": n * hour,
+                "inference_ms_median": ms,
+                "inference_ms_median_low": 0.99 * ms,
+                "inference_ms_median_high": 1.01 * ms,
+            }
+            changed = schema.results.update().where(schema.results.c.task == f"c-one/{n}").values(values)
+            assert c.execute(changed).rowcount == 1
+    held = store.results.coverage()
+    assert held.keys() == {"id-a k"}
+    assert held["id-a k"].sittings == 6
+    assert held["id-a k"].share is not None
+    assert held["id-a k"].held < 6, "one of them was far off"
