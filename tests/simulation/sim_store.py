@@ -80,6 +80,8 @@ class Row:
     cancel: bool = False
     reason: Reason | None = None
     trust: str = ""
+    ended: float | None = None
+    """Not kept: what has ended counts as ended just now."""
 
 
 @dataclass(slots=True)
@@ -454,7 +456,7 @@ class SimStore:
         return SimpleNamespace(
             attempts=attempts,
             tasks=SimpleNamespace(
-                set_wait_reason=lambda tasks, words: None, cancel_requests=self.cancel_requests
+                set_wait_reason=lambda tasks, words, left_s=None: None, cancel_requests=self.cancel_requests
             ),
             campaigns=SimpleNamespace(
                 end=self.end_campaign, next_epoch=self.next_epoch, cancel_requests=lambda: ()
