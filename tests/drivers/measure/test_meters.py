@@ -20,7 +20,7 @@ from drivers.measure.meters import (
     may_have_meters,
     report,
 )
-from drivers.measure.reader_process import INTERVAL_S, MAX_READINGS, interval_s
+from drivers.measure.reader_process import IDLE_READINGS, INTERVAL_S, MAX_READINGS, interval_s
 
 MS = 1_000_000
 S = 1000 * MS
@@ -224,20 +224,22 @@ def test_a_file_with_something_wrong_says_what_and_where(tmp_path: Path, text: s
 
 def test_a_process_apart_reads_counters_while_something_runs(tmp_path: Path) -> None:
     counter = rapl_host(tmp_path) / "sys/class/powercap/intel-rapl:0/energy_uj"
-    metering = Metering(gpu=False, root=tmp_path, every_s=0.002)
+    metering, before = Metering(gpu=False, root=tmp_path, every_s=0.002), time.perf_counter_ns()
     metering.start()
     began = time.perf_counter_ns()
     while time.perf_counter_ns() < began + 60 * MS:
         fresh = counter.with_name("next")
         fresh.write_text(str(5_000_000 + (time.perf_counter_ns() - began) // 100))  # 10 W
         fresh.replace(counter)
-    windows = ((began, time.perf_counter_ns()),)
-    reports = {one.device: one for one in metering.stop(windows)}
+    ended = time.perf_counter_ns()
+    reports = {one.device: one for one in metering.stop(((before, ended),), ((began, ended),))}
     assert len(reports) == 3
-    joules = reports["package-0"].energy_j
-    assert joules is None or 0 < joules <= 10.0 * (time.perf_counter_ns() - began) / S
-    assert reports["package-0"].samples > 0
-    assert metering.stop(windows) == []
+    package = reports["package-0"]
+    assert package.samples >= IDLE_READINGS, "it had read the idle device when it said that it was ready"
+    assert (package.energy_j, package.notes) == (None, ("its readings do not cover the timed windows",))
+    (joules,) = package.stretch_energy_j
+    assert joules is None or 0 < joules <= 10.0 * (ended - began) / S + 0.001
+    assert metering.stop(((before, ended),)) == []
 
 
 def test_a_host_without_meters_starts_no_process_and_reports_none(tmp_path: Path) -> None:
