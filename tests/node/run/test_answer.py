@@ -15,6 +15,7 @@ from node.run.answer import LocalAnswers
 from node.run.record_builder import COMPLETE, RunObservations
 from protocol.errors import ResourceError
 from protocol.values.record import DeviceFacts
+from protocol.values.task import Measure
 from results.row.canary import CanaryOutcome, judge_canary, seed_of
 from tests.drivers.onnx_models import OnnxModels
 from tests.node.run.test_runner import job, task
@@ -40,6 +41,11 @@ def test_the_same_inputs_have_the_same_outputs_and_others_have_others(
     assert answers(script, task(unit=SIMULATED), 2**52 + 1) == first
     assert answers(script, task(unit=SIMULATED), 2**52).sha256 != first.sha256
     assert first.sketches
+
+
+def test_a_sustained_run_is_answered_by_one_inference(answers: LocalAnswers, script: Path) -> None:
+    lasting = task(unit=SIMULATED, measure=Measure(sustain_s=600.0, loads=1))
+    assert answers(script, lasting, 1) == answers(script, task(unit=SIMULATED), 1)
 
 
 def test_a_model_that_only_its_owner_may_read_is_answered_too(answers: LocalAnswers, script: Path) -> None:
