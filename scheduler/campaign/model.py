@@ -27,6 +27,7 @@ from protocol.values.sitting import MAX_SITTINGS
 from protocol.values.task import DimName, VariantName
 from protocol.values.trust import TrustScope
 from protocol.wire.base import Name, Sha256
+from scheduler.campaign.endings import units_for
 from scheduler.campaign.fields import (
     Batches,
     Bytes,
@@ -370,3 +371,11 @@ class Campaign(FilePart):
     def lines(self) -> tuple[JobFields, ...]:
         """What each model runs on: the plain form's jobs, or one for each unit."""
         return self.jobs or tuple(JobFields(unit=unit) for unit in self.units)
+
+    def lines_of(self, entry: ModelEntry) -> tuple[JobFields, ...]:
+        """Of these, what runs this model: units of another format are left out, if any is of its own. Jobs of the plain form stay."""
+        if self.jobs:
+            return self.jobs
+        lines = self.lines()
+        units = units_for(entry.path or entry.url or "", [line.unit for line in lines])
+        return tuple(line for line in lines if line.unit in units)

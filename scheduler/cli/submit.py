@@ -143,7 +143,7 @@ def submit(
     from results.export.raw import check_folder
     from scheduler.campaign.load import load_campaign
     from scheduler.cli.trust import ask_to_trust
-    from scheduler.models.describe import unseen
+    from scheduler.models.describe import model_notes
     from scheduler.preview.look import check_devices
     from scheduler.submit.submit import submit_campaign
     from scheduler.trust.untrusted import OPEN_LINE
@@ -163,7 +163,7 @@ def submit(
     check_devices(home, campaign, lambda: gates)
     if plan is not None:
         _require_plan(home, file, gates, plan)
-    for note in (*unseen(campaign), *((OPEN_LINE,) if campaign.trust.anyone else ())):
+    for note in (*model_notes(campaign), *((OPEN_LINE,) if campaign.trust.anyone else ())):
         print(note, file=sys.stderr)
     if not (yes or as_json or campaign.trust.anyone) and sys.stdin.isatty() and sys.stderr.isatty():
         ask_to_trust(home, campaign, gates)

@@ -48,15 +48,15 @@ def describe_models(
     campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch
 ) -> dict[str, tuple[Path | None, Model]]:
     """Each model's file and its content's name, size and sha256; relative paths start at `base_dir`, the campaign file's folder. `fetch`
-    brings those that are given by URL alone; of those that devices fetch the campaign's word is taken (`unseen`).
+    brings those that are given by URL alone; of those that devices fetch the campaign's word is taken (`model_notes`).
 
     Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, of another sha256
     than the campaign says, or that cannot be measured as it says (`inspect`). Blocking, and reads every byte: call it in a thread.
     """
-    units = {line.unit for line in campaign.lines()}
     described: dict[str, tuple[Path | None, Model]] = {}
     graphs: list[OnnxGraph] = []
     for entry in campaign.models:
+        units = {line.unit for line in campaign.lines_of(entry)}
         path, model = _describe(entry, base_dir, units, fetch)
         if path is not None and units != {SIMULATED_UNIT}:
             graph = inspect(entry, path, units, campaign.measure.dims, campaign.batches(entry))
@@ -103,10 +103,15 @@ def package_spec(name: str) -> ModuleSpec | None:
         return None
 
 
-def unseen(campaign: Campaign) -> tuple[str, ...]:
-    """What cannot be known here of the models that each device fetches itself: a line for each."""
+def model_notes(campaign: Campaign) -> tuple[str, ...]:
+    """Units that a model is not measured on, and what cannot be known here of those that each device fetches itself: a line for each."""
     lines = []
     for entry in campaign.models:
+        own = {line.unit for line in campaign.lines_of(entry)}
+        if others := dict.fromkeys(line.unit for line in campaign.lines() if line.unit not in own):
+            lines.append(
+                f"{entry.title} is not measured on {', '.join(others)}, which cannot run its format."
+            )
         if not entry.by_devices or entry.public_url is None:
             continue
         try:

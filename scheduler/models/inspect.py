@@ -25,10 +25,10 @@ from protocol.formats.shapes import (
 )
 from protocol.values.task import Model
 from results.row.form import short_shapes
+from scheduler.campaign.endings import COREML, ONNX, TORCH
 from scheduler.campaign.model import Campaign, ModelEntry
 from swarm.base.text import safe_text
 
-ONNX, TORCH, COREML = "(ONNX)", "(Torch)", "(CoreML)"
 _RUN_BY: Final = {
     ModelFormat.TORCHSCRIPT: TORCH,
     ModelFormat.EXPORTED: TORCH,

@@ -77,7 +77,7 @@ def cells(campaign: Campaign) -> tuple[PlannedCell, ...]:
         )
         for entry in campaign.models
         if (base := base_of(entry, campaign.measure.against, campaign.models)) is not entry
-        for job in campaign.lines()
+        for job in campaign.lines_of(entry)
         for count in campaign.measure.threads
         for batch in campaign.batches(entry)
     )

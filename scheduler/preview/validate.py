@@ -17,7 +17,7 @@ from scheduler.campaign.against import base_of
 from scheduler.campaign.fields import Threads, show_percent
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign, JobFields, MeasureFields
-from scheduler.models.describe import Models, unseen
+from scheduler.models.describe import Models, model_notes
 from scheduler.models.inspect import resolved_shapes
 from scheduler.output.schemas import CampaignModel, shown_as
 from scheduler.output.terminal import table
@@ -86,7 +86,7 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
         campaign=campaign.model_dump(mode="json"),
         models={name: shown_as(CampaignModel, model) for name, (_, model) in models.items()},
         tasks=tasks,
-        notes=unseen(campaign),
+        notes=model_notes(campaign),
         inputs=tuple(
             CampaignInputs(model=one.model, batch=one.batch, shapes=dict(one.shapes))
             for one in resolved_shapes(campaign, models)
@@ -99,6 +99,7 @@ def valid_table(campaign: Campaign, models: Models) -> Table:
     shapes = {(one.model, one.batch): one.text for one in resolved_shapes(campaign, models)}
     measure = campaign.measure
     batches = {entry.label: campaign.batches(entry) for entry in campaign.models}
+    entries = {entry.label: entry for entry in campaign.models}
     bases = {entry.label: base_of(entry, measure.against, campaign.models) for entry in campaign.models}
     compared = any(base is not None for base in bases.values())
     has_batch = any(batch is not None for sizes in batches.values() for batch in sizes)
@@ -111,7 +112,7 @@ def valid_table(campaign: Campaign, models: Models) -> Table:
         against = "" if base is None else safe_text(base.label)
         head = (safe_text(label), show_size(model.size), f"{model.sha256[:12]}…", against)
         heads = itertools.chain([head], itertools.repeat(("", "", "", "")))
-        lines = itertools.product(campaign.lines(), measure.threads, batches[label])
+        lines = itertools.product(campaign.lines_of(entries[label]), measure.threads, batches[label])
         rows += (
             (head, line, shapes.get((label, line[2]), "")) for head, line in zip(heads, lines, strict=False)
         )

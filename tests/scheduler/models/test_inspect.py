@@ -12,6 +12,7 @@ from rich.console import Console
 
 from protocol.errors import CampaignError
 from protocol.values.task import Measure
+from scheduler.campaign.endings import units_for
 from scheduler.campaign.load import parse_campaign
 from scheduler.local.bench import look_at
 from scheduler.models.describe import describe_models
@@ -156,3 +157,49 @@ models:
     out = io.StringIO()
     Console(file=out, width=80).print(plan_table(plan, 80))
     assert "8×3×48×320" in out.getvalue()
+
+
+def test_each_model_is_measured_on_the_units_of_its_format_and_a_line_says_so(tmp_path: Path) -> None:
+    (tmp_path / "good.onnx").write_bytes(tiny_onnx())
+    with zipfile.ZipFile(tmp_path / "net.pt2", "w") as archive:
+        archive.writestr("net/archive_format", "pt2")
+    text = """
+campaign: t
+units: [CPU (Torch), CPU (ONNX), API (OpenAI)]
+models: [good.onnx, net.pt2]
+"""
+    campaign = parse_campaign(text.encode(), "c.yaml")
+    models = describe_models(campaign, tmp_path)
+    cells = derive_cells(campaign, models, campaign_id="c-1", scheduler="1" * 44)
+    assert [(cell.model.label, cell.unit) for cell, _ in cells] == [
+        ("good.onnx", "CPU (ONNX)"),
+        ("good.onnx", "API (OpenAI)"),
+        ("net.pt2", "CPU (Torch)"),
+        ("net.pt2", "API (OpenAI)"),
+    ]
+    assert valid(campaign, models).notes == (
+        "model 'good.onnx' is not measured on CPU (Torch), which cannot run its format.",
+        "model 'net.pt2' is not measured on CPU (ONNX), which cannot run its format.",
+    )
+
+
+def test_a_file_whose_ending_is_wrong_is_called_what_it_is(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "net.onnx", "w") as archive:
+        archive.writestr("net/archive_format", "pt2")
+    error = refused(tmp_path, "net.onnx", units="CPU (Torch), CPU (ONNX)")
+    assert "is in the format torch.export program, which CPU (ONNX) cannot run" in error.detail
+
+
+@pytest.mark.parametrize(
+    ("place", "units", "left"),
+    [
+        ("a.onnx", ["CPU (ONNX)", "CPU (Torch)"], ["CPU (ONNX)"]),
+        ("https://e.org/A.ONNX?v=1", ["GPU (Torch)", "GPU (ONNX)"], ["GPU (ONNX)"]),
+        ("net.mlpackage/", ["GPU (CoreML)", "CoreML (ONNX)"], ["GPU (CoreML)"]),
+        ("a.onnx", ["CPU (Torch)"], ["CPU (Torch)"]),  # none would be left: its content tells
+        ("model.pt", ["CPU (ONNX)", "CPU (Torch)"], ["CPU (ONNX)", "CPU (Torch)"]),
+        ("a.onnx", ["CPU (ONNX)", "Fake (Simulation)"], ["CPU (ONNX)", "Fake (Simulation)"]),
+    ],
+)
+def test_the_units_of_an_ending(place: str, units: list[str], left: list[str]) -> None:
+    assert list(units_for(place, units)) == left

@@ -18,7 +18,7 @@ from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import ModelEntry
 from scheduler.core.commands import EndPending
 from scheduler.core.entries import TaskEntry
-from scheduler.models.describe import by_devices, describe_models, no_fetch, unseen
+from scheduler.models.describe import by_devices, describe_models, model_notes, no_fetch
 from scheduler.planning.tasks import LARGE_MODEL, derive_cells, tasks_of
 from scheduler.run.models import MissingModels
 from scheduler.store.store import Store
@@ -129,12 +129,12 @@ def test_submitting_it_fetches_and_copies_nothing(home: Home, file: Path) -> Non
     ],
 )
 def test_what_cannot_be_known_here_is_noted(url: str, shown: str, hidden: str) -> None:
-    (note,) = unseen(parse_campaign(text(url=url, size=SIZE), "c.json"))
+    (note,) = model_notes(parse_campaign(text(url=url, size=SIZE), "c.json"))
     assert "model 'm.onnx' is not looked at here" in note
     assert shown in note
     assert "Only there it shows whether it is a model, and whether sha256 and size are right" in note
     assert hidden not in note
-    assert unseen(parse_campaign(text(url=url), "c.json")) == ()
+    assert model_notes(parse_campaign(text(url=url), "c.json")) == ()
 
 
 def test_its_tasks_do_not_wait_for_a_model_here(tmp_path: Path) -> None:
