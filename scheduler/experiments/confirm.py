@@ -113,6 +113,7 @@ def confirming_tasks(
             "requirement": task.requirement.model_copy(update={"clauses": clauses}),
             "note": note_of(cell),
             "replica": None,
+            "sitting": None,
             "beside": None if alone else (last,),
             "beside_urls": None,
         }

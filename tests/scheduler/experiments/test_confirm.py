@@ -14,6 +14,7 @@ from protocol.values.lease import Fence
 from protocol.values.record import Record, pack_samples, record_body
 from protocol.values.requirement import Requirement
 from protocol.values.rounds import RoundsSample
+from protocol.values.sitting import Sitting
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from results.analysis.regression import RegressionFinding
@@ -62,6 +63,7 @@ class Nights:
             unit=UNIT,
             requirement=Requirement(),
             measure=Measure(threads=4),
+            sitting=Sitting(number=2, of=2, step=1, apart_s=60.0),
             timeouts=Timeouts(),
         )
         new = NewCampaign(name, "nightly", WORKERS[3].peer_id, SPEC)
@@ -130,6 +132,7 @@ def test_a_slower_model_is_measured_beside_the_last_good_one_on_its_device_befor
     assert begin_confirmations(nights.home, nights.store).started == [], "once is enough"
     task = nights.again()
     assert [model.sha256 for model in task.models()] == [NEW, OLD]
+    assert task.sitting is None, "it waits for no other"
     again = nights.store.campaigns.get(task.campaign)
     assert again is not None
     assert (again.name, again.limit_s) == ("nightly again", LIMIT_S)
