@@ -256,8 +256,10 @@ class TaskEntry:
         )
 
     def counts(self, attempt: Attempt) -> bool:
-        """Whether a result of this attempt is taken: of a queued task only the current one's."""
-        return attempt is self.current or self.runs(attempt)
+        """Whether a result of this attempt is taken: of a queued task only the current one's, and that of a ticket of an earlier life: a
+        backup may be of a moment before it was started.
+        """
+        return attempt is self.current or self.runs(attempt) or attempt.status is AttemptStatus.RESTORED
 
     def max_run_s(self, attempt: Attempt | None) -> float:
         """Longest time from lease to result, or, if it waited for the device then, from the end of that wait."""

@@ -92,6 +92,8 @@ class Disasters(Faults):
         if worker not in self.gone and worker.process.alive and not self.quiet:
             self._injected("worker put back", worker.name)
             worker.roll_back(image)
+            for scheduler in self.schedulers:
+                scheduler.store.put_back(worker.name)
             self.kernel.after(self.rng.choice((0.5, 3.0, 20.0)), partial(self._start_worker, worker))
 
     def put_scheduler_back(self) -> None:

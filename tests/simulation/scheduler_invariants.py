@@ -241,6 +241,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
     trouble: dict[str, float] = {}
     for event in history.of(
         Kind.SPOKE,
+        Kind.PAUSED,
         Kind.TROUBLE,
         Kind.DIED,
         Kind.STOP_ORDERED,
@@ -256,7 +257,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
                 leads[event.worker, event.campaign] = event.who
             case Kind.TROUBLE if event.peer:  # between these two only
                 trouble[event.worker + event.peer] = event.at
-            case Kind.TROUBLE | Kind.DIED:
+            case Kind.TROUBLE | Kind.DIED | Kind.PAUSED:  # who stood still goes on with what it saw before
                 trouble[event.worker] = event.at
             case Kind.STOP_ORDERED:
                 stopped.add((event.worker, event.lease))

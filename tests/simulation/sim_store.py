@@ -130,7 +130,7 @@ class SimStore:
         self.tasks: dict[str, Row] = {}
         self.attempts: dict[tuple[str, int], Try] = {}
         self.revealed: dict[tuple[str, str, str], Reveal] = {}
-        """By worker, lease and task (a worker that is put back counts its leases from there): what was answered, whichever life did."""
+        """By worker, lease and task: what was answered, whichever life did."""
         self.full = False
         """Nothing can be written."""
         self.changes = 0
@@ -174,6 +174,10 @@ class SimStore:
     def become(self, image: StoreImage) -> None:
         """What it held then."""
         _, self.campaigns, self.tasks, self.attempts, _ = deepcopy(image)
+
+    def put_back(self, worker: str) -> None:
+        """A worker is put back to an earlier moment: it will give the names of its leases since again."""
+        self.revealed = {about: told for about, told in self.revealed.items() if about[0] != worker}
 
     def take_over(
         self,

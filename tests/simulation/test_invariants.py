@@ -215,6 +215,24 @@ def test_whoever_leads_a_campaign_at_a_worker_may_take_what_another_adopter_foun
     assert ("adoption_repeats_nothing" not in names) is excused
 
 
+@pytest.mark.parametrize(
+    ("who", "ended", "excused"), [("new", 60.0, True), ("new", 30.0, False), ("other", 60.0, False)]
+)
+def test_an_adopter_that_stood_still_knows_what_was_so_before(who: str, ended: float, excused: bool) -> None:
+    found = TASK | {"who": "new", "task": "c/2", "fence": None}
+    history = good()
+    history.tasks["c/2"] = "c"
+    history.events += [
+        Event(20.0, K.PAUSED, worker=who, number=1),
+        Event(25.0, K.DIED, worker="w"),
+        Event(ended, K.PAUSED, worker=who, number=0),
+        Event(61.0, K.FOUND, **found, lease="l2", word="over"),
+        Event(62.0, K.COMMITTED, **found | {"attempt": 2}),
+    ]
+    names = {breach.invariant for breach in check(history.sorted())}
+    assert ("adoption_repeats_nothing" not in names) is excused
+
+
 @pytest.mark.parametrize(("attempt", "excused"), [(1, True), (3, False)])
 def test_what_a_copy_of_an_adopters_home_has_too_may_be_the_copys(attempt: int, excused: bool) -> None:
     found = TASK | {"fence": None}

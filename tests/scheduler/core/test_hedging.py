@@ -272,3 +272,16 @@ def test_the_position_of_a_hedged_task_is_that_of_the_lease_that_starts_first() 
     )
     place = story.core.state.positions[ONE]
     assert (place.attempt, place.position, place.start_s) == (1, 1, 3.0)
+
+
+def test_the_result_of_a_second_ticket_that_a_backup_knew_only_as_queued_counts() -> None:
+    story = Story([], workers=0, looks=False)
+    entry = a_live_task(1, TaskState.QUEUED, PEERS[0], "l1", Fence(incarnation=1, number=1))
+    entry.hedge = Attempt(2, PEERS[1], "l2", Fence(incarnation=1, number=2), AttemptStatus.RESTORED)
+    entry.last = 2
+    story.tell(story.core.add(TaskLimits("c-one"), [entry], story.now))
+    assert entry.counts(entry.hedge)
+    orders = story.tell(story.core.failures.settle_first(entry, entry.hedge, story.now))
+    assert [(order.attempt, order.before) for order in of(orders, SwitchAttempt)] == [(2, 1)]
+    story.tell(story.core.failures.settle(entry.id, TaskEvent.SUCCEED, None, story.now))
+    assert entry.state is TaskState.SUCCEEDED
