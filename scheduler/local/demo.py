@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ from scheduler.output.tables import finish, show_matrix
 from scheduler.output.watch import watch
 from scheduler.store.store import open_store
 from scheduler.submit.submit import submit_campaign
+from scheduler.trust.pinned import bind_keys, claim_device
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
 from swarm.base.process import own_command
@@ -167,15 +168,14 @@ def demo_swarm(
 
 def _await_fleet(swarm: Swarm, names: Sequence[str], say: Callable[[str], None]) -> None:
     """Wait until a search finds each of these workers: the campaign is planned on those that are there."""
-    within, devices = START_WITHIN_S * max(1, len(names) // 2), 0
+    within, found = START_WITHIN_S * max(2, len(names)), dict[str, str]()
 
     def up() -> bool:
         return all("worker now" in swarm.output(name).read_text(errors="replace") for name in names)
 
     def all_found() -> bool:
-        nonlocal devices
-        devices = max(devices, _count_devices(swarm, within))
-        return devices >= len(names)
+        found.update(_find_workers(swarm, within))
+        return len(found) >= len(names)
 
     swarm.wait(up, "the workers do not come up", within)
     with contextlib.suppress(
@@ -183,14 +183,25 @@ def _await_fleet(swarm: Swarm, names: Sequence[str], say: Callable[[str], None])
     ):  # a very busy machine: the demo continues with those that are found
         swarm.wait(all_found, "not all workers are found", within)
     swarm.check()
-    if devices < len(names):
+    _bind_workers(swarm.home("scheduler"), found)
+    if len(found) < len(names):
         say(
-            f"only {devices} of {len(names)} are found on this busy machine: the campaign is planned on those"
+            f"only {len(found)} of {len(names)} are found on this busy machine: the campaign is planned on those"
         )
 
 
-def _count_devices(swarm: Swarm, within: float) -> int:
-    """How many devices `peers` finds."""
+def _bind_workers(home: Home, found: Mapping[str, str]) -> None:
+    """What `trust --same-device-as` says: the workers that claim one device are all of this machine. `found`: device ids by peer id."""
+    first: dict[str, str] = {}
+    for peer, device in sorted(found.items()):
+        if first.setdefault(device, peer) == peer:
+            claim_device(home, peer, device)
+        else:
+            bind_keys(home, peer, first[device])
+
+
+def _find_workers(swarm: Swarm, within: float) -> dict[str, str]:
+    """The workers that `peers` finds, each with its device id."""
     (gate,) = local_gates(swarm.home("gate"))
     home = str(swarm.folder / "scheduler")
     command = [*own_command(), "--home", home, "peers", "--json", "--gate", gate]
@@ -198,9 +209,9 @@ def _count_devices(swarm: Swarm, within: float) -> int:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=within
         )
-        return int(json.loads(done.stdout)["count"])
+        return {peer["peer"]: peer["device"] for peer in json.loads(done.stdout)["peers"]}
     except (subprocess.TimeoutExpired, ValueError):
-        return 0
+        return {}
 
 
 def need_packages(names: Sequence[str], find: Callable[[str], object] = importlib.util.find_spec) -> None:
