@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import math
 import os
 import statistics
 import sys
@@ -164,7 +165,6 @@ def share(hits: int, of: int) -> str:
 def report(windows: Sequence[Window]) -> None:
     """Print the tables."""
     counts = Counter((each.condition, each.model) for each in windows)
-    windows = [each for each in windows if counts[each.condition, each.model] > 2]
     print(
         f"{'condition':<10}{'windows':>8}{'coverage, unflagged':>21}{'of all':>14}{'flagged':>14}{'off > 5 %':>14}{'seen':>14}"
         f"{'bias':>8}{'s each':>8}"
@@ -185,7 +185,7 @@ def report(windows: Sequence[Window]) -> None:
             f"{made:<10}{len(those):>8}{share(sum(id(each) in held for each in clean), len(clean)):>21}"
             f"{share(len(held), len(those))}{share(len(those) - len(clean), len(those))}{share(len(off), len(those))}"
             f"{share(sum(each.flagged for each in off), len(off))}"
-            f"{statistics.median(ratios.values()) - 1:>+8.1%}"
+            f"{statistics.median(ratios.values() or [math.nan]) - 1:>+8.1%}"
             f"{statistics.median(each.ended_s - each.began_s for each in those):>8.2f}"
         )
     print()
@@ -244,6 +244,10 @@ def main() -> None:
             if seen[each.condition, each.model] % 2 == given.half:
                 chosen.append(each)
         windows = chosen
+    counts = Counter((each.condition, each.model) for each in windows)
+    windows = [
+        each for each in windows if min(counts[each.condition, each.model], counts["quiet", each.model]) > 2
+    ]
     if given.details:
         details(windows)
     report(windows)
