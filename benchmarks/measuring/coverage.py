@@ -4,7 +4,7 @@
     python benchmarks/measuring/coverage.py --seconds 1800 --json windows.json           # 200 quiet ones, then all conditions in turns
     python benchmarks/measuring/coverage.py --again windows.json [--half 0|1]            # the rows judged anew, nothing is measured
 
-A window is one measurement as `bench` makes it by default (100 inferences in 6 launches, all cores), of one of four models of 0.3 to 20 ms
+A window is one measurement as `bench` makes it by default (100 inferences in 6 launches, all cores), of one of four models of 0.3 to 9 ms
 in turn. Windows take turns too among the conditions (`conditions.py`), and the quiet ones among them tell what is true. Only the wait for
 an idle host is left out: it would never end. Signed records are kept, so that another rule judges the same windows.
 
@@ -90,10 +90,10 @@ class Window:
 def models(folder: Path) -> dict[str, Path]:
     """By their names in the table."""
     return {
-        "0.3 ms": chain(folder / "a.onnx", 256, 16, 10),
-        "1.3 ms": chain(folder / "b.onnx", 512, 16, 10),
+        "small": chain(folder / "a.onnx", 256, 16, 10),
+        "middle": chain(folder / "b.onnx", 512, 16, 10),
         "magika": magika(),
-        "16 ms": chain(folder / "d.onnx", 1024, 32, 8),
+        "large": chain(folder / "d.onnx", 1024, 32, 8),
     }
 
 

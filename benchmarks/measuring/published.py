@@ -1,6 +1,6 @@
 """The figures that docs/results.md quotes, in one run on a quiet machine: nothing else may run meanwhile, not even an editor.
 
-    python benchmarks/measuring/published.py FOLDER [--minutes 33]
+    python benchmarks/measuring/published.py FOLDER [--minutes 33] [--threads 1]
 
     coverage.json    200 quiet windows, then all conditions in turns     coverage.py
     slowdown.json    A/A, 5 % and 2 % more work, quiet                   slowdown.py
@@ -77,6 +77,9 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=float, default=MINUTES)
+    parser.add_argument(
+        "--threads", type=int, help="of an inference, in coverage and comparisons; left out: all cores"
+    )
     given = parser.parse_args()
     folder: Path = given.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,12 +91,12 @@ def main() -> None:
     step(
         folder, "coverage", "coverage.py", "--windows", windows, *conditions, "--seconds", seconds["coverage"]
     )
-    step(folder, "slowdown", "slowdown.py", "--seconds", seconds["slowdown"])
+    step(folder, "slowdown", "slowdown.py", *threads, "--seconds", seconds["slowdown"])
     sides = ("--sides", "C program", "ours")
     step(folder, "bias", "inference_bias.py", *sides, "--rounds", "100", "--seconds", seconds["bias"])
     walls(folder, float(seconds["wall"]))
     if (left := ends - time.monotonic()) > MIN_S:
-        step(folder, "disturbed", "slowdown.py", *conditions, "--seconds", str(left - MIN_S / 2))
+        step(folder, "disturbed", "slowdown.py", *threads, *conditions, "--seconds", str(left - MIN_S / 2))
 
 
 if __name__ == "__main__":

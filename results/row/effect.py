@@ -19,9 +19,13 @@ from results.row.record import RecordLaunch
 from results.row.stats import launch_medians, median, nearest_rank
 
 EFFECT: Final = 0.03
-"""Longer by this share of the median: waiting has spoiled it."""
+"""Longer by this share of the median: waiting has spoiled it. Of one thread …"""
+THREADS_EFFECT: Final = 0.10
+"""… and of several, which wait for each other too, more in some stretches than in others: by up to 8 % on a quiet host."""
 RAISED: Final = 0.05
 """A share of the time, or of the processors, that is worth saying …"""
+BLAMED: Final = 0.15
+"""… one that launches which disagree are put down to …"""
 HEAVY: Final = 0.20
 """… and one above which its effect may be there though nothing shows it."""
 SURE: Final = 0.05
@@ -58,6 +62,10 @@ class HostFigure:
         return self.share > self.limit
 
     @property
+    def blamed(self) -> bool:
+        return self.share > max(self.limit, min(self.most, BLAMED))
+
+    @property
     def heavy(self) -> bool:
         return self.share > max(self.limit, self.most)
 
@@ -87,6 +95,11 @@ def waiting_effect(launches: Sequence[RecordLaunch], threads: int | None) -> flo
     cleared_median = median([median(samples) for samples in cleared])
     found = median(launch_medians([launch.samples for launch in launches]))
     return max(0.0, found / cleared_median - 1) if cleared_median > 0 else None
+
+
+def spoiled(effect: float | None, threads: int | None) -> bool:
+    """Whether waiting made the median so much longer that it is not what it would be on a quiet host."""
+    return effect is not None and effect > (EFFECT if threads == 1 else THREADS_EFFECT)
 
 
 def without(samples: Sequence[int], waited: float) -> list[float]:

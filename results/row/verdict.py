@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.values.record import Accelerator
-from results.row.effect import EFFECT, HostFigure, host_figures, waiting_effect
+from results.row.effect import HostFigure, host_figures, spoiled, waiting_effect
 from results.row.record import RecordLaunch, RecordView
 from results.row.stats import MIN_LAUNCHES, centre, follows, launch_medians, median, nearest_rank
 from results.row.verdicts import GRAVITY, RowVerdict
@@ -110,6 +110,7 @@ def findings(
     """
     launches = [launch for launch in observed.launches if launch.samples]
     times, effect = [*_unsteady(launches), *_noisy(launches, precision)], waiting_effect(launches, threads)
+    figures = host_figures(launches, crowded, seen=effect is not None)
     reasons = [
         *([(RowVerdict.SIMULATED, SIMULATION)] if simulated else []),
         *((RowVerdict.UNWITNESSED, why) for why in doubts),
@@ -117,7 +118,7 @@ def findings(
         *_unchecked(agrees, difference),
         *_few_runs(launches),
         *_throttled(launches, accelerator),
-        *_busy(host_figures(launches, crowded, seen=effect is not None), effect, bool(times)),
+        *_busy(figures, effect if spoiled(effect, threads) else None, bool(times)),
         *times,
     ]
     if reasons:
@@ -158,14 +159,13 @@ def _throttled(launches: Sequence[RecordLaunch], accelerator: Accelerator | None
     return [(RowVerdict.THROTTLED, why) for why in reasons]
 
 
-def _busy(figures: Sequence[HostFigure], effect: float | None, spoiled: bool) -> list[Finding]:
-    """By effect: waiting made the median longer, or the launches are `spoiled` and the host was busy. What takes so much that its effect
-    may be there unseen counts as well.
+def _busy(figures: Sequence[HostFigure], effect: float | None, unsteady: bool) -> list[Finding]:
+    """`effect`: by what waiting made the median longer, where that is too much. Else what the host did counts where the launches are
+    `unsteady`, and what took so much that its effect may be there unseen.
     """
-    waited = effect is not None and effect > EFFECT
-    blamed = [each for each in figures if each.heavy or (spoiled and each.raised)]
-    reasons = [str(each) if spoiled or waited else f"{each}{each.unseen}" for each in blamed]
-    if waited:
+    blamed = [each for each in figures if each.heavy or (unsteady and each.blamed)]
+    reasons = [str(each) if unsteady or effect else f"{each}{each.unseen}" for each in blamed]
+    if effect:
         reasons.insert(0, f"waiting for a processor made the median {effect:.0%} longer")
     return [(RowVerdict.BUSY_HOST, why) for why in reasons]
 
