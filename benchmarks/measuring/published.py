@@ -88,8 +88,17 @@ def main() -> None:
     seconds = {name: str(share * whole) for name, share in SHARES.items()}
     windows = str(round(WINDOWS * min(1.0, given.minutes / ENOUGH)))
     conditions = ("--conditions", "quiet", "cpu", "memory", "pauses")
+    threads = () if given.threads is None else ("--threads", str(given.threads))
     step(
-        folder, "coverage", "coverage.py", "--windows", windows, *conditions, "--seconds", seconds["coverage"]
+        folder,
+        "coverage",
+        "coverage.py",
+        *threads,
+        "--windows",
+        windows,
+        *conditions,
+        "--seconds",
+        seconds["coverage"],
     )
     step(folder, "slowdown", "slowdown.py", *threads, "--seconds", seconds["slowdown"])
     sides = ("--sides", "C program", "ours")
