@@ -319,7 +319,7 @@ class RequirementGroup:
     """Tasks that were asked for in vain come first, those that failed come last."""
     queued: dict[str, None] = field(default_factory=dict)
     leased: int = 0
-    tasks: list[str] = field(default_factory=list)
+    tasks: dict[str, None] = field(default_factory=dict)
     searched_at: float | None = None
     searches: int = 0
     searching: bool = False

@@ -162,8 +162,7 @@ class State:
             self.tasks[entry.id], entry.epoch = entry, limits.epoch
             campaign.tasks.append(entry.id)
             group = self.groups.get(entry.group) or self._new_group(entry, now)
-            if not entry.gated:
-                group.tasks.append(entry.id)
+            group.tasks[entry.id] = None
             if entry.replica_set:
                 self.replicas.setdefault(entry.replica_set, []).append(entry.id)
             if entry.state is TaskState.SUCCEEDED and entry.worker is not None:
@@ -208,11 +207,12 @@ class State:
 
     def open_gate(self, entry: TaskEntry, now: float, peer: str = "") -> None:
         """A gated task is pending from now on, for this worker; empty: for any that fits."""
+        del self.groups[entry.group].tasks[entry.id]
         self.pin(entry, peer)
         entry.opened = True
         entry.not_before = max(entry.not_before, now)
         group = self.groups.get(entry.group) or self._new_group(entry, now)
-        group.tasks.append(entry.id)
+        group.tasks[entry.id] = None
         self._count(entry, entry.state, +1)
 
     def _rank(self, group: RequirementGroup) -> int:

@@ -207,3 +207,16 @@ def test_replicas_sit_apart_from_each_other() -> None:
     story.succeed("c-one/1")
     story.after(HOUR)
     assert [commit.task for commit in story.commits[2:]] == ["c-one/3"]
+
+
+def test_one_that_a_worker_turns_out_to_run_before_its_turn_is_counted_where_it_is() -> None:
+    """A home that was put back to an earlier moment finds its own later sittings."""
+    story = Story(three(), workers=1)
+    run_next(story)
+    entry = story.core.state.tasks["c-one/2"]
+    group = story.core.state.groups[entry.group]
+    assert entry.gated
+    assert entry.id in group.tasks
+    story.after(HOUR)
+    assert entry.id not in group.tasks
+    assert entry.id in story.core.state.groups[entry.group].tasks
