@@ -41,7 +41,12 @@ class Sittings:
         looked_at, state.sittings = state.sittings, {}
         for entry in [state.tasks[task] for task in looked_at if task in state.tasks]:
             sitting = entry.task.sitting
-            if not entry.gated or sitting is None or entry.outcome is not None:
+            if sitting is None or entry.over or entry.outcome is not None:
+                continue
+            if not entry.gated:  # found at a worker before the first one's result was here
+                device = _device_of_first(entry, state.tasks)
+                if device and not entry.pin:
+                    state.pin_to(entry, now, device)
                 continue
             name = ordinal(sitting.number)
             before = state.tasks.get(sitting.task(entry.id, sitting.number - 1))

@@ -207,10 +207,15 @@ class State:
 
     def open_gate(self, entry: TaskEntry, now: float, peer: str = "") -> None:
         """A gated task is pending from now on, for this worker; empty: for any that fits."""
-        del self.groups[entry.group].tasks[entry.id]
-        self.pin(entry, peer)
         entry.opened = True
         entry.not_before = max(entry.not_before, now)
+        self.pin_to(entry, now, peer)
+
+    def pin_to(self, entry: TaskEntry, now: float, peer: str) -> None:
+        """From now on this worker alone may have a task that is in a group already; empty: as before."""
+        self._count(entry, entry.state, -1)
+        del self.groups[entry.group].tasks[entry.id]
+        self.pin(entry, peer)
         group = self.groups.get(entry.group) or self._new_group(entry, now)
         group.tasks[entry.id] = None
         self._count(entry, entry.state, +1)

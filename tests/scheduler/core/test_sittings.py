@@ -7,6 +7,7 @@ import random
 import pytest
 
 from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.lease import Fence
 from protocol.values.sitting import Sitting
 from protocol.values.task import Task
 from protocol.words import Reason
@@ -14,7 +15,7 @@ from scheduler.core.commands import Command, EndPending, Explain, RecordWaitReas
 from scheduler.core.entries import Attempt, TaskEntry, TaskLimits
 from scheduler.core.scheduler import SchedulerCore
 from tests.scheduler.core_invariants import check
-from tests.scheduler.core_parts import PEERS, Story, a_task, advert, decided, of, quote
+from tests.scheduler.core_parts import PEERS, Story, a_live_task, a_record, a_task, advert, decided, of, quote
 
 HOUR = 3600.0
 
@@ -220,3 +221,16 @@ def test_one_that_a_worker_turns_out_to_run_before_its_turn_is_counted_where_it_
     story.after(HOUR)
     assert entry.id not in group.tasks
     assert entry.id in story.core.state.groups[entry.group].tasks
+
+
+def test_one_that_is_found_at_a_worker_before_the_first_ones_result_stays_with_that_device() -> None:
+    core, now = SchedulerCore(random.Random(1)), 50.0
+    tasks = three()
+    running = a_live_task(1, TaskState.RUNNING, PEERS[0], "l1", Fence(incarnation=1, number=1))
+    queued = a_live_task(2, TaskState.QUEUED, PEERS[0], "l2", Fence(incarnation=1, number=2))
+    running.task, queued.task = tasks[0], tasks[1]
+    decided(core, core.add(TaskLimits("c-one"), [running, queued, TaskEntry(tasks[2])], now), now)
+    event, why, _ = core.failures.judge(a_record(core, "c-one/1"))
+    decided(core, core.failures.settle("c-one/1", event, why, now), now)
+    check(core.state)
+    assert queued.pin == PEERS[0]
