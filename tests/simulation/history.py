@@ -206,6 +206,8 @@ class History:
     """Workers that send results that are not so."""
     siblings: dict[str, str] = field(default_factory=dict)
     """Task → what it has in common with its replicas."""
+    sittings: dict[str, str] = field(default_factory=dict)
+    """Task → the sitting before it."""
     attempts: dict[str, int] = field(default_factory=dict)
     """Campaign → tries that a task may have."""
     afterwards: tuple[str, ...] = ()

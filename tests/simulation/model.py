@@ -40,6 +40,7 @@ from tests.simulation.sim_adopter import SimAdopter
 from tests.simulation.sim_scheduler import SimScheduler
 from tests.simulation.sim_store import SimCampaign, SimStore
 from tests.simulation.sim_worker import BEGAN_AT, PRETEND_S, Runs, SimWorker
+from tests.simulation.sittings import with_sittings
 from tests.simulation.wire import Air
 
 UNIT: Final = "CPU (ONNX)"
@@ -256,7 +257,8 @@ class World(Disasters):
         tasks = [self._task(scheduler, campaign, n, model, replica=n) for n in range(1, twins + 1)]
         self.history.siblings |= {task.task: campaign for task in tasks}
         rest = range(twins + 1, count + 1)
-        return tasks + [self._task(scheduler, campaign, n, f"{rng.getrandbits(64):064x}") for n in rest]
+        tasks += [self._task(scheduler, campaign, n, f"{rng.getrandbits(64):064x}") for n in rest]
+        return with_sittings(tasks, self.seed, self.history)
 
     @staticmethod
     def _task(

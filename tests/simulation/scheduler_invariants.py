@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.simulation.history import FINAL, Breach, Event, FenceKey, History, Invariant, Kind
+from tests.simulation.sittings import sittings_are_apart
 
 EXCUSED_S: Final = 30.0
 """Trouble with a worker or an adopter so long before the adoption may still be felt after it."""
@@ -365,6 +366,7 @@ LASTING: Final[tuple[Invariant, ...]] = (
     acknowledged_is_durable,
     preempted_at_most_twice,
     replicas_are_apart,
+    sittings_are_apart,
     deadlines_pass_first,
 )
 """About what a scheduler has on disk: what was undone there, because it was put back to an earlier moment, does not count."""
@@ -383,6 +385,7 @@ SAFETY: Final[tuple[Invariant, ...]] = (
     a_run_has_one_record,
     adoption_repeats_nothing,
     replicas_are_apart,
+    sittings_are_apart,
     who_was_superseded_stops,
     silence_is_noticed,
     deadlines_pass_first,

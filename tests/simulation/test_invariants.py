@@ -54,6 +54,7 @@ def good() -> History:
         tasks={"c/1": "c"},
         attempts={"c": 2},
         siblings={"c/1": "alike", "c/2": "alike"},
+        sittings={"c/2": "c/1"},
         final={"c/1": "succeeded"},
         stored=frozenset({"r"}),
     )
@@ -104,6 +105,7 @@ BAD: dict[str, tuple[Event, ...]] = {
     ),
     "the_owner_goes_first": (Event(4.0, K.TURN, worker="w", lease="l3", number=1),),
     "replicas_are_apart": (Event(1.3, K.COMMITTED, **TASK | {"task": "c/2"}, number=0),),
+    "sittings_are_apart": (Event(4.0, K.COMMITTED, **TASK | {"task": "c/2"}, number=0),),
     "sizes_are_bounded": (Event(4.0, K.SIZE, who="w", word="queue", number=3, cap=2),),
     "who_was_superseded_stops": (
         Event(1.3, K.STEPPED_DOWN, who="s", campaign="c"),
