@@ -80,8 +80,12 @@ def healed_workers_are_found(history: History) -> Iterator[Breach]:
 
 
 def cancelled_was_asked(history: History) -> Iterator[Breach]:
-    """No task is cancelled in the end that nobody wanted cancelled: whoever leads its campaign, restored or not, carries it on."""
+    """No task is cancelled in the end that nobody wanted cancelled: whoever leads its campaign, restored or not, carries it on. A sitting is
+    cancelled with the one before.
+    """
     asked = {event.task for event in history.of(Kind.CANCEL_ASKED)}
+    for task, before in history.sittings.items():  # in their order
+        asked |= {task} if before in asked else set()
     for task, state in (history.final or {}).items():
         if state == "cancelled" and task not in asked:
             yield Breach("cancelled_was_asked", task)
