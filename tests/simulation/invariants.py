@@ -80,8 +80,8 @@ def healed_workers_are_found(history: History) -> Iterator[Breach]:
 
 
 def cancelled_was_asked(history: History) -> Iterator[Breach]:
-    """No task is cancelled in the end that nobody wanted cancelled: whoever leads its campaign, restored or not, carries it on. A sitting is
-    cancelled with the one before.
+    """No task is cancelled in the end that nobody wanted cancelled: whoever leads its campaign, restored or not, carries it on.
+    A sitting is cancelled with the one before.
     """
     asked = {event.task for event in history.of(Kind.CANCEL_ASKED)}
     for task, before in history.sittings.items():  # in their order
