@@ -75,7 +75,7 @@ def trials(step: float, noise: tuple[float, float]) -> tuple[Counter[ComparisonV
 
 
 @pytest.mark.parametrize("noise", [BUSY, CALM])
-def test_a_model_beside_itself_is_told_apart_in_one_percent_at_most(noise: tuple[float, float]) -> None:
+def test_a_model_beside_itself_is_misjudged_in_one_percent_at_most(noise: tuple[float, float]) -> None:
     verdicts, held = trials(1.0, noise)
     assert verdicts[FASTER] + verdicts[SLOWER] <= TRIALS / 100
     assert held >= 0.93
