@@ -262,9 +262,10 @@ def _usual(port: InputPort, axis: int, others: Collection[str]) -> int:
     for pattern, size in USUAL:
         if symbol is not None and pattern.search(symbol):
             return size
-    rank = len(port.shape)
+    sides = list(port.shape)
+    rank = len(sides)
     if rank == 4 and axis > 0:
-        last = port.shape[3] in IMAGE_CHANNELS and port.shape[1] not in IMAGE_CHANNELS
+        last = sides[3] in IMAGE_CHANNELS and sides[1] not in IMAGE_CHANNELS
         return 3 if axis == (3 if last else 1) else 224
     return 128 if axis == 1 and rank in (2, 3) else 1 if axis == 0 and rank > 1 else 16
 

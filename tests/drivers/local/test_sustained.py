@@ -30,7 +30,8 @@ def test_one_launch_lasts_rests_and_is_checked(zygote: Zygote, models: OnnxModel
         assert sum(isinstance(event, kind) for event in events) == number, kind
     measured = next(event for event in events if isinstance(event, MeasureReport))
     lasted = next(event for event in events if isinstance(event, SustainedReport))
-    assert sum(measured.samples_ns) * measured.per_sample <= measured.wall_s * 1e9
+    rounding_ns = len(measured.samples_ns) * measured.per_sample / 2
+    assert sum(measured.samples_ns) * measured.per_sample <= measured.wall_s * 1e9 + rounding_ns
     assert measured.wall_s >= 1.0
     assert len(lasted.starts_ns) == len(measured.blocks)
     assert len(lasted.probes_ns) == 5
