@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
@@ -14,7 +14,6 @@ from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
 from protocol.values.trust import TrustKind
 from protocol.words import UNIT
-from results.analysis.sittings import HeldIntervals, SittingFigure, coverage_of_devices
 from results.export.pivots import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
 from results.row.form import median_text
 from results.row.stats import MIN_LAUNCHES
@@ -23,6 +22,9 @@ from scheduler.store import schema as t
 from scheduler.store.database import Database, batched, columns_of
 from scheduler.store.rows import ResultRow, TaskRow
 from swarm.base.names import tell_apart
+
+if TYPE_CHECKING:
+    from results.analysis.sittings import HeldIntervals
 
 MAX_PAGE: Final = 1000
 _DEVICE: Final = t.results.c.device_id + " " + t.results.c.device_key
@@ -71,6 +73,8 @@ class ResultRepository:
 
     def coverage(self) -> dict[str, HeldIntervals]:
         """Of each device, as `device_identity` names it: how many of its own sittings' intervals hold the median of the others."""
+        from results.analysis.sittings import SittingFigure, coverage_of_devices
+
         r = t.results.c
         low, middle, high = r.inference_ms_median_low, r.inference_ms_median, r.inference_ms_median_high
         usable = (

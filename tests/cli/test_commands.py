@@ -142,8 +142,8 @@ def test_validate_says_what_would_be_measured(typed: Typed) -> None:
     assert "CPU (ONNX)" in done.out
     assert "c is valid: 3 tasks." in done.out
     head, *lines = [line.split() for line in done.out.splitlines()[:4]]
-    assert head == ["model", "size", "sha256", "unit", "threads", "runs", "loads"]
-    assert [line[-3:] for line in lines] == [["1", "7", "2"], ["2", "7", "2"], ["physical", "7", "2"]]
+    assert head == ["model", "size", "sha256", "unit", "threads", "shape", "runs", "loads"]
+    assert [line[-4:] for line in lines] == [[n, "1×4", "7", "2"] for n in ("1", "2", "physical")]
     assert lines[0][1:3] == [str(len(tiny_onnx(shape=("N", 4)))), "B"]
     document = json.loads(typed("validate", file, "--json").out)
     assert document["tasks"] == 3

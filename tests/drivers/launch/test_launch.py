@@ -117,7 +117,9 @@ class Meter:
         self.calls.append("start")
         return True
 
-    def stop(self, windows: Sequence[tuple[int, int]]) -> Telemetry | None:
+    def stop(
+        self, windows: Sequence[tuple[int, int]], stretches: Sequence[tuple[int, int]] = ()
+    ) -> Telemetry | None:
         self.calls.append("stop")
         return self.reading
 

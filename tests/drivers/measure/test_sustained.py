@@ -15,7 +15,7 @@ from drivers.contract.frames import Garbled
 from drivers.launch.events import LaunchEvents
 from drivers.measure import host, sustained
 from drivers.measure.stopping import LaunchPlanner, LaunchSpec, MeasureJob
-from drivers.measure.sustained import merged, plan_stretches, sustain_calls
+from drivers.measure.sustained import merged, plan_stretches, settled_ns, sustain_calls
 from protocol.formats.sustain import MAX_STRETCHES, MAX_SUSTAINED, ZERO_C_MK
 
 MS = 1_000_000
@@ -110,6 +110,15 @@ def test_heat_and_clock_are_read_after_each_stretch_and_nothing_is_made_up(tmp_p
     assert set(read.clock_khz) == {0}
     _, silent, _ = sustain(HotDevice(3 * MS), 5)
     assert set(silent.temperature_mk) == set(silent.clock_khz) == {0}
+
+
+@pytest.mark.parametrize(
+    ("warm_ns", "settled"), [(20_000.0, 1_300.0), (1_000.0, 1_000.0), (4.0 * MS, 4.0 * MS)]
+)
+def test_a_short_warm_up_of_a_quick_model_does_not_fill_the_record_early(
+    warm_ns: float, settled: float
+) -> None:
+    assert settled_ns(HotDevice(1_300), warm_ns) == settled
 
 
 def test_a_model_that_becomes_much_quicker_ends_where_the_record_is_full() -> None:
