@@ -1,4 +1,4 @@
-"""Writes docs/images/demo.svg, the picture of the README: the table that `sark-node demo` prints at its end.
+"""Writes docs/images/demo.svg, the picture of the README: the matrix that `sark-node demo` prints at its end.
 
 python -P tools/picture.py         runs the demo, which needs the extra `demo`
 """
@@ -17,17 +17,18 @@ from rich.text import Text
 
 WIDTH: Final = 100
 PICTURE: Final = Path(__file__).absolute().parents[1] / "docs" / "images" / "demo.svg"
+WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 PROGRAM: Final = (sys.executable, "-c", "from sark import main; main()")
 
 
 def demo_lines() -> list[str]:
-    """The table of a demo that runs now, and the line that sums it up."""
+    """The matrix of a demo that runs now, and the line that sums it up."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([*PROGRAM, "demo"], cwd=folder, check=True, capture_output=True, text=True)
     lines = done.stdout.splitlines()
-    head = next(number for number, line in enumerate(lines) if line.startswith("Task"))
-    end = next(number for number, line in enumerate(lines) if line.startswith("Medians in ms"))
-    return [*lines[head:end], *(line for line in lines[end:] if "tasks complete" in line)]
+    head = next(number for number, line in enumerate(lines) if line.split() == list(WORKERS))
+    end = next(number for number, line in enumerate(lines) if "tasks complete" in line)
+    return lines[head : end + 1]
 
 
 def draw(lines: list[str]) -> str:
