@@ -35,15 +35,20 @@ def with_sittings(tasks: Sequence[Task], seed: int, history: History) -> list[Ta
 
 
 def sittings_are_apart(history: History) -> Iterator[Breach]:
-    """A scheduler asks for a sitting only when the one before has ended there, `apart` ago by its own clock."""
+    """A scheduler asks for a sitting only when the one before has ended there, `apart` ago by its own clock.
+
+    A copy of a home and an adopter did not see the end themselves: for them it is that of whoever did.
+    """
     ended: dict[tuple[str, str], float] = {}
+    ended_anywhere: dict[str, float] = {}
     for event in history.of(Kind.COMMITTED, Kind.RECORDED, Kind.ENDED):
         before = history.sittings.get(event.task)
         if event.kind is not Kind.COMMITTED:
             if event.kind is Kind.ENDED or event.word in ("succeeded", "failed", "cancelled"):
                 ended.setdefault((event.who, event.task), event.at)
+                ended_anywhere.setdefault(event.task, event.at)
         elif before is not None and event.number is not None:
-            at = ended.get((event.who, before))
+            at = ended.get((event.who, before), ended_anywhere.get(before))
             if at is None:
                 yield Breach(
                     "sittings_are_apart", f"{event.task} is asked for before {before} has ended", event.at

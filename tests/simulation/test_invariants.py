@@ -246,6 +246,16 @@ def test_what_a_copy_of_an_adopters_home_has_too_may_be_the_copys(attempt: int, 
     assert ("adoption_repeats_nothing" not in observed(*events)) is excused
 
 
+@pytest.mark.parametrize(
+    ("who", "at", "excused"), [("copy", 9.0, True), ("copy", 4.0, False), ("copy", 1.5, False)]
+)
+def test_a_copy_of_a_home_knows_when_a_sitting_ended_that_another_recorded(
+    who: str, at: float, excused: bool
+) -> None:
+    event = Event(at, K.COMMITTED, **TASK | {"who": who, "task": "c/2"}, number=0)
+    assert ("sittings_are_apart" not in observed(event)) is excused
+
+
 @pytest.mark.parametrize(("leader", "excused"), [("new", True), ("s", False)])
 def test_who_does_not_lead_a_campaign_at_a_worker_may_end_what_goes_on_there(
     leader: str, excused: bool
