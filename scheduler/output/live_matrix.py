@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,20 +13,12 @@ from protocol.values.requirement import Op
 from protocol.values.task import Task, read_task
 from results.analysis.matrix import MatrixCell
 from scheduler.output.matrix_table import GridRow, grid_lines
-from scheduler.output.watch import NO_OUTCOMES, headline_of
+from scheduler.output.watch import NO_OUTCOMES, STATE_VIEWS, headline_of
 from scheduler.store.progress import STATE_WORDS, fraction
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
 from swarm.base.names import tell_apart
 from swarm.base.text import safe_text
-
-STYLES = {
-    TaskState.SUCCEEDED: "green",
-    TaskState.FAILED: "red",
-    TaskState.CANCELLED: "yellow",
-    TaskState.LEASED: "cyan",
-    TaskState.RUNNING: "cyan",
-}
 
 
 class LiveMatrix:
@@ -95,13 +87,10 @@ def live_lines(
     def show(cell: MatrixCell) -> str:
         return cell_words(by_id[cell.job], outcomes.get(cell.job, ""))
 
-    return grid_lines(
-        drawn, _ordered(devices), show, width, lambda cell: STYLES.get(by_id[cell.job].state, "dim")
-    )
+    def style(cell: MatrixCell) -> str:
+        return STATE_VIEWS[by_id[cell.job].state].style or "dim"
 
-
-def _ordered(devices: Iterable[str]) -> list[str]:
-    return sorted(devices, key=lambda name: (not name, name))
+    return grid_lines(drawn, sorted(devices, key=lambda name: (not name, name)), show, width, style)
 
 
 def cell_words(task: TaskRow, outcome: str) -> str:

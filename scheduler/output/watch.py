@@ -44,7 +44,7 @@ WIDE = 100
 """Columns from which there is room for a bar."""
 
 
-class _StateView(NamedTuple):
+class StateView(NamedTuple):
     """How a task in a state is shown. `rank`: those that move first come first when not all have room."""
 
     word: str
@@ -53,15 +53,15 @@ class _StateView(NamedTuple):
     rank: int = 2
 
 
-_VIEWS: Final = {
-    TaskState.RUNNING: _StateView("running", "cyan", rank=0),
-    TaskState.LEASED: _StateView("running", "cyan", rank=0),
-    TaskState.QUEUED: _StateView("waiting"),
-    TaskState.COMMITTING: _StateView("waiting"),
-    TaskState.PENDING: _StateView("waiting", rank=3),
-    TaskState.FAILED: _StateView("failed", "red", "✗", 1),
-    TaskState.CANCELLED: _StateView("cancelled", "yellow", "–", 4),
-    TaskState.SUCCEEDED: _StateView("done", "green", "✓", 4),
+STATE_VIEWS: Final = {
+    TaskState.RUNNING: StateView("running", "cyan", rank=0),
+    TaskState.LEASED: StateView("running", "cyan", rank=0),
+    TaskState.QUEUED: StateView("waiting"),
+    TaskState.COMMITTING: StateView("waiting"),
+    TaskState.PENDING: StateView("waiting", rank=3),
+    TaskState.FAILED: StateView("failed", "red", "✗", 1),
+    TaskState.CANCELLED: StateView("cancelled", "yellow", "–", 4),
+    TaskState.SUCCEEDED: StateView("done", "green", "✓", 4),
 }
 NO_OUTCOMES: Final[Mapping[str, str]] = {}
 """None is known."""
@@ -201,7 +201,7 @@ def render(
     names = width - TAKEN  # of this room the phase, which is what one looks for, has the larger half
 
     def styled(task: TaskRow, text: str) -> Text:
-        return Text(text, _VIEWS[task.state].style)
+        return Text(text, STATE_VIEWS[task.state].style)
 
     def progress(task: TaskRow) -> Text:
         share = fraction(task)
@@ -213,7 +213,7 @@ def render(
     )
     drawn = table(
         shown,
-        (Column("task", no_wrap=True), lambda task: styled(task, f"{_VIEWS[task.state].mark} {task.n}")),
+        (Column("task", no_wrap=True), lambda task: styled(task, f"{STATE_VIEWS[task.state].mark} {task.n}")),
         (name("model", most=model), lambda task: safe_text(task.model)),
         None if narrow else (name("unit", most=unit), lambda task: safe_text(task.unit)),
         (name("device", 6, device), _device),
@@ -247,10 +247,10 @@ def headline_of(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, wid
 def left_out(tasks: Sequence[TaskRow], shown: Sequence[TaskRow]) -> str:
     """`… 41 more: 30 waiting, 11 done`; empty where all are shown."""
     numbers = {task.n for task in shown}
-    hidden = Counter(_VIEWS[task.state].word for task in tasks if task.n not in numbers)
+    hidden = Counter(STATE_VIEWS[task.state].word for task in tasks if task.n not in numbers)
     words = ", ".join(
         f"{hidden[word]} {word}"
-        for word in dict.fromkeys(view.word for view in _VIEWS.values())
+        for word in dict.fromkeys(view.word for view in STATE_VIEWS.values())
         if hidden[word]
     )
     return f"… {hidden.total()} more: {words}" if hidden else ""
@@ -260,7 +260,7 @@ def _most_interesting(tasks: Sequence[TaskRow], room: int) -> list[TaskRow]:
     """All in order if they fit; else what runs, then what waits, then what failed, then the latest that ended."""
     if len(tasks) <= room:
         return list(tasks)
-    chosen = sorted(tasks, key=lambda task: (_VIEWS[task.state].rank, -(task.ended or 0), task.n))[:room]
+    chosen = sorted(tasks, key=lambda task: (STATE_VIEWS[task.state].rank, -(task.ended or 0), task.n))[:room]
     return sorted(chosen, key=lambda task: task.n)
 
 
