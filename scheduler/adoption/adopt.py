@@ -23,11 +23,11 @@ from protocol.values.task import Model, Task
 from protocol.values.trust import Trust
 from scheduler.adoption.recovery import RecoveryScan
 from scheduler.campaign.text import trust_of_spec
+from scheduler.conversation.claims import LEAP
 from scheduler.models.describe import by_devices, sha256_of
 from scheduler.models.fetch import fetch_adopted
 from scheduler.models.spool import is_spooled
 from scheduler.models.spool import spool as copy_in
-from scheduler.run.epochs import LEAP
 from scheduler.run.manifests import CampaignManifests
 from scheduler.store.rows import NewCampaign, NewModel, WorkerTask
 from scheduler.store.store import Store

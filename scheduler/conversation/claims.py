@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import Final, Protocol
 
 from protocol.messages.work import Denied
+
+LEAP: Final = 2**32
+"""Epochs between a scheduler and the home that adopts from it: no restart and no restored backup of one home gets so far."""
 
 
 class RivalKind(Enum):

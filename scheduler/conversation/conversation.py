@@ -38,7 +38,7 @@ from protocol.words import Reason, RunOutcome
 from results.export.figures import unconfirmed
 from results.row.canary import CanaryOutcome
 from results.row.witness import WitnessAccount
-from scheduler.conversation.claims import Claims
+from scheduler.conversation.claims import LEAP, Claims
 from scheduler.conversation.effects import (
     CheckedRecord,
     CheckRecord,
@@ -430,10 +430,8 @@ class SchedulerConversation:
             if not self.is_current(entry, peer, result):
                 return self.answer_old(peer, result)
             if self._is_strange(entry, result.attempt, peer):
-                attempt, delegated = entry.at(peer), entry.task.scheduler != self.peer
-                anothers = delegated and attempt is not None and attempt.found
                 about = (entry.id, result.attempt, entry.replica_set, entry.task.unit)
-                account = self.witness.account(*about, anothers=anothers)
+                account = self.witness.account(*about, anothers=self.perhaps_anothers(entry, peer))
             checked = await CheckRecord(peer, result, body, entry.task, self.bodies[entry.id], account)
             if account is not None:
                 checked, account = await self._repeat(entry, checked, account)
@@ -450,6 +448,16 @@ class SchedulerConversation:
         if not self.is_current(entry, peer, result):  # it ended while the record was fetched and read
             return self.answer_old(peer, result)
         return self.settle(entry, peer, result, body, checked, account)
+
+    def perhaps_anothers(self, entry: TaskEntry, peer: str) -> bool:
+        """Whether the run may have begun under a scheduler from which this one adopted the campaign: it was found at its worker, or the
+        worker answers a commit with the result that it had already.
+        """
+        attempt = entry.at(peer)
+        adopted = entry.epoch is not None and entry.epoch >= LEAP
+        if not adopted or attempt is None:
+            return False
+        return attempt.found or not self.witness.revealed(entry.id, attempt.number)
 
     @staticmethod
     async def _repeat(

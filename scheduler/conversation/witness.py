@@ -51,6 +51,11 @@ class WitnessBook:
         """Whether this life committed the attempt as one to be witnessed."""
         return attempt in self._runs.get(task, {}) and self._runs[task][attempt].begun_here
 
+    def revealed(self, task: str, attempt: int) -> bool:
+        """Whether this life has revealed the attempt's inputs."""
+        runs = self._runs.get(task, {})
+        return attempt in runs and runs[attempt].since is not None
+
     def reveal(self, task: str, attempt: int, replica_set: str, now: float, *, again: bool = False) -> Reveal:
         """What the inputs of an attempt follow from: the same whenever it is asked for. `again`: its worker has had it, it says."""
         run = self._run(task, attempt)

@@ -27,6 +27,8 @@ from scheduler.core.ranking import ModelKey
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
 _UNHEARD: Final = (AttemptStatus.GRANTED, AttemptStatus.RESTORED)
+MAYBE_OVER: Final = (AttemptStatus.RESTORED, AttemptStatus.REPORTING)
+"""An attempt whose run has perhaps ended."""
 LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
 TOPS_UP: Final = 0
 """Priority of the sittings after the first."""

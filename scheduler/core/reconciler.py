@@ -264,6 +264,11 @@ class Reconciler:
             return self.grant(attempt.worker, grant, now, observed=False)
         commands: list[Command] = []
         owes = (lease.settled or lease.reporting) and not lease.queued  # a worker may claim both
+        if attempt.status is AttemptStatus.RESTORED and not owes and self._meets_replica(entry, attempt):
+            held = HeldLease(lease=lease.lease, fence=lease.fence, epoch=entry.epoch)
+            words = f"another replica is at {self._state.device(attempt.worker)}, or at a device of its owner"
+            commands += self._failures.lose(entry, attempt, Reason.LOST, words, now)
+            return [*commands, CancelOn(attempt.worker, (held,), Reason.CANCELLED)]
         if attempt is entry.hedge and entry.state in LEASED:
             return self._carry_on_beside(entry, attempt, lease, now, owes=owes)
         if attempt is entry.hedge:
@@ -285,6 +290,14 @@ class Reconciler:
             self._state.move(entry, TaskEvent.PROGRESS)
         self._state.watch(entry)
         return commands + self._failures.send_stop(entry, now)
+
+    def _meets_replica(self, entry: TaskEntry, attempt: Attempt) -> bool:
+        """Whether a run found at a worker is where another replica goes on. The campaign's former scheduler had cancelled one of the two,
+        and this one could not know.
+        """
+        state = self._state
+        taken, group = state.taken(entry, known_to_run=True), state.groups[entry.group]
+        return not taken.isdisjoint(state.apart(group, state.worker(attempt.worker)))
 
     def _carry_on_beside(
         self, entry: TaskEntry, attempt: Attempt, lease: LiveLease, now: float, *, owes: bool

@@ -24,6 +24,7 @@ from scheduler.core.commands import Command, EndCampaign, QueuePosition
 from scheduler.core.entries import (
     LEASED,
     LIMITS,
+    MAYBE_OVER,
     TOPS_UP,
     Attempt,
     CampaignRun,
@@ -246,9 +247,9 @@ class State:
         marks = {self.device_of(view)}
         return marks | {self.root_of(group, view.peer)} if group.trust.anyone else marks
 
-    def taken(self, entry: TaskEntry, *, for_good: bool = False) -> set[str]:
+    def taken(self, entry: TaskEntry, *, for_good: bool = False, known_to_run: bool = False) -> set[str]:
         """Devices that other replicas of the task are at, or have their result from; and who answers for these (`apart`). `for_good`: only
-        those with a result.
+        those with a result. `known_to_run`: without attempts that may be over.
         """
         taken = set[str]()
         group = self.groups[entry.group]
@@ -257,7 +258,8 @@ class State:
             if other is entry:
                 continue
             for each in () if for_good else other.attempts():
-                taken |= self.apart(group, self.worker(each.worker))
+                if not known_to_run or each.status not in MAYBE_OVER:
+                    taken |= self.apart(group, self.worker(each.worker))
             if other.state is TaskState.SUCCEEDED:
                 taken.add(other.ran_on)
                 if other.worker is not None:  # its device was perhaps not known when the result came

@@ -16,7 +16,7 @@ from protocol.errors import NotPermitted, RemoteProtocolError
 from protocol.messages.work import Denied
 from protocol.values.lease import make_proof, read_proof
 from protocol.words import Reason, Right
-from scheduler.conversation.claims import Rival, RivalKind
+from scheduler.conversation.claims import LEAP, Rival, RivalKind
 from swarm.net.identity import Identity, verify
 from swarm.pools.membership import Credential
 from swarm.pools.tokens import prove
@@ -27,8 +27,6 @@ FIRST: Final = 1
 """The epoch of a campaign's first scheduler, which needs no proof."""
 STRIDE: Final = 2**16
 """A new epoch is at most so far above the last."""
-LEAP: Final = 2**32
-"""Epochs between a scheduler and the home that adopts from it: no restart and no restored backup of one home gets so far."""
 
 log = structlog.get_logger("sark.adopt")
 

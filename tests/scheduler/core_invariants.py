@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from protocol.errors import LocalProtocolError
 from protocol.values.attempt import AttemptStatus, TaskState
-from scheduler.core.entries import LEASED, TaskEntry
+from scheduler.core.entries import LEASED, MAYBE_OVER, TaskEntry
 from scheduler.core.state import State
 
 
@@ -74,12 +74,11 @@ def _check_task(state: State, entry: TaskEntry, holders: list[str]) -> None:
 
 
 def _check_replicas(state: State, replicas: list[str]) -> None:
-    unknown = (AttemptStatus.RESTORED, AttemptStatus.REPORTING)  # runs that may be long over
     seen: set[str] = set()
     for entry in map(state.tasks.__getitem__, replicas):
         group, marks = state.groups[entry.group], set[str]()
         for attempt in entry.attempts():
-            if attempt.status not in unknown:
+            if attempt.status not in MAYBE_OVER:
                 marks |= state.apart(group, state.worker(attempt.worker))
         if seen & marks:
             raise LocalProtocolError(f"replicas of {replicas[0]} meet on one device, or with one owner of it")

@@ -49,8 +49,8 @@ class Disasters(Faults):
             self.copy_home,
             self.cancel_unheard,
         ]
-        if self.mutant.disaster:
-            kinds = [kind for kind in kinds if kind.__name__ == self.mutant.disaster]
+        if self.mutant.only:
+            kinds = [kind for kind in kinds if kind.__name__ in self.mutant.only]
         for kind in rng.choices(kinds, k=rng.randint(*self.mutant.disasters)):
             self.kernel.at(rng.uniform(1.0, FAULTS_S), kind)
 

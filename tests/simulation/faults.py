@@ -72,6 +72,8 @@ class Faults:
             (self.lose_worker, 1),
             (self.adopt, 2),
         )
+        if self.mutant.only:
+            kinds = tuple(pair for pair in kinds if pair[0].__name__ in self.mutant.only)
         drawn = rng.choices(
             [kind for kind, _ in kinds], [weight for _, weight in kinds], k=rng.randint(*self.mutant.faults)
         )

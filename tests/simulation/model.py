@@ -72,8 +72,8 @@ class Mutant:
     """From, to: how many come in a run."""
     disasters: tuple[int, int] = (0, 0)
     """The same of what is rare."""
-    disaster: str = ""
-    """The only one of these that comes; empty: all do."""
+    only: frozenset[str] = frozenset()
+    """The faults and disasters that come, by the names of their methods; empty: all do."""
     holders: float = 0.15
     """Share of the workers that hold some of what they take, or all."""
     holds_on_s: float = 0.0

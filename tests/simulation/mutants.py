@@ -36,9 +36,9 @@ MUTANTS: Final = (
     Mutant("forgets results when it restarts", shows=1, make_conversation=worker.ForgetsResults),
     Mutant(
         "drops what no disk took",
-        shows=306141,
-        faults=(0, 9),
-        disasters=(0, 3),
+        shows=2478,
+        faults=(3, 6),
+        only=frozenset({"fill_worker", "adopt"}),
         make_conversation=worker.DropsWhatNoDiskTook,
     ),
     Mutant("keeps results from adopters", shows=117, make_conversation=worker.KeepsResultsFromAdopters),
@@ -119,10 +119,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a restart forgets the stops that are owed",
-        shows=46,
-        faults=(0, 1),
+        shows=9,
         disasters=(2, 3),
-        disaster="cancel_unheard",
+        only=frozenset({"crash_worker", "crash_scheduler", "cancel_unheard"}),
         switches=frozenset({"forgets-stops"}),
     ),
     Mutant("believes any clock", shows=34, disasters=(3, 5), make_conversation=worker.BelievesAnyClock),
@@ -134,5 +133,12 @@ MUTANTS: Final = (
         make_scheduler=scheduler.LeavesItsFormerSelfInCharge,
     ),
     Mutant("copies lead under one epoch", shows=13, disasters=(3, 5), make_scheduler=scheduler.StepsByOne),
+    Mutant(
+        "refuses what ran before an adoption",
+        shows=2379,
+        faults=(14, 20),
+        only=frozenset({"fill_worker", "adopt"}),
+        make_scheduler=scheduler.RefusesWhatRanBefore,
+    ),
     Mutant("does not take up campaigns after a restart", switches=frozenset({"forgets-campaigns"})),
 )

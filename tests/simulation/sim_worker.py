@@ -604,6 +604,8 @@ class SimWorker:
             place = now.get(lease)
             if state in HOLDS and (place is None or place.state not in HOLDS):
                 self._tell(Kind.LEFT, lease=lease, word=str(place.state if place else "closed"))
+            if state is LeaseState.OFFERED and place is not None and place.state is LeaseState.QUEUED:
+                self._unanswered[place.peer] = self._now()
         counted: dict[str, int] = {}
         for lease, place in now.items():
             before = self._shadow.get(lease)
@@ -612,8 +614,6 @@ class SimWorker:
                 self._count(place, counted[place.request.principal])
             if before is LeaseState.QUEUED and place.state is LeaseState.OFFERED:
                 self._tell(Kind.TURN, lease=lease, number=self._passed_over(place, now.values()))
-            if before is LeaseState.OFFERED and place.state is LeaseState.QUEUED:
-                self._unanswered[place.peer] = self._now()
             if before is None or before not in HOLDS:
                 if place.state in HOLDS:
                     self._tell_place(Kind.TAKEN, place)

@@ -10,7 +10,7 @@ import pytest
 from protocol.errors import LocalProtocolError
 from protocol.formats.phase import Phase
 from protocol.messages.work import Denied, LiveLease, Renewed
-from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.trust import MINE, OWN, Trust, TrustKind, TrustScope
 from protocol.words import Reason, RunOutcome, WorkerState
@@ -30,7 +30,7 @@ from scheduler.core.commands import (
     ReleaseOn,
     SetAside,
 )
-from scheduler.core.entries import TaskEntry, TaskLimits
+from scheduler.core.entries import LEASED, Attempt, TaskEntry, TaskLimits
 from scheduler.core.reconciler import OWED_S
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.timeouts import STOP_S
@@ -167,6 +167,46 @@ def test_where_strangers_are_admitted_replicas_go_to_different_owners_and_wait_f
         story.succeed(commit.task)
     story.after(1.0)
     assert len(story.commits) == 2, "nor when the others have ended"
+
+
+@pytest.mark.parametrize("reporting", [False, True])
+def test_of_two_replicas_found_on_one_device_the_second_is_stopped_unless_it_has_a_result(
+    reporting: bool,
+) -> None:
+    story = replicas(0, 2, w0=7, w1=7)
+    entries = [
+        TaskEntry(
+            a_task(n, campaign="c-two", replica=n),
+            TaskState.LEASED,
+            Attempt(
+                1,
+                PEERS[n - 1],
+                f"x{n}",
+                Fence(incarnation=1, number=n),
+                AttemptStatus.RESTORED,
+                inherited=True,
+            ),
+        )
+        for n in (1, 2)
+    ]
+    story.tell(story.core.add(TaskLimits("c-two"), entries, story.now))
+    for n, entry in enumerate(entries, 1):
+        lease = LiveLease(
+            task=entry.id,
+            attempt=1,
+            lease=f"x{n}",
+            fence=Fence(incarnation=1, number=n),
+            reporting=reporting and n == 2,
+        )
+        args = (PEERS[n - 1], "c-two", 1, (lease,), story.now)
+        orders = story.tell(story.core.reconciler.reconcile(*args, expected=frozenset({f"x{n}"})))
+    check(story.core.state)
+    assert entries[0].state in LEASED
+    if reporting:
+        assert entries[1].state in LEASED
+        return
+    assert [cancel.held[0].lease for cancel in of(orders, CancelOn)] == ["x2"]
+    assert (entries[1].state, entries[1].tries) == (TaskState.PENDING, 0)
 
 
 def test_among_trusted_devices_replicas_repeat_the_measurement_on_devices_of_one_owner() -> None:
