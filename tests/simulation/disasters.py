@@ -6,7 +6,6 @@ Part of `model.World`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -29,6 +28,17 @@ UNHEARD_S: Final = 20.0
 """Longer than until a scheduler gives a silent worker up."""
 LINGERS_S: Final = 75.0
 
+DISASTERS: Final = (
+    "split",
+    "set_clock",
+    "lose_gates",
+    "put_worker_back",
+    "put_scheduler_back",
+    "copy_home",
+    "cancel_unheard",
+)
+"""Methods of `Disasters` that do one each."""
+
 
 class Disasters(Faults):
     """Part of `model.World`."""
@@ -40,19 +50,9 @@ class Disasters(Faults):
         rng = random.Random(
             f"{self.seed} disasters"
         )  # a source of its own: what else is drawn stays the same
-        kinds: list[Callable[[], None]] = [
-            self.split,
-            self.set_clock,
-            self.lose_gates,
-            self.put_worker_back,
-            self.put_scheduler_back,
-            self.copy_home,
-            self.cancel_unheard,
-        ]
-        if self.mutant.only:
-            kinds = [kind for kind in kinds if kind.__name__ in self.mutant.only]
+        kinds = [name for name in DISASTERS if name in (self.mutant.only or DISASTERS)]
         for kind in rng.choices(kinds, k=rng.randint(*self.mutant.disasters)):
-            self.kernel.at(rng.uniform(1.0, FAULTS_S), kind)
+            self.kernel.at(rng.uniform(1.0, FAULTS_S), getattr(self, kind))
 
     def split(self) -> None:
         """The network falls into two parts for a while."""

@@ -24,6 +24,21 @@ FAULTS_S: Final = 60.0
 MOST_SCHEDULERS: Final = 4
 """Two, and those that adopt."""
 
+FAULTS: Final = {
+    "crash_worker": 3,
+    "crash_scheduler": 3,
+    "pause": 2,
+    "cut": 3,
+    "fill_worker": 1,
+    "fill_scheduler": 1,
+    "cancel": 2,
+    "revoke": 1,
+    "drop_links": 1,
+    "lose_worker": 1,
+    "adopt": 2,
+}
+"""Methods of `Faults` that do one each, and how often each comes."""
+
 
 class Faults:
     """Part of `model.World`."""
@@ -59,26 +74,10 @@ class Faults:
             slow=rng.choice((0.0, 0.02, 0.1)),
             latency_s=rng.choice((0.002, 0.02, 0.3)),
         )
-        kinds = (
-            (self.crash_worker, 3),
-            (self.crash_scheduler, 3),
-            (self.pause, 2),
-            (self.cut, 3),
-            (self.fill_worker, 1),
-            (self.fill_scheduler, 1),
-            (self.cancel, 2),
-            (self.revoke, 1),
-            (self.drop_links, 1),
-            (self.lose_worker, 1),
-            (self.adopt, 2),
-        )
-        if self.mutant.only:
-            kinds = tuple(pair for pair in kinds if pair[0].__name__ in self.mutant.only)
-        drawn = rng.choices(
-            [kind for kind, _ in kinds], [weight for _, weight in kinds], k=rng.randint(*self.mutant.faults)
-        )
+        weights = {name: weight for name, weight in FAULTS.items() if name in (self.mutant.only or FAULTS)}
+        drawn = rng.choices([*weights], [*weights.values()], k=rng.randint(*self.mutant.faults))
         for kind in drawn:
-            self.kernel.at(rng.uniform(1.0, FAULTS_S), kind)
+            self.kernel.at(rng.uniform(1.0, FAULTS_S), getattr(self, kind))
 
     def _injected(self, name: str, *whom: str) -> None:
         self.faults[name] += 1

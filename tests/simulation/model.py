@@ -30,8 +30,8 @@ from protocol.values.trust import OWN, STRANGER, Trust
 from scheduler.conversation.conversation import SchedulerConversation
 from scheduler.core.scheduler import SchedulerCore
 from tests.simulation.adapter import device_of
-from tests.simulation.disasters import Disasters
-from tests.simulation.faults import FAULTS_S
+from tests.simulation.disasters import DISASTERS, Disasters
+from tests.simulation.faults import FAULTS, FAULTS_S
 from tests.simulation.history import Breach, Event, History, Kind, Limits
 from tests.simulation.invariants import check
 from tests.simulation.kernel import Kernel
@@ -86,6 +86,16 @@ FAITHFUL: Final = Mutant(faults=(0, 9), disasters=(0, 3))
 STORM: Final = Mutant(faults=(8, 16), disasters=(3, 6))
 WITH_STORE: Final = replace(FAITHFUL, store=RealStore)
 """The same with the product's store beside the double."""
+
+
+def few_kinds(seed: int) -> Mutant:
+    """What goes wrong where only some kinds of fault come, and these often: the same twice in a row is rare among all kinds."""
+    rng = random.Random(f"{seed} kinds")
+    faults, disasters = (
+        rng.sample([*FAULTS], rng.choice((1, 2, 3))),
+        rng.sample(DISASTERS, rng.choice((1, 2))),
+    )
+    return Mutant(faults=(4, 16), disasters=(1, 4), only=frozenset((*faults, *disasters)))
 
 
 @dataclass
