@@ -111,7 +111,7 @@ class Preemption:
                 del self._claims[ticket.lease]
                 return PreemptionChoice(warned, None)
             if not over:
-                return None
+                return self._take_between(ticket, lower, between)
         other = self.victim(ticket.request.base_priority, ticket.request.owner, lower, now)
         if other is None or other.timed:
             if claim is not None:
@@ -123,9 +123,20 @@ class Preemption:
         self._claims[ticket.lease] = PreemptionClaim(other.lease, now + PREEMPT_GRACE_S)
         return PreemptionChoice(other, PREEMPT_GRACE_S)
 
-    def reassign(self, order: Iterable[Allocation], lower: Iterable[Allocation]) -> None:
+    def _take_between(
+        self, ticket: Allocation, lower: Iterable[Allocation], between: str
+    ) -> PreemptionChoice | None:
+        """The run that stands between two launches in place of the one that was warned, which goes on."""
+        claimed = {claim.victim for claim in self._claims.values()}
+        run = next((one for one in lower if one.lease == between), None)
+        if run is None or between in claimed or not self._outranks(ticket.request, run):
+            return None
+        del self._claims[ticket.lease]
+        return PreemptionChoice(run, 0.0)
+
+    def reassign(self, order: Iterable[Allocation], lower: Iterable[Allocation], between: str = "") -> None:
         """Each victim goes to the first ticket in `order` that may preempt it: one that came after the warning may be before the one
-        that caused it. No grace begins anew; a ticket without a victim may choose another.
+        that caused it. No grace begins anew; a ticket without a victim may choose another. `between`: as in `choose`; it ends first.
 
         `order`: the tickets of `preemptors` in the order in which they are served. The victims of all other tickets are spared.
         """
@@ -138,7 +149,9 @@ class Preemption:
             and claim.victim in victims
             and self._outranks(waiting[ticket].request, victims[claim.victim])
         ]
-        claims.sort(key=lambda item: -math.inf if item[0].due is None else item[0].due)
+        claims.sort(
+            key=lambda item: (item[0].victim != between, -math.inf if item[0].due is None else item[0].due)
+        )
         self._claims = {}
         for claim, victim in claims:
             ticket = next((each for each in waiting.values() if self._outranks(each.request, victim)), None)

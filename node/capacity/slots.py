@@ -223,7 +223,7 @@ class Slots:
             for one in self._preemption.preemptors(self.allocations.values(), lower, answering)
         ]
         tickets = [self.allocations[rank.lease] for rank in self.queue.order(ranks)]
-        self._preemption.reassign(tickets, lower)
+        self._preemption.reassign(tickets, lower, between)
         for ticket in tickets:
             choice = self._preemption.choose(ticket, lower, now, between)
             if choice is None:

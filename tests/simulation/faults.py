@@ -121,7 +121,7 @@ class Faults:
             scheduler.start()
 
     def _disk_broke(self, scheduler: SimScheduler) -> None:
-        self.kernel.after(0.0, scheduler.crash)
+        scheduler.crash()  # at once: whoever is to go on at this very instant is cancelled before it can send anything
 
     def pause(self) -> None:
         """A process stands still for a while."""

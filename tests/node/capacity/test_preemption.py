@@ -516,6 +516,27 @@ def test_a_run_that_yields_between_launches_is_warned_as_it_is_stopped_and_not_t
             assert [type(each) for each in others] == [KillCommand, OfferCommand]
 
 
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_slot_between_launches_goes_to_the_first_in_the_queue_though_it_warned_another_run(
+    claimed: bool,
+) -> None:
+    ledger = linked(slots=2, owner_first=True)
+    low = run_of(ledger, want(1, ANN))
+    high = run_of(ledger, want(2, ANN, priority=90), 1.0)
+    ledger.timing(low.lease, not claimed, 1.0)
+    owners = ticket_of(ledger, want(1, CAT, queue=True, owner=True), 1.4)
+    assert warned(ledger) == [high.lease]
+    ticket_of(ledger, want(1, BOB, queue=True, priority=90), 1.5)
+    assert warned(ledger) == [low.lease] * claimed
+    ledger.take_commands()
+    ledger.between_launches(low.lease, 1.6)
+    orders = ledger.take_commands()
+    assert [order.lease for order in orders if isinstance(order, OfferCommand)] == [owners.lease]
+    assert [order.lease for order in orders if isinstance(order, KillCommand)] == [low.lease]
+    ledger.timing(high.lease, False, 20.0)
+    assert ledger.take_commands() == (), "the run that was warned goes on"
+
+
 def test_a_run_between_launches_for_which_nobody_waits_goes_on() -> None:
     ledger = linked()
     low = run_of(ledger, want(1, ANN))
