@@ -22,6 +22,8 @@ from results.row.verdicts import RowVerdict
 
 MIN_COUNTED: Final = 5
 """Sittings from which a device's coverage is said."""
+MAX_COUNTED: Final = 50
+"""Sittings of one measurement that are looked at, the latest: a device changes, and the time grows with the square of their number."""
 MIN_APART_S: Final = 600.0
 """Results of one device that end closer together are of one sitting: the latest of them counts."""
 _LEAST: Final = 1e-4
@@ -181,8 +183,10 @@ def pooled_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def coverage(figures: Sequence[SittingFigure]) -> HeldIntervals:
-    """Of sittings of rows with one fingerprint: each interval against the pooled median of the others. Nothing of fewer than three."""
-    sittings = _apart(figures)
+    """Of the latest sittings of rows with one fingerprint: each interval against the pooled median of the others. Nothing of fewer than
+    three.
+    """
+    sittings = _apart(figures)[-MAX_COUNTED:]
     if len(sittings) < 3:
         return HeldIntervals()
     held = 0

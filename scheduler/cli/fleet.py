@@ -127,7 +127,8 @@ async def _print_once(
     snapshot = _snapshot(home, store, fleet)
     if as_json:
         models = {model for device in snapshot.devices for model in device.advert.models}
-        print_json(top_json(snapshot, store.campaigns.model_names(models)))
+        names = store.campaigns.model_names(models)
+        print_json(top_json(snapshot, names, store.results.coverage()))
     else:
         console.print(draw(snapshot, width=console.width, height=None))
     if fleet.error is not None:

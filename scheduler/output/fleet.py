@@ -24,6 +24,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.trust import MINE, Trust
 from protocol.words import ProtocolId, Right, Role, WorkerState
 from results.analysis.sittings import HeldIntervals
+from scheduler.output.coverage import NONE_HELD, DeviceCoverage, coverage_of
 from scheduler.output.schemas import shown_as
 from scheduler.store.rows import TaskRow
 from scheduler.trust.book import TrustBook
@@ -297,9 +298,6 @@ class FleetWatcher:
 # -- for programs and pages --------------------------------------------------------------------------------------------------------------
 
 
-_NONE: Final[Mapping[str, HeldIntervals]] = {}
-
-
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -337,16 +335,7 @@ class DeviceInfo(Advert):
     via: str | None = None
     """Where the gate is that it was reached through, else the end of that gate's id; null where it answered directly."""
     coverage: DeviceCoverage | None = None
-    """Of the intervals of its results in this home, as `peers` tells it; null: there are too few, or nobody asked."""
-
-
-class DeviceCoverage(_Part):
-    """How well the intervals of a device's rows hold on it, by its own sittings."""
-
-    share: float
-    """Of its sittings, those whose 95 % interval holds the median that the others have together."""
-    sittings: int
-    """At least 5."""
+    """Of the intervals of its results in this home; null: there are too few of them."""
 
 
 class DeviceTask(_Part):
@@ -387,35 +376,37 @@ class Fleet(BaseModel):
     next: str | None = None
 
 
-def device_info(device: ObservedDevice, held: Mapping[str, HeldIntervals] = _NONE) -> DeviceInfo:
-    """`device` for programs. `held`: by device."""
+def device_info(device: ObservedDevice, held: Mapping[str, HeldIntervals] = NONE_HELD) -> DeviceInfo:
+    """`device` for programs. `held`: by `device_identity`."""
     return shown_as(DeviceInfo, device.advert, **_state(device), coverage=device_coverage(device, held))
 
 
 def device_coverage(device: ObservedDevice, held: Mapping[str, HeldIntervals]) -> DeviceCoverage | None:
     """Of this device, under its worker's key; None: too few sittings."""
-    own = held.get(f"{device.advert.device} {device.advert.peer}", HeldIntervals())
-    return None if own.share is None else DeviceCoverage(share=own.share, sittings=own.sittings)
+    return coverage_of(f"{device.advert.device} {device.advert.peer}", held)
 
 
 def coverage_lines(devices: Sequence[ObservedDevice], held: Mapping[str, HeldIntervals]) -> list[str]:
-    """`mini-7: 47 of 50 intervals hold the median of its other sittings (94 %)`, for people."""
-    known = ((device, device_coverage(device, held)) for device in devices)
-    return [
-        f"{safe_text(device.advert.name, 40)}: {round(each.share * each.sittings)} of {each.sittings} intervals hold the median "
-        f"of its other sittings ({each.share:.0%})"
-        for device, each in known
-        if each is not None
+    """A line for each device with sittings enough, and what share is meant, for people."""
+    lines = [
+        f"{safe_text(device.advert.name, 40)}: {each.words}"
+        for device in devices
+        if (each := device_coverage(device, held)) is not None
     ]
+    return [*lines, "95 % are meant to: where fewer do, ask for sittings"] if lines else []
 
 
 def fleet_device(
-    device: ObservedDevice, tasks: Mapping[str, Sequence[DeviceTask]], names: Mapping[str, str]
+    device: ObservedDevice,
+    tasks: Mapping[str, Sequence[DeviceTask]],
+    names: Mapping[str, str],
+    held: Mapping[str, HeldIntervals] = NONE_HELD,
 ) -> FleetDevice:
     """The same with `tasks` by worker, and `names` of models by hash."""
     warm = tuple(CachedModel(sha256=sha256, name=names.get(sha256)) for sha256 in device.advert.models)
     running = tuple(tasks.get(device.advert.peer, ()))
-    return shown_as(FleetDevice, device.advert, **_state(device), tasks=running, warm=warm)
+    own = device_coverage(device, held)
+    return shown_as(FleetDevice, device.advert, **_state(device), tasks=running, warm=warm, coverage=own)
 
 
 def device_tasks(rows: Iterable[TaskRow]) -> dict[str, list[DeviceTask]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from protocol.errors import RemoteProtocolError
@@ -17,9 +17,11 @@ from protocol.values.record import (
     read_record,
 )
 from protocol.values.task import Task, read_task
+from results.analysis.sittings import HeldIntervals
 from results.export.csv import csv_lines
 from results.row.figures import judge
 from results.row.form import JsonModel
+from results.row.identity import device_identity
 from results.row.operators import OperatorUses, operator_uses
 from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Configuration, Row, RowStatus
@@ -27,6 +29,7 @@ from results.row.stats import median
 from results.row.verdict import MEANS
 from results.row.verdicts import RowVerdict
 from results.row.witness import WitnessAccount
+from scheduler.output.coverage import NONE_HELD, DeviceCoverage, coverage_of
 from scheduler.output.events import event_words
 from scheduler.output.schemas import InstantMs, TaskInfo, shown_as, task_info
 from scheduler.store.progress import attempt_words
@@ -162,6 +165,8 @@ class TaskDetail(JsonModel):
     """Why the record cannot be read, if it cannot."""
     operators: OperatorUses | None
     """Where the model's operators ran. Null: the record does not tell."""
+    coverage: DeviceCoverage | None = None
+    """How often intervals hold on its device. Null: it has too few sittings, or the task has no interval."""
 
 
 def task_detail(
@@ -170,8 +175,9 @@ def task_detail(
     campaign_name: str,
     attempts: Sequence[AttemptRow],
     events: Sequence[EventRow],
+    held: Mapping[str, HeldIntervals] = NONE_HELD,
 ) -> TaskDetail:
-    """The whole of `item`. `row`: as the campaign's results have it; None: it has not ended."""
+    """The whole of `item`. `row`: as the campaign's results have it; None: it has not ended. `held`: by device."""
     task = read_task(item.body)
     record, observed, unreadable = None, None, ""
     if item.record is not None:
@@ -197,6 +203,9 @@ def task_detail(
         launches=() if record is None or observed is None else tuple(_launches(record, observed)),
         unreadable=unreadable,
         operators=None if record is None else operator_uses(record.ran),
+        coverage=None
+        if row is None or row.inference_ms_median_low is None
+        else coverage_of(device_identity(row), held),
     )
 
 

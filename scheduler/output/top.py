@@ -12,9 +12,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from protocol.values.attempt import TaskState
+from results.analysis.sittings import HeldIntervals
 from results.row.form import utc
 from results.row.simulated import shown_name
 from scheduler.output.campaigns import campaign_name, campaign_state
+from scheduler.output.coverage import NONE_HELD
 from scheduler.output.fleet import ObservedDevice, device_tasks, fleet_device
 from scheduler.output.peers import device_path, device_state
 from scheduler.output.schemas import campaign_info
@@ -53,14 +55,16 @@ class TopSnapshot:
     """The swarm has been observed, with or without success."""
 
 
-def top_json(now: TopSnapshot, names: Mapping[str, str]) -> dict[str, Any]:
-    """For programs. `names`: of models, by hash."""
+def top_json(
+    now: TopSnapshot, names: Mapping[str, str], held: Mapping[str, HeldIntervals] = NONE_HELD
+) -> dict[str, Any]:
+    """For programs. `names`: of models, by hash; `held`: by device."""
     tasks = device_tasks(now.tasks)
     return {
         "at": utc(now.at),
         "campaigns": [campaign_info(item, scheduling=now.scheduling) for item in now.campaigns],
         "count": len(now.devices),
-        "peers": [fleet_device(device, tasks, names) for device in now.devices],
+        "peers": [fleet_device(device, tasks, names, held) for device in now.devices],
         "unreachable": now.unreachable or None,
     }
 

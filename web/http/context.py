@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +15,7 @@ from fastapi import Depends, Request
 from protocol.errors import SarkError, Unreachable
 from protocol.messages.work import Action
 from protocol.words import WorkerState
+from results.analysis.sittings import HeldIntervals
 from scheduler.models.describe import Fetch
 from scheduler.models.fetch import downloader
 from scheduler.models.uploads import Uploads
@@ -24,6 +25,7 @@ from scheduler.submit.keep_running import CHECK_S, keep_running
 from swarm.base.home import Home
 from swarm.base.threads import DISK
 from swarm.download.urls import FOR_OTHERS, UrlReach
+from web.http.coverage import CoverageView
 from web.http.feeds import Feeds
 from web.http.idempotency import IdempotencyStore
 
@@ -66,6 +68,7 @@ class ApiContext:
     feeds: Feeds = field(init=False)
     idempotency: IdempotencyStore = field(init=False)
     uploads: Uploads = field(init=False)
+    coverage: CoverageView = field(init=False)
     uploading: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UPLOADS))
     file_sizes: dict[str, float] = field(default_factory=dict)
     """Of the predecessor's result files: an ended campaign never changes."""
@@ -79,6 +82,7 @@ class ApiContext:
         self.idempotency = IdempotencyStore(self.home.folder("scheduler") / "idempotency")
         self.feeds = Feeds(self.open_store, partial(is_running, self.home))
         self.uploads = Uploads(self.home)
+        self.coverage = CoverageView(partial(self.isolated, lambda store: store.results.coverage()))
 
     @asynccontextmanager
     async def shared_store(self) -> AsyncIterator[Store]:
@@ -149,6 +153,14 @@ async def _context_of(request: Request) -> ApiContext:
 
 
 Context = Annotated[ApiContext, Depends(_context_of)]
+
+
+async def _coverage(context: Context) -> Mapping[str, HeldIntervals]:
+    return await context.coverage.now()
+
+
+Coverage = Annotated[Mapping[str, HeldIntervals], Depends(_coverage)]
+"""How often the intervals of each device hold."""
 
 
 async def _shared_store(context: Context) -> AsyncIterator[Store]:

@@ -148,6 +148,7 @@ async def _send_changes(
 
 async def _fleet(context: ApiContext, snapshot: FleetSnapshot, requirement: Requirement) -> Fleet:
     models = {model for device in snapshot.devices for model in device.advert.models}
+    held = await context.coverage.now()
     tasks, names = await context.store(
         lambda store: (_running_tasks(store), store.campaigns.model_names(models))
     )
@@ -156,7 +157,7 @@ async def _fleet(context: ApiContext, snapshot: FleetSnapshot, requirement: Requ
         count=len(devices),
         fit=sum(device.fit.fits for device in devices),
         explain=explain(requirement, [device.advert for device in devices]) if requirement.clauses else "",
-        peers=tuple(fleet_device(device, tasks, names) for device in devices),
+        peers=tuple(fleet_device(device, tasks, names, held) for device in devices),
     )
 
 

@@ -20,7 +20,7 @@ from scheduler.store.readers import campaign_rows, raw_results, with_siblings
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 from swarm.base.threads import COMPUTING
-from web.http.context import Context, SharedStore
+from web.http.context import Context, Coverage, SharedStore
 from web.http.parameters import CampaignId, Number, require_campaign, require_task
 from web.http.problems import HttpProblem, errors, file_of
 
@@ -35,12 +35,12 @@ api = APIRouter(prefix="/api/v1/campaigns/{campaign}/tasks/{n}", tags=["tasks"])
 
 
 @api.get("", responses=errors(404))
-def get_task(store: SharedStore, campaign: CampaignId, n: Number) -> TaskDetail:
+def get_task(store: SharedStore, held: Coverage, campaign: CampaignId, n: Number) -> TaskDetail:
     """Get a task: attempts and refusals, the worker and its device, host state, the verdict with its reasons."""
     name, stored = require_campaign(store, campaign).name, _stored(store, campaign, n)
     task = stored.task.id
     attempts, events = store.attempts.of_task(task), store.events.of_task(campaign, task)
-    return task_detail(stored, _row(store, stored), name, attempts, events)
+    return task_detail(stored, _row(store, stored), name, attempts, events, held)
 
 
 @api.get("/chart", response_class=Response, responses=errors(404) | SVG)

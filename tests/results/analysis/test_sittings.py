@@ -91,8 +91,13 @@ def test_the_interval_holds_the_long_run_median_as_often_as_it_says(sittings: in
 def test_coverage_is_nominal_without_differences_between_sittings_and_poor_with_them() -> None:
     rng = random.Random(5)
     alike, apart = (
-        coverage([drawn(rng, between, 0.01, at=n * DAY_S) for n in range(200)]) for between in (0.0, 0.03)
+        sum(
+            (coverage([drawn(rng, between, 0.01, at=n * DAY_S) for n in range(50)]) for _ in range(4)),
+            HeldIntervals(),
+        )
+        for between in (0.0, 0.03)
     )
+    assert alike.sittings == 200
     assert alike.share is not None
     assert 0.93 <= alike.share <= 1
     assert apart.share is not None
@@ -103,6 +108,17 @@ def test_results_close_together_are_of_one_sitting() -> None:
     rng = random.Random(1)
     figures = [drawn(rng, 0, 0.01, at=day * DAY_S + minute * 60.0) for day in range(4) for minute in range(5)]
     assert coverage(figures).sittings == 4
+
+
+def test_only_the_latest_sittings_of_a_measurement_count() -> None:
+    """A device that was noisy once, and is quiet since: who looks today is told of today."""
+    rng = random.Random(3)
+    figures = [drawn(rng, 0.03 if n < 100 else 0.0, 0.01, at=n * DAY_S) for n in range(150)]
+    rng.shuffle(figures)
+    found = coverage(figures)
+    assert found.sittings == 50
+    assert found.share is not None
+    assert found.share > 0.85
 
 
 def test_coverage_adds_up_over_a_device_and_is_said_from_five_sittings_on() -> None:

@@ -11,7 +11,8 @@ from rich.console import Console
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
-from scheduler.output.fleet import FleetTrust, ObservedDevice, device_info
+from results.analysis.sittings import HeldIntervals
+from scheduler.output.fleet import FleetTrust, ObservedDevice, coverage_lines, device_info, fleet_device
 from scheduler.output.peers import peer_remarks, peers_table
 from scheduler.preview.survey import visitor_token
 from scheduler.trust.book import TrustBook
@@ -56,6 +57,24 @@ def test_each_device_is_shown_with_the_way_it_answered_by() -> None:
     assert f"via gate …{gate[-8:]}, 41 ms" in out.getvalue()
     assert device_info(far).model_dump()["path"] == {"direct": False, "gate": gate, "rtt_ms": 41.0}
     assert device_info(seen("silent", "d-3")).path is None
+
+
+def test_a_device_is_shown_with_how_often_its_intervals_hold() -> None:
+    known, new, few = seen("known", "d-1"), seen("new", "d-2"), seen("few", "d-3")
+    held = {
+        f"d-1 {known.advert.peer}": HeldIntervals(47, 50),
+        f"d-3 {few.advert.peer}": HeldIntervals(4, 4),
+        f"d-2 {known.advert.peer}": HeldIntervals(9, 9),  # another key's: not this device
+    }
+    assert coverage_lines([known, new, few], held) == [
+        "known: 47 of 50 intervals hold the median of its other sittings (94 %)",
+        "95 % are meant to: where fewer do, ask for sittings",
+    ]
+    assert coverage_lines([new, few], held) == []
+    for shown in (device_info(known, held), fleet_device(known, {}, {}, held)):
+        assert shown.model_dump()["coverage"] == {"share": 0.94, "held": 47, "sittings": 50}
+    assert fleet_device(few, {}, {}, held).coverage is None
+    assert device_info(new, held).coverage is None
 
 
 def test_workers_that_share_a_device_are_shown_as_measured_once() -> None:

@@ -13,11 +13,13 @@ import pytest
 import trio
 
 from protocol.values.requirement import Requirement
+from results.analysis.sittings import HeldIntervals
 from scheduler.output.fleet import FleetWatcher
 from swarm.net.identity import Identity
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, observed
 from web.app import make_open_app
 from web.http.context import ApiContext
+from web.http.coverage import CoverageView
 from web.http.server import bind, serve
 from web.http.sse import EventStream
 from web.routes import fleet
@@ -61,6 +63,20 @@ async def test_devices_that_fit_come_first_and_the_others_say_why_not(asking: ht
     assert far["why"] == "[31mred"
     assert document["peers"][0]["unreachable"] == "silence"
     assert document["peers"][0]["state"] is None
+
+
+async def test_each_device_has_how_often_its_intervals_hold(
+    context: ApiContext, asking: httpx.AsyncClient
+) -> None:
+    big = Identity.from_seed("big").peer_id
+
+    async def read() -> dict[str, HeldIntervals]:
+        return {f"d-big {big}": HeldIntervals(19, 20)}
+
+    context.coverage = CoverageView(read)
+    peers = {item["name"]: item for item in (await asking.get("/api/v1/peers")).json()["peers"]}
+    assert peers["big"]["coverage"] == {"share": 0.95, "held": 19, "sittings": 20}
+    assert peers["small"]["coverage"] is None
 
 
 async def test_the_list_comes_page_by_page(asking: httpx.AsyncClient) -> None:

@@ -29,10 +29,13 @@ from protocol.values.record import (
 )
 from protocol.values.task import task_body
 from protocol.words import RunOutcome
+from results.analysis.sittings import HeldIntervals
 from results.analysis.verify import check_results
 from results.export.raw import read_raw
 from scheduler.core.commands import CommitTo, RecordGrant
 from swarm.net.identity import Identity
+from web.http.context import ApiContext
+from web.http.coverage import CoverageView
 
 BASE = "/api/v1/campaigns"
 WORKER = Identity.from_seed("worker")
@@ -100,6 +103,22 @@ def measure(writer: Any, campaign: str, n: int, **options: Any) -> None:
         task=task, attempt=1, fence=fence, worker=WORKER.peer_id, sha256=hashlib.sha256(body).hexdigest(),
         body=body, signature=WORKER.sign(record_message(body)), event=TaskEvent.SUCCEED,
     )  # fmt: skip
+
+
+async def test_a_task_has_how_often_intervals_hold_on_its_device(
+    context: ApiContext, client: httpx.AsyncClient, writer: Any
+) -> None:
+    device = f"d-laptop-7 {WORKER.peer_id}"
+
+    async def read() -> dict[str, HeldIntervals]:
+        return {device: HeldIntervals(7, 8)}
+
+    context.coverage = CoverageView(read)
+    writer.campaign("c-one", tasks=2)
+    measure(writer, "c-one", 1, ns=2_000_000)
+    one, other = [(await client.get(f"{BASE}/c-one/tasks/{n}")).json() for n in (1, 2)]
+    assert one["coverage"] == {"share": 0.875, "held": 7, "sittings": 8}
+    assert other["coverage"] is None
 
 
 async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncClient, writer: Any) -> None:

@@ -3,7 +3,7 @@
 import { setOffline } from "../app.js";
 import { stream } from "../api.js";
 import { h, replace } from "../dom.js";
-import { bytes, count, time } from "../format.js";
+import { bytes, count, percent, time } from "../format.js";
 import { table } from "../table.js";
 import { announce, badge, problem, setText, shortId, simulation } from "../widgets.js";
 
@@ -56,6 +56,13 @@ export async function show(main, parts, { signal, query }) {
       { name: "System", value: (one) => [one.soc, one.os].filter(Boolean).join(", "), cell: (one) => [h("div", {}, one.soc || one.arch), h("div", { class: "small quiet" }, one.os)] },
       { name: "Cores", number: true, value: (one) => one.cores },
       { name: "RAM", number: true, value: (one) => one.ram, cell: (one) => bytes(one.ram) },
+      {
+        name: "Coverage",
+        number: true,
+        value: (one) => one.coverage?.share,
+        sign: (one) => JSON.stringify(one.coverage),
+        cell: (one) => one.coverage && [h("div", {}, percent(one.coverage.share)), h("div", { class: "small quiet" }, `${one.coverage.held} of ${one.coverage.sittings}`)],
+      },
       { name: "Connection", value: (one) => one.path?.rtt_ms, sign: connection, cell: (one) => h("span", { class: one.via ? "relayed" : null }, connection(one)) },
       {
         name: "Warm models",
@@ -69,7 +76,7 @@ export async function show(main, parts, { signal, query }) {
   const headline = h("p", { class: "quiet" }, "Looking for devices …");
   const explained = h("pre", { hidden: true, tabindex: "0", role: "region", "aria-label": "Why devices match or not" });
   const wrong = h("div");
-  replace(main, h("h1", {}, "Fleet"), form(where), headline, wrong, explained, devices.element);
+  replace(main, h("h1", {}, "Fleet"), form(where), headline, wrong, explained, devices.element, legend());
   devices.element.hidden = true;
 
   const search = new URLSearchParams(where.map((clause) => ["where", clause]));
@@ -120,6 +127,17 @@ function form(where) {
     { onsubmit: go, role: "search", "aria-label": "Filter devices" },
     h("div", { class: "line" }, h("label", { class: "line grow" }, "Filter", field), h("button", {}, "Apply"), where.length > 0 && h("a", { href: "#/fleet" }, "Clear")),
     h("p", { id: "clauses-help", class: "hint small" }, "Clauses separated by ; that a device must all meet, such as ", EXAMPLES.map((text, index) => [index ? ", " : "", h("code", {}, text)])),
+  );
+}
+
+function legend() {
+  return h(
+    "p",
+    { class: "small quiet lead" },
+    h("strong", {}, "Coverage"),
+    ": how often the 95 % intervals of a device's results hold, by its own sittings. Results of the same measurement at least ten minutes apart are sittings; of each it is counted whether its interval holds the median of the others. 95 % are meant to. Where fewer do, one sitting says too little: ask for ",
+    h("code", {}, "sittings: 3"),
+    ". Empty: fewer than 5 sittings.",
   );
 }
 

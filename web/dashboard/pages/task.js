@@ -71,7 +71,7 @@ function device({ task, record }) {
 
 // -- result -------------------------------------------------------------------------------------------------------------------------
 
-function headline({ task, row, judgement: verdict, unreadable }) {
+function headline({ task, row, judgement: verdict, unreadable, coverage }) {
   if (!row) return h("p", { class: "headline progress", role: "status" }, progress(task));
   if (row.Status !== "Complete") {
     const [first, ...more] = (row.Detail || task.detail || "").split("\n");
@@ -97,6 +97,7 @@ function headline({ task, row, judgement: verdict, unreadable }) {
       "p",
       {},
       task.simulated ? `From a script: ${samples}.` : interval,
+      coverage && ` On this device ${coverage.held} of ${coverage.sittings} such intervals hold the median of their other sittings.`,
       row.InferenceMsP99 !== null && ` The 99th percentile is ${time(row.InferenceMsP99)}.`,
       row.LoadMsMedian !== null && ` Loading the model takes ${time(row.LoadMsMedian)}.`,
       verdict?.verdict === "unchecked" && " The outputs were not checked.",
