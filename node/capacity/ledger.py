@@ -262,10 +262,13 @@ class Ledger:
         held: Iterable[work.HeldLease],
         epochs: Mapping[str, int],
         covers: Callable[[str], bool],
+        *,
+        to_end: bool = False,
     ) -> dict[str, Reason]:
         """The leases that a peer may not speak of (any more). Unknown leases are not among them.
 
-        A newer epoch than is known must adopt first: else two leaders would go on at once. Of an ended lease an older epoch is
+        A newer epoch than is known must adopt first: else two leaders would go on at once. `to_end`: unless it ends what is its own, as
+        a scheduler does that was restored from a backup and has nothing left to adopt. Of an ended lease an older epoch is
         refused too: how it ended is only for the one that carries the campaign on.
         A lease is spoken of under the epoch that `held` names; else under that of its link (`epochs`, by campaign). Where neither is
         known the epoch is not checked.
@@ -282,9 +285,10 @@ class Ledger:
                 continue
             campaign = allocation.request.task.campaign
             newest = self.epoch(*allocation.request.campaign_key)
+            epoch = _epoch_of(item, epochs.get(campaign, newest))
             if not covers(campaign):
                 refused[item.lease] = Reason.NOT_ALLOWED
-            elif allocation.peer != peer or _epoch_of(item, epochs.get(campaign, newest)) != newest:
+            elif allocation.peer != peer or epoch < newest or (epoch > newest and not to_end):
                 refused[item.lease] = Reason.STALE_EPOCH
         return refused
 

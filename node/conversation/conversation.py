@@ -191,7 +191,7 @@ class WorkerConversation:
     def _stop(
         self, link: SchedulerLink, permission: CallPermission, message: Cancel | Release, request: object
     ) -> Message | None:
-        for lease, why in self.requests.refusals(link, permission, message.held).items():
+        for lease, why in self.requests.refusals(link, permission, message.held, to_end=True).items():
             return Denied(reason=why, detail=f"lease {lease} is not yours to end; nothing was ended")
         reason = message.reason if isinstance(message, Cancel) else Reason.CANCELLED
         stopping = self.ledger.stop(link.peer, message.held, reason, self._now())

@@ -108,7 +108,12 @@ class RequestHandlers:
         return permission
 
     def refusals(
-        self, link: SchedulerLink, permission: CallPermission, held: Sequence[work.HeldLease]
+        self,
+        link: SchedulerLink,
+        permission: CallPermission,
+        held: Sequence[work.HeldLease],
+        *,
+        to_end: bool = False,
     ) -> dict[str, Reason]:
         """The leases that the peer may not speak of over this link, with the reason."""
         return self.ledger.refusals(
@@ -117,6 +122,7 @@ class RequestHandlers:
             held,
             self.links.epochs(link),
             lambda campaign: permission.speaks_of(campaign) is None,
+            to_end=to_end,
         )
 
     # -- could you? ------------------------------------------------------------------------------------------------------

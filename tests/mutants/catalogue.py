@@ -169,7 +169,7 @@ REVOCATION: Final = (
 
 CANCEL: Final = (
     _one("cancel", "who led before cancels the runs of who leads", "node/conversation/conversation.py",
-        "for lease, why in self.requests.refusals(link, permission, message.held).items():", "for lease, why in dict[str, Reason]().items():",
+        "for lease, why in self.requests.refusals(link, permission, message.held, to_end=True).items():", "for lease, why in dict[str, Reason]().items():",
         "tests/node/conversation", "tests/node/capacity"),
     _one("cancel", "a cancel ends nothing", _LEDGER, "            if ends(one):\n", "            if not ends:\n", *_OF_LEDGER),
     _one("cancel", "a cancel is answered while something dies", "node/conversation/conversation.py",

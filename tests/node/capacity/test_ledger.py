@@ -253,13 +253,15 @@ def test_a_lease_that_is_spoken_of_under_an_older_epoch_is_refused_also_on_a_lin
     lease = held(ledger.commit(want(1, epoch=1), 0.0))
     assert ledger.adopt(ANN, ANN, "c-Ann", 5, 0.0) is None
 
-    def refused(epoch: int | None, **link: int) -> dict[str, Reason]:
+    def refused(epoch: int | None, *, to_end: bool = False, **link: int) -> dict[str, Reason]:
         item = lease.model_copy(update={"epoch": epoch})
-        return ledger.refusals(ANN, ANN, [item], {"c-Ann": link["named"]} if link else {}, lambda _: True)
+        named = {"c-Ann": link["named"]} if link else {}
+        return ledger.refusals(ANN, ANN, [item], named, lambda _: True, to_end=to_end)
 
     stale = {lease.lease: Reason.STALE_EPOCH}
     assert [refused(epoch) for epoch in (1, 4, 5, None)] == [stale, stale, {}, {}]
     assert refused(6) == stale, "it is to adopt first, so that who spoke before is refused"
+    assert (refused(6, to_end=True), refused(4, to_end=True)) == ({}, stale), "but it may end what is its own"
     assert refused(None, named=4) == stale
     assert refused(4, named=5) == stale
     ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0)
