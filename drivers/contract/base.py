@@ -122,6 +122,8 @@ class WorkOrder:
     `drivers.measure.sustained`."""
     first_look: int = 6
     """Launches of a `precision` order before its interval is looked at: what calibration found for this device, or 6."""
+    own_dims: tuple[str, ...] = ()
+    """Those of `dims` that the model must have; the others may be of other models."""
 
 
 @dataclass(frozen=True, slots=True)

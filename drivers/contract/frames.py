@@ -70,9 +70,8 @@ def unpack_order(packed: bytes) -> tuple[WorkOrder, Limits, str, bool, str]:
     """The inverse of `pack_order`, in the child. The parent is trusted."""
     fields = json.loads(packed)
     order, limits = WorkOrder(**fields["order"]), Limits(**fields["limits"])
-    order = replace(
-        order, pre=tuple(order.pre), post=tuple(order.post), beside=tuple(order.beside)
-    )  # JSON makes lists of them
+    lists = {name: tuple(getattr(order, name)) for name in ("pre", "post", "beside", "own_dims")}
+    order = replace(order, **lists)  # JSON makes lists of them
     return order, limits, fields["driver"], fields["simulate"], fields["job"]
 
 

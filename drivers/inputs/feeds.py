@@ -45,12 +45,10 @@ def read_declared(name: str, form: str) -> Input:
 
 
 def shapes_of(order: WorkOrder, inputs: Sequence[Input]) -> Shapes:
-    """The shape of each input, by name. An order's dims may be of other models of its campaign. Raises `Unshaped`."""
-    ports = [one.port for one in inputs]
-    keys = dim_keys(ports)
-    dims = {key: size for key, size in order.dims.items() if key in keys}
+    """The shape of each input, by name. Raises `Unshaped`."""
+    given = GivenSizes(order.dims, order.shapes, order.batch, order.batch_dim, order.own_dims)
     try:
-        return resolve(ports, GivenSizes(dims, order.shapes, order.batch, order.batch_dim))
+        return resolve([one.port for one in inputs], given)
     except ShapeError as why:
         raise Unshaped(str(why)) from why
 

@@ -42,6 +42,7 @@ from protocol.formats.reference_model import reference_model
 
 PLAIN: Final[Mapping[str, Any]] = {
     "dims": {},
+    "own_dims": (),
     "shapes": {},
     "inputs": {},
     "batch": None,

@@ -146,7 +146,7 @@ def work_order(
         trusted=not stranger,
         beside=tuple(map(str, beside)),
         first_look=look,
-        **task.measure.to_wire(),
+        **task.measure.to_wire() | {"own_dims": task.measure.required_dims()},
     )
 
 

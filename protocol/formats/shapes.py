@@ -77,6 +77,8 @@ class GivenSizes:
     batch: int | None = None
     batch_dim: str | None = None
     """The dynamic axis of the batch, by symbol or `input[axis]`; None: the first one of the inputs."""
+    own: Collection[str] | None = None
+    """Those of `dims` that the model must have: the others may be of other models. None: all."""
 
 
 class ShapeError(ValueError):
@@ -92,10 +94,8 @@ class MissingShape(ShapeError):
 
     def __init__(self, ports: Sequence[InputPort], example: Mapping[str, Shape]) -> None:
         self.example = dict(example)
-        named = ", ".join(f"{port.name} is {port.text()}" for port in ports[:4])
-        more = f" and {len(ports) - 4} more" if len(ports) > 4 else ""
         super().__init__(
-            f"{'inputs' if len(ports) > 1 else 'input'} {named}{more}: give the sizes", self.options
+            f"{'inputs' if len(ports) > 1 else 'input'} {_sides(ports)}: give the sizes", self.options
         )
 
     @property
@@ -144,7 +144,8 @@ def resolve(ports: Sequence[InputPort], given: GivenSizes) -> dict[str, Shape]:
     for name, shape in given.shapes.items():
         sizes.give_shape(name, tuple(shape))
     for key, size in given.dims.items():
-        sizes.give(key, size)
+        if given.own is None or key in given.own or key in sizes.axes:
+            sizes.give(key, size)
     if given.batch is not None:
         for key in _batch_axes(ports, given.batch_dim, given.batch):
             sizes.give(key, given.batch, what="the batch")
@@ -156,6 +157,12 @@ def resolve(ports: Sequence[InputPort], given: GivenSizes) -> dict[str, Shape]:
     if missing:
         raise MissingShape(missing, {port.name: sizes.example(port) for port in missing})
     return {port.name: sizes.of(port) for port in ports}
+
+
+def _sides(ports: Sequence[InputPort]) -> str:
+    """`x is 1×3×height×width, y is 1×?`."""
+    named = ", ".join(f"{port.name} is {port.text() or 'a scalar'}" for port in ports[:4])
+    return named + (f" and {len(ports) - 4} more" if len(ports) > 4 else "")
 
 
 def _nearest(word: str, words: Sequence[str]) -> str:
@@ -201,7 +208,10 @@ class _Sizes:
     def give(self, key: str, size: int, what: str = "") -> None:
         places = self.axes.get(key)
         if places is None:
-            raise ShapeError(f"the model has no dynamic dimension {key[:100]!r}", self._known_keys(key))
+            sides = _sides(list(self.ports.values())) or "it has no inputs"
+            raise ShapeError(
+                f"the model has no dynamic dimension {key[:100]!r}: {sides}", self._known_keys(key)
+            )
         distinct = sorted(set(places))
         if len(distinct) > 1 and PLACEHOLDER.match(key) is not None:
             axes = ", ".join(f"{name}[{axis}]" for name, axis in distinct[:4])
@@ -227,7 +237,7 @@ class _Sizes:
             dict.fromkeys(port.symbol(axis) or port.key(axis) for port in ports for axis in port.dynamic())
         )
         if not keys:
-            return "all its inputs have fixed sizes"
+            return "remove it: all sizes are fixed"
         return _nearest(key, keys) or f"there are: {', '.join(keys[:8])}"
 
     def spread_symbols(self) -> None:

@@ -80,6 +80,14 @@ class Measure(Message):
     """Whole shapes of inputs, by name."""
     sustain_s: Annotated[float, Field(ge=MIN_SUSTAIN_S, le=MAX_SUSTAIN_S)] | None = None
     """Instead of runs and loads: infer without a break for so long in one launch, then rest, and see whether it is as quick again."""
+    own_dims: Annotated[tuple[Annotated[int, Field(ge=0, lt=64)], ...], Field(max_length=64)] | None = None
+    """Those of `dims` that the model must have, by their places in the order of their names: they were given for it, the others for several
+    models. None: it need not have any."""
+
+    def required_dims(self) -> tuple[str, ...]:
+        """Those of `dims` that the model must have."""
+        names = sorted(self.dims)
+        return tuple(names[place] for place in self.own_dims or () if place < len(names))
 
 
 class Timeouts(Message):

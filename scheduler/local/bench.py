@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from protocol.errors import CampaignError, ResourceError
 from protocol.formats.phase import Phase
+from protocol.formats.shapes import GivenSizes
 from protocol.formats.sustain import with_sustained
 from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, read_record
@@ -271,7 +272,9 @@ def look_at(path: Path, unit: str, measure: Measure) -> None:
         batch_dim=measure.batch_dim,
     )
     try:
-        inspect(entry, path, [unit], {}, [measure.batch])
+        inspect(
+            entry, path, [unit], [GivenSizes(measure.dims, measure.shapes, measure.batch, measure.batch_dim)]
+        )
     except UnshapedModel as error:
         error.hint = error.missing.options
         raise
@@ -299,11 +302,12 @@ def read_measure(how: Mapping[str, Any]) -> Measure:
             f"sustain_s says how long to measure, {' and '.join(sorted(both))} how often",
             hint="give one of the two",
         )
-    hint = f"options: {', '.join(Measure.model_fields)}"
-    for name in how.keys() - Measure.model_fields.keys():
+    options = [name for name in Measure.model_fields if name != "own_dims"]
+    hint = f"options: {', '.join(options)}"
+    for name in how.keys() - set(options):
         raise CampaignError(f"unknown measuring option {name!r}", hint=hint)
     try:
-        return Measure.model_validate(dict(how))
+        return Measure.model_validate({**how, "own_dims": tuple(range(len(how.get("dims") or ()))) or None})
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))

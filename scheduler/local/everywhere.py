@@ -29,7 +29,7 @@ from swarm.download.urls import name_in, scheme_of
 ALL: Final = "all"
 MAX_SHOWN: Final = 12
 _OPERATOR: Final = re.compile(r"==|!=|[<>~]|\s(?:in|has)\s")
-_MEASURE: Final = ("runs", "loads", "warmup", "dims")
+_MEASURE: Final = ("runs", "loads", "warmup")
 """Options of `bench` that are keys of `measure`."""
 
 
@@ -200,7 +200,8 @@ def _entries(models: Sequence[str], options: Mapping[str, Any]) -> list[dict[str
         )
         if names[name_of(model)] > 1:
             entry["name"] = f"{Path(model).absolute().parent.name}-{name_of(model)}"
-        entries.append({**entry, "inputs": inputs} if inputs else entry)
+        sizes = {"inputs": inputs, "dims": options.get("dims")}
+        entries.append(entry | {name: value for name, value in sizes.items() if value})
     return entries
 
 

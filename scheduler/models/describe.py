@@ -24,7 +24,8 @@ from protocol.values.task import Model
 from protocol.words import UNIT as SIMULATED_UNIT
 from scheduler.campaign.fields import file_of
 from scheduler.campaign.model import Campaign, ModelEntry
-from scheduler.models.inspect import inspect, unused_dims
+from scheduler.campaign.sizes import given_sizes
+from scheduler.models.inspect import check_common_dims, inspect
 from swarm.base.text import safe_text
 from swarm.blobs.bundles import contents
 from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
@@ -54,21 +55,14 @@ def describe_models(
     than the campaign says, or that cannot be measured as it says (`inspect`). Blocking, and reads every byte: call it in a thread.
     """
     described: dict[str, tuple[Path | None, Model]] = {}
-    graphs: list[OnnxGraph] = []
+    graphs: list[OnnxGraph | None] = []
     for entry in campaign.models:
         units = {line.unit for line in campaign.lines_of(entry)}
         path, model = _describe(entry, base_dir, units, fetch)
-        if path is not None and units != {SIMULATED_UNIT}:
-            graph = inspect(entry, path, units, campaign.measure.dims, campaign.batches(entry))
-            graphs += [graph] if graph is not None else []
+        if units != {SIMULATED_UNIT}:
+            graphs.append(None if path is None else inspect(entry, path, units, given_sizes(campaign, entry)))
         described[entry.label] = path, model
-    unused = unused_dims(campaign.measure.dims, graphs)
-    if unused and len(graphs) == len(campaign.models):
-        raise CampaignError(
-            f"measure.dims: no model has a dynamic dimension {safe_text(unused[0], 60)!r}",
-            file=campaign.models[0].error("", "").file,
-            hint="correct its name, or remove it",
-        )
+    check_common_dims(campaign, graphs)
     return described
 
 

@@ -27,7 +27,8 @@ from protocol.values.task import Model
 from results.row.form import short_shapes
 from scheduler.campaign.endings import COREML, ONNX, TORCH
 from scheduler.campaign.model import Campaign, ModelEntry
-from swarm.base.text import safe_text
+from scheduler.campaign.sizes import given_sizes
+from swarm.base.text import did_you_mean, safe_text
 
 _RUN_BY: Final = {
     ModelFormat.TORCHSCRIPT: TORCH,
@@ -49,12 +50,11 @@ def inspect(
     entry: ModelEntry,
     path: Path,
     units: Collection[str],
-    dims: Mapping[str, int],
-    batches: Sequence[int | None],
+    given: Sequence[GivenSizes],
 ) -> OnnxGraph | None:
-    """The graph of an ONNX model that can be measured; None: the file is of another format, and only its driver can look into it. `dims`:
-    those of all models of the campaign. Raises `CampaignError`, with the line of the model, for a file that none of `units` runs, a broken
-    ONNX file, and sizes of inputs that are missing or wrong; the first is `UnshapedModel`.
+    """The graph of an ONNX model that can be measured; None: the file is of another format, and only its driver can look into it. `given`:
+    the sizes of its inputs, with each batch. Raises `CampaignError`, with the line of the model, for a file that none of `units` runs, a
+    broken ONNX file, and sizes of inputs that are missing or wrong; the first is `UnshapedModel`.
     """
     suffix = _RUN_BY.get(kind := _format_of(path))
     families = {unit[unit.rindex("(") :] for unit in units if "(" in unit}
@@ -67,7 +67,7 @@ def inspect(
         return None
     graph = _read_onnx(entry, path, families)
     if graph is not None:
-        check_shapes(entry, graph, dims, batches)
+        check_shapes(entry, graph, given)
     return graph
 
 
@@ -117,21 +117,17 @@ def _read_onnx(entry: ModelEntry, path: Path, families: Collection[str]) -> Onnx
     return graph
 
 
-def check_shapes(
-    entry: ModelEntry, graph: OnnxGraph, dims: Mapping[str, int], batches: Sequence[int | None]
-) -> None:
-    """Raise `CampaignError` unless each input has one shape with each of these batches."""
+def check_shapes(entry: ModelEntry, graph: OnnxGraph, given: Sequence[GivenSizes]) -> None:
+    """Raise `CampaignError` unless each input has one shape by each of these."""
     if entry.declared:
         name = next(iter(entry.declared))
         raise entry.error(
             f"{entry.title} is an ONNX model, which states the types of its inputs",
             f"give the shape alone: inputs: {{{safe_text(name, 60)}: [1, 3, 224, 224]}}, or --shape '{safe_text(name, 60)}=1,3,224,224'",
         )
-    keys = dim_keys(graph.inputs)
-    common = {key: size for key, size in dims.items() if key in keys}
-    for batch in batches:
+    for sizes in given:
         try:
-            resolve(graph.inputs, GivenSizes({**common, **entry.dims}, entry.shapes, batch, entry.batch_dim))
+            resolve(graph.inputs, sizes)
         except MissingShape as why:
             error = entry.error(f"{entry.title}: {safe_text(why.what, 400)}", safe_text(why.yaml, 400))
             unshaped = UnshapedModel(error.detail, file=error.file, line=error.line, hint=error.hint)
@@ -172,15 +168,27 @@ def resolved_shapes(
             if path is None:
                 continue
             graph = read_graph(next(path.rglob("*.onnx")) if path.is_dir() else path)
-            keys = dim_keys(graph.inputs)
-            dims = {key: size for key, size in campaign.measure.dims.items() if key in keys} | entry.dims
-            for batch in campaign.batches(entry):
-                given = GivenSizes(dims, entry.shapes, batch, entry.batch_dim)
-                known.append(ModelShapes(entry.label, batch, resolve(graph.inputs, given)))
+            known.extend(
+                ModelShapes(entry.label, given.batch, resolve(graph.inputs, given))
+                for given in given_sizes(campaign, entry)
+            )
     return tuple(known)
 
 
-def unused_dims(dims: Collection[str], graphs: Sequence[OnnxGraph]) -> tuple[str, ...]:
-    """Of `dims`, those that none of these models has."""
-    keys = frozenset[str]().union(*(dim_keys(graph.inputs) for graph in graphs))
-    return tuple(key for key in dims if key not in keys)
+def check_common_dims(campaign: Campaign, graphs: Sequence[OnnxGraph | None]) -> None:
+    """Raise `CampaignError` for the first of `measure.dims` that no model is seen to have. `graphs`: of the models whose units look at
+    sizes; None: of one that only its device can look into. A model that is alone has been asked for all of them.
+    """
+    if not graphs or len(campaign.models) == 1:
+        return
+    keys = frozenset[str]().union(*(dim_keys(graph.inputs) for graph in graphs if graph is not None))
+    for key, size in campaign.measure.dims.items():
+        if key in keys:
+            continue
+        text = safe_text(key, 60)
+        which, hint = "", did_you_mean(key, sorted(keys)) or "correct its name, or remove it"
+        if None in graphs:
+            which = " that can be looked into here"
+            hint = f"write it under each model that has it: dims: {{{text!r}: {size}}}"
+        what = f"measure.dims: no model{which} has a dynamic dimension {text!r}"
+        raise CampaignError(what, file=campaign.models[0].error("", "").file, hint=hint)

@@ -22,6 +22,7 @@ from protocol.values.sitting import Sitting
 from protocol.values.task import MAX_TASK, Measure, Model, Step, Task, Timeouts, task_body
 from scheduler.campaign.against import REFERENCE, base_of
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, StepEntry
+from scheduler.campaign.sizes import dims_of, own_dims
 from scheduler.models.describe import Models
 
 GIB: Final = 1024**3
@@ -192,7 +193,8 @@ def _measure(campaign: Campaign, cell: PlannedCell) -> Measure:
         precision=measure.precision,
         warmup=None if measure.warmup == "auto" else measure.warmup,
         threads=cell.threads,
-        dims={**measure.dims, **cell.model.dims},
+        dims=dims_of(campaign, cell.model),
+        own_dims=own_dims(campaign, cell.model),
         batch=cell.batch,
         batch_dim=None if cell.batch is None else cell.model.batch_dim,
         inputs=cell.model.declared,

@@ -196,7 +196,7 @@ def test_no_made_up_message_does_anything_but_become_an_event_or_be_garbled(
 
 
 def test_an_order_arrives_as_it_was_given() -> None:
-    order = WorkOrder("/m.onnx", "CPU (ONNX)", dims={"batch": 4}, warmup=None, seed=9)
+    order = WorkOrder("/m.onnx", "CPU (ONNX)", dims={"batch": 4}, own_dims=("batch",), warmup=None, seed=9)
     limits = Limits(load_s=1.5)
     assert frames.unpack_order(frames.pack_order(order, limits, "onnx", False, "run")) == (
         order,

@@ -200,6 +200,10 @@ def test_a_size_that_is_not_given_is_asked_for_and_never_guessed(zygote: Zygote,
         run(zygote, model)
     assert run(zygote, model, shapes={"x": (3, 48)}).described.shapes == {"x": (3, 48)}
     assert run(zygote, model, dims={"features": 48, "of_another": 7}).described.shapes == {"x": (1, 48)}
+    with pytest.raises(
+        Unshaped, match="no dynamic dimension 'feature': x is batch×features; did you mean features"
+    ):
+        run(zygote, model, dims={"features": 48, "feature": 7}, own_dims=("feature",))
     with pytest.raises(Unfit, match="MatMul"):
         run(zygote, model, dims={"features": 47})
 

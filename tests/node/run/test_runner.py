@@ -149,6 +149,8 @@ async def record_of(folder: Path, launch: ScriptedLaunch, what: Task | None = No
 def test_a_task_becomes_a_work_order_word_for_word() -> None:
     measure = Measure(runs=7, loads=3, warmup=2, threads=4, dims={"batch": 8}, seed=5, check=False)
     assert work_order(task(measure=measure), "/m") == WorkOrder("/m", CPU, 7, 3, 2, 4, {"batch": 8}, 5, False)
+    sizes = Measure(dims={"width": 9, "batch": 8}, own_dims=(1,))
+    assert work_order(task(measure=sizes), "/m").own_dims == ("width",)
 
 
 def test_limits_are_the_tasks_and_never_more_than_the_device_gives() -> None:

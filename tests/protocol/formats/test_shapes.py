@@ -95,12 +95,16 @@ def test_sizes_are_given_by_shape_by_symbol_and_by_place(
 @pytest.mark.parametrize(
     ("ports", "sizes", "why"),
     [
-        ([IMAGE], {"dims": {"heigth": 4}}, "no dynamic dimension 'heigth'; did you mean height"),
+        (
+            [IMAGE],
+            {"dims": {"heigth": 4}},
+            "no dynamic dimension 'heigth': x is N×3×height×width; did you mean height",
+        ),
         ([IMAGE], {"dims": {"x[1]": 4}}, "no dynamic dimension 'x.1.'"),
         (
             [InputPort("x", (1, 2))],
             {"dims": {"H": 4}},
-            "no dynamic dimension 'H'; all its inputs have fixed sizes",
+            "no dynamic dimension 'H': x is 1×2; remove it: all sizes are fixed",
         ),
         ([IMAGE], {"shapes": {"y": [1]}}, "no input 'y'; its inputs: x"),
         ([IMAGE], {"shapes": {"x": [1, 3]}}, "x is N×3×height×width, and 1×3 was given; give 4 sizes"),
@@ -224,3 +228,13 @@ def test_the_example_for_sound_beside_its_rate_is_a_piece_that_such_models_take(
     with pytest.raises(MissingShape) as missing:
         resolve(SPEECH[:1], GivenSizes())
     assert missing.value.example == {"input": (1, 128)}
+
+
+def test_a_size_that_may_be_of_another_model_is_not_asked_of_this_one() -> None:
+    dims = {"height": 8, "width": 9, "sequence": 5}
+    assert resolve([IMAGE], GivenSizes(dims, own=("height",))) == {"x": (1, 3, 8, 9)}
+    with pytest.raises(
+        ShapeError,
+        match="no dynamic dimension 'sequence': x is N×3×height×width; there are: N, height, width",
+    ):
+        resolve([IMAGE], GivenSizes(dims, own=("sequence",)))

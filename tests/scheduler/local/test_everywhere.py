@@ -90,7 +90,8 @@ def test_the_campaign_is_what_bench_measures_on_each_device() -> None:
     assert made.models[0].shapes == {"x": (1, 3)}
     measure = made.measure
     assert (measure.runs, measure.loads, measure.threads, measure.batch) == (40, 6, (2,), (8,))
-    assert (measure.check, measure.dims) == ("none", {"n": 4})
+    assert (measure.check, measure.dims) == ("none", {})
+    assert [entry.dims for entry in made.models] == [{"n": 4}, {"n": 4}]
     assert made.devices.clauses() == read_places(["ram >= 8.3 GiB"]).clauses
     precise = campaign_on(["m.pt", "hf://o/r/n.pt@1"], (), (), {"precision": 0.025})
     assert (precise.measure.precision, precise.units) == (0.025, ("CPU (Torch)",))

@@ -11,10 +11,10 @@ from onnx import TensorProto, helper
 from rich.console import Console
 
 from protocol.errors import CampaignError
-from protocol.values.task import Measure
+from protocol.values.task import Measure, Model
 from scheduler.campaign.endings import units_for
 from scheduler.campaign.load import parse_campaign
-from scheduler.local.bench import look_at
+from scheduler.local.bench import look_at, read_measure
 from scheduler.models.describe import describe_models
 from scheduler.models.inspect import UnshapedModel, resolved_shapes
 from scheduler.planning.tasks import derive_cells
@@ -78,7 +78,43 @@ def test_what_is_given_and_does_not_fit_is_refused(folder: Path, model: str, wha
 def test_sizes_for_all_models_have_to_be_of_one_of_them(folder: Path) -> None:
     looked_at(folder, "{path: m.onnx, inputs: {x: [1, 3, 8, 8]}}", measure="{dims: {'x[3]': 8}}")
     error = refused(folder, "{path: m.onnx, inputs: {x: [1, 3, 8, 8]}}", measure="{dims: {W: 8}}")
-    assert "measure.dims: no model has a dynamic dimension 'W'" in error.detail
+    assert "model 'm.onnx': the model has no dynamic dimension 'W': x is ?×3×?×?" in error.detail
+    (folder / "n.onnx").write_bytes(CUT)
+    both = "{path: m.onnx, inputs: {x: [1, 3, 8, 8]}}\n - {path: n.onnx, inputs: {x: [1, 3, 8, 8]}}"
+    error = refused(folder, both, measure="{dims: {'x[3]': 8, 'y[3]': 8}}")
+    assert error.detail == "measure.dims: no model has a dynamic dimension 'y[3]'"
+    assert error.hint == "did you mean 'x[3]'?"
+
+
+def far(dims: str) -> str:
+    return f"{{name: far, url: 'https://e.org/f.pt2', sha256: {'a' * 64}, size: 9, dims: {dims}}}"
+
+
+def test_what_only_a_device_can_look_into_is_given_its_sizes_itself(folder: Path) -> None:
+    units, seen = "CPU (ONNX), CPU (Torch)", "{path: m.onnx, dims: {'x[2]': 8}}\n - "
+    looked_at(folder, seen + far("{s77: 9}"), units=units, measure="{dims: {'x[3]': 8}}")
+    error = refused(folder, seen + far("{}"), units=units, measure="{dims: {'x[3]': 8, s77: 9}}")
+    assert error.detail == "measure.dims: no model that can be looked into here has a dynamic dimension 's77'"
+    assert error.hint == "write it under each model that has it: dims: {'s77': 9}"
+    looked_at(folder, far("{}"), units="CPU (Torch)", measure="{dims: {s77: 9}}")
+
+
+def test_a_task_names_the_sizes_that_its_model_must_have(folder: Path) -> None:
+    def required(*models: str) -> list[tuple[str, ...]]:
+        text = (
+            f"campaign: t\nunits: [CPU (Torch)]\nmeasure: {{dims: {{n: 1}}}}\nmodels: [{', '.join(models)}]"
+        )
+        campaign = parse_campaign(text.encode(), "c.yaml")
+        found = {
+            each.label: (None, Model(name=each.label, sha256="0" * 64, size=9)) for each in campaign.models
+        }
+        cells = derive_cells(campaign, found, campaign_id="c-1", scheduler="1" * 44)
+        return [task.measure.required_dims() for _, tasks in cells for task in tasks]
+
+    assert required("{path: a.pt2, dims: {s7: 2, b: 3}}") == [("b", "n", "s7")]
+    assert required("{path: a.pt2, dims: {s7: 2, b: 3}}", "b.pt2") == [("b", "s7"), ()]
+    assert read_measure({"dims": {"n": 3, "m": 4}}).required_dims() == ("m", "n")
+    assert read_measure({}).own_dims is None
 
 
 def test_a_broken_file_is_refused_and_a_healthy_one_of_another_format_is_called_that(tmp_path: Path) -> None:

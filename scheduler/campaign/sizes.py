@@ -1,0 +1,30 @@
+"""The sizes that a campaign gives one of its models. Pure."""
+
+from __future__ import annotations
+
+from protocol.formats.shapes import GivenSizes
+from scheduler.campaign.model import Campaign, ModelEntry
+
+
+def dims_of(campaign: Campaign, entry: ModelEntry) -> dict[str, int]:
+    """Sizes by symbol or `input[axis]`: its own go before those of `measure`."""
+    return {**campaign.measure.dims, **entry.dims}
+
+
+def required_dims(campaign: Campaign, entry: ModelEntry) -> frozenset[str]:
+    """Those that the model must have: its own, and those of `measure` where no other model could be meant."""
+    return frozenset(entry.dims if len(campaign.models) > 1 else dims_of(campaign, entry))
+
+
+def own_dims(campaign: Campaign, entry: ModelEntry) -> tuple[int, ...] | None:
+    """The same as a task says it."""
+    required, names = required_dims(campaign, entry), sorted(dims_of(campaign, entry))
+    return tuple(place for place, name in enumerate(names) if name in required) or None
+
+
+def given_sizes(campaign: Campaign, entry: ModelEntry) -> tuple[GivenSizes, ...]:
+    """Of its inputs, with each batch."""
+    dims, own = dims_of(campaign, entry), required_dims(campaign, entry)
+    return tuple(
+        GivenSizes(dims, entry.shapes, batch, entry.batch_dim, own) for batch in campaign.batches(entry)
+    )
