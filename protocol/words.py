@@ -50,7 +50,7 @@ class Reason(StrEnum):
     NO_SHAPE = "no-shape"
     """The task does not say how large the model's inputs are."""
     WRONG_UNIT = "wrong-unit"
-    """The unit that was asked for did not run the model."""
+    """The unit that was asked for did not run the model, or this device lacks something that it needs for it."""
     WRONG_HASH = "wrong-hash"
     FETCH_FAILED = "fetch-failed"
     CRASHED = "crashed"

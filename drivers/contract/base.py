@@ -478,7 +478,7 @@ class Unshaped(Unfit):
 
 
 class WrongUnit(Unfit):
-    """The order's unit is not available, or the model would run on another one."""
+    """The order's unit is not available, lacks something that the model needs of this device, or the model would run on another one."""
 
 
 class Crashed(DriverError):

@@ -1,14 +1,13 @@
 """Meters of energy: what each reads, and joules over the timed windows from its readings. Files and programs are arguments.
 
-| source | part | read from |
-|---|---|---|
-| rapl | package, dram | `/sys/class/powercap/intel-rapl:*/energy_uj`, AMD's processors too: microjoules, back to 0 beyond `max_energy_range_uj`; only for root since 2020 |
-| amdgpu | gpu | `/sys/class/hwmon/*/power1_average` or `power1_input`: microwatts of the chip, on APUs with the processor |
-| powermetrics | package | macOS on Apple's chips, as root or by `sudo -n`: processor, GPU and Neural Engine together |
-| csv | wall | a file that the owner's meter writes (`drivers.measure.meter_file`) |
+rapl (package, dram): `/sys/class/powercap/intel-rapl:*/energy_uj`, AMD's processors too: microjoules, back to 0 beyond
+    `max_energy_range_uj`; only for root since 2020
+amdgpu (gpu): `/sys/class/hwmon/*/power1_average` or `power1_input`: microwatts of the chip, on APUs with the processor
+powermetrics (package): macOS on Apple's chips, as root or by `sudo -n`: processor, GPU and Neural Engine together
+csv (wall): a file that the owner's meter writes (`drivers.measure.meter_file`)
 
 https://www.kernel.org/doc/html/latest/power/powercap/powercap.html, https://www.kernel.org/doc/html/latest/gpu/amdgpu/thermal.html
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

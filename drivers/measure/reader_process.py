@@ -39,12 +39,15 @@ class ReaderProcess:
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._file: IO[bytes] | None = None
+        self._files = contextlib.ExitStack()
         self.began_ns = 0
         """Readings before it are of the idle device."""
 
     def start(self) -> bool:
         """Returns True after the idle readings, or False if there is nothing to read."""
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - lives until stop()
+        with contextlib.ExitStack() as opened:
+            self._file = opened.enter_context(tempfile.TemporaryFile())
+            self._files = opened.pop_all()
         try:
             self._process = subprocess.Popen(
                 self._command,
@@ -70,10 +73,10 @@ class ReaderProcess:
     def stop(self) -> bytes | None:
         """End it; what it printed. None at a second call."""
         self._end()
-        if self._file is None:
+        file, self._file = self._file, None
+        if file is None:
             return None
-        with self._file as file:
-            self._file = None
+        with self._files:
             file.seek(0)
             return file.read(MAX_BYTES)
 

@@ -173,6 +173,7 @@ _GPU_FAILURE: Final = re.compile(
 )
 """The cause in an error of a GPU, which stands between functions, files and this host's name."""
 _NO_OPERATOR: Final = re.compile(r"(\S+):(\w+)\(\S*\) is not a registered function/op")
+_NO_LOCALE: Final = re.compile(r"Failed to construct locale with name: ?([^:]{1,100})")
 _EXTERNAL: Final = re.compile(r"external data", re.IGNORECASE)
 
 
@@ -185,6 +186,12 @@ def to_driver_error(why: Exception) -> DriverError:
         return OutOfMemory(f"out of memory: {shown[:300]}")
     if failure and failure[1] in ("CUDA", "HIP"):  # the GPU is busy, broken or gone: another may do
         return Crashed(f"onnxruntime: {shown[:600]}")
+    if (locale := _NO_LOCALE.search(text)) is not None:
+        name = locale[1].strip()
+        return WrongUnit(
+            f"this device lacks the locale {name!r}, which the model's StringNormalizer needs; its owner can install it: "
+            "sudo locale-gen, or the system's language pack"
+        )
     if (operator := _NO_OPERATOR.search(text)) is not None:
         return Unfit(
             f"the model needs the operator {operator[1]}:{operator[2]}, which this onnxruntime does not have; "

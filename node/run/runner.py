@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 import trio
@@ -139,6 +139,7 @@ def work_order(
 ) -> WorkOrder:
     """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us. `beside`: its other models. `look`: launches
     before its precision is looked at."""
+    measure: dict[str, Any] = {**task.measure.to_wire(), "own_dims": task.measure.required_dims()}
     return WorkOrder(
         model=model,
         unit=task.unit,
@@ -146,7 +147,7 @@ def work_order(
         trusted=not stranger,
         beside=tuple(map(str, beside)),
         first_look=look,
-        **task.measure.to_wire() | {"own_dims": task.measure.required_dims()},
+        **measure,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from drivers.contract.base import Crashed, DriverError, OutOfMemory, Unfit, WrongUnit
 from drivers.contract.boot import folder
@@ -32,6 +34,7 @@ from tests.drivers import zoo
 from tests.drivers.onnx_models import OnnxModels
 
 GPU = next(one for one in UNITS if one.unit == "GPU (ONNX)")
+ON_CPU = next(one for one in UNITS if one.unit == "CPU (ONNX)")
 X = Input("x", "float", (1, 8))
 FEEDS = {"x": np.ones((1, 8), np.float32)}
 
@@ -162,6 +165,21 @@ def test_an_error_of_a_gpu_is_reported_by_its_cause_and_only_a_librarys_refusal_
     error = edge.to_driver_error(RuntimeError(OF_ORT.format(cause)))
     assert type(error) is kind
     assert str(error).endswith(f": {cause}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems look locales up elsewhere")
+def test_a_locale_that_this_device_lacks_is_named_and_is_not_the_models_fault() -> None:
+    normalizer = helper.make_node(
+        "StringNormalizer", ["x"], ["y"], case_change_action="LOWER", locale="xx_NO.7"
+    )
+    strings = [helper.make_tensor_value_info(name, TensorProto.STRING, [None]) for name in "xy"]
+    graph = helper.make_graph([normalizer], "g", strings[:1], strings[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
+    place, chosen = placement_for(ON_CPU, CPU, ""), edge.options(1, optimise=True)
+    with pytest.raises(
+        WrongUnit, match=r"this device lacks the locale 'xx_NO.7', which the model's StringNormalizer"
+    ):
+        edge.open_session(model.SerializeToString(), place, chosen)
 
 
 def test_a_provider_that_fails_opens_no_session_on_the_cpu_instead() -> None:

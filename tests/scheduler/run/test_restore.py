@@ -24,9 +24,11 @@ class Counting(ResultRepository):
 
     reads = 0
 
-    def rows(self, campaign: str, low: int = 0, high: int | None = None) -> tuple[ResultRow, ...]:
+    def rows(
+        self, campaign: str, low: int = 0, high: int | None = None, *, first_ended: int | None = None
+    ) -> tuple[ResultRow, ...]:
         self.reads += 1
-        return super().rows(campaign, low, high)
+        return super().rows(campaign, low, high, first_ended=first_ended)
 
 
 @pytest.fixture
@@ -81,10 +83,10 @@ def test_since_when_a_task_has_ended_is_told_by_the_wall_clock_and_never_less_th
     store: Store,
 ) -> None:
     store.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1), a_task(2)])
-    store.database.wall = lambda: 5000.0
+    now = [5000.0]
+    store.database.wall = lambda: now[0]
     succeed(store, 1, "device-1")
     bodies = store.tasks.bodies("c-one")
-    for wall, over_s in ((5600.0, 600.0), (4000.0, 0.0)):
-        store.database.wall = lambda wall=wall: wall  # type: ignore[misc]
+    for now[0], over_s in ((5600.0, 600.0), (4000.0, 0.0)):
         first, second = entries_of(store, "c-one", bodies)
         assert (first.over_s, first.worker, second.over_s) == (over_s, PEERS[0], 0.0)
