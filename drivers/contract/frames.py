@@ -70,8 +70,13 @@ def unpack_order(packed: bytes) -> tuple[WorkOrder, Limits, str, bool, str]:
     """The inverse of `pack_order`, in the child. The parent is trusted."""
     fields = json.loads(packed)
     order, limits = WorkOrder(**fields["order"]), Limits(**fields["limits"])
-    lists = {name: tuple(getattr(order, name)) for name in ("pre", "post", "beside", "own_dims")}
-    order = replace(order, **lists)  # JSON makes lists of them
+    order = replace(
+        order,  # JSON makes lists of these
+        pre=tuple(order.pre),
+        post=tuple(order.post),
+        beside=tuple(order.beside),
+        own_dims=tuple(order.own_dims),
+    )
     return order, limits, fields["driver"], fields["simulate"], fields["job"]
 
 
