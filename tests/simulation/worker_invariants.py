@@ -221,7 +221,9 @@ def stored_survives(history: History) -> Iterator[Breach]:
 
 
 def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
-    """In one life of a worker nothing happens to a campaign under a lower epoch than one that was heard."""
+    """In one life of a worker nothing happens to a campaign under a lower epoch than one under which somebody led it there. Who ends a run
+    of its own under a newer epoch does not lead yet.
+    """
     received: dict[tuple[str, str], tuple[int, str]] = {}
     for event in history.of(Kind.BORN, Kind.SPOKE):
         if event.kind is Kind.BORN:
@@ -237,7 +239,8 @@ def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
                 f" {newest[1]} has {newest[0]}"
             )
             yield Breach("the_old_one_has_no_say", what, event.at)
-        received[event.worker, event.campaign] = max(newest, lines)
+        if event.word not in ("cancel", "release"):
+            received[event.worker, event.campaign] = max(newest, lines)
 
 
 def the_owner_goes_first(history: History) -> Iterator[Breach]:
