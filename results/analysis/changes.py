@@ -45,6 +45,8 @@ class HistoryChange:
 
 def changes(values: Sequence[float], *, margin: float = MARGIN) -> tuple[HistoryChange, ...]:
     """Of positive values in their order in time; those by less than `margin` are left out."""
+    if len(values) < 2 * SHORTEST:
+        return ()
     skipped = max(0, len(values) - MOST)
     logs = [math.log(value) for value in values[skipped:]]
     ends = [0, *sorted(_splits(logs, 0, len(logs))), len(logs)]
@@ -71,29 +73,31 @@ def _splits(logs: Sequence[float], low: int, high: int) -> list[int]:
         return []
     part = logs[low:high]
     distances = [[abs(one - other) for other in part] for one in part]
+    sums = [sum(row) for row in distances]
     order = list(range(count))
-    distance, split = _furthest(distances, order)
+    distance, split = _furthest(distances, sums, order)
     rng, above = random.Random(count), 0
     for _ in range(PERMUTATIONS):
         rng.shuffle(order)
-        above += _furthest(distances, order)[0] >= distance
+        above += _furthest(distances, sums, order)[0] >= distance
         if 1 + above > LEVEL * (PERMUTATIONS + 1):
             return []
     at = low + split
     return [*_splits(logs, low, at), at, *_splits(logs, at, high)]
 
 
-def _furthest(distances: Sequence[Sequence[float]], order: Sequence[int]) -> tuple[float, int]:
-    """The largest energy distance between the two sides of a split, and where it is."""
+def _furthest(
+    distances: Sequence[Sequence[float]], sums: Sequence[float], order: Sequence[int]
+) -> tuple[float, int]:
+    """The largest energy distance between the two sides of a split, and where it is. `sums`: of each row of `distances`."""
     count = len(order)
-    rows = [sum(row) for row in distances]
-    left = right = across = 0.0
-    right = sum(rows) / 2
+    left = across = 0.0
+    right = sum(sums) / 2
     best, where = -1.0, 0
     for n, item in enumerate(order[:-SHORTEST], start=1):
         row = distances[item]
         near = sum(itemgetter(*order[:n])(row)) if n > 1 else 0.0
-        far = rows[item] - near
+        far = sums[item] - near
         left, right, across = left + near, right - far, across + far - near
         m = count - n
         if n < SHORTEST:

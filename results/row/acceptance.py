@@ -121,6 +121,8 @@ def _check_sustained(name: str, record: Record, task: Task, observed: RecordView
     (launch,) = observed.launches
     if sum(block.samples for block in launch.blocks) != len(launch.samples):
         raise RemoteProtocolError(f"{name} has times outside of its stretches")
+    if not all(launch.samples):
+        raise RemoteProtocolError(f"{name} has an inference that took no time")
     inferring_s = sum(block.wall_ns for block in launch.blocks) / 1e9
     full = len(launch.samples) >= MAX_SUSTAINED
     if not full and min(inferring_s, launch.wall_s) < LASTED * asked:

@@ -32,6 +32,8 @@ SURE: Final = 0.05
 """Added to the limit of a share that is the mean of n launches, by √n: a few glances tell little."""
 TICK_NS: Final = 10_000_000
 """In which the kernel counts pressure: one more or less in a launch says nothing, √n in n."""
+CPU_TICK_NS: Final = 125_000
+"""Clocks of CPU time that count in ticks of 15.625, 10, 4 or 1 ms count in these: of a stretch of some of their ticks they tell nothing."""
 BEST: Final = 80
 """Percentile of the stretches' CPU time by wall time, which is that of an undisturbed one."""
 BLUR: Final = 0.02
@@ -72,11 +74,13 @@ class HostFigure:
 
 def waiting_effect(launches: Sequence[RecordLaunch], threads: int | None) -> float | None:
     """By what share the median of the launches is longer than without the time in which its threads had no processor. `threads`: that
-    compute an inference; None: no processor of this device does. None too where stretches are not known.
+    compute an inference; None: no processor of this device does. None too where stretches are not known, or their CPU time came in ticks.
     """
     launches = [launch for launch in launches if launch.samples]
     blocks = [block for launch in launches for block in launch.blocks if block.wall_ns > 0]
     if not threads or not blocks or any(not _covered(launch) for launch in launches):
+        return None
+    if all(block.cpu_ns % CPU_TICK_NS == 0 for block in blocks):
         return None
     used = (
         1.0 if threads == 1 else nearest_rank(sorted(block.cpu_ns / block.wall_ns for block in blocks), BEST)

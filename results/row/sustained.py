@@ -24,6 +24,8 @@ CHANCE: Final = 0.01
 """Of a cut where nothing changes, over all places that it could be at, if stretches were independent."""
 MIN_LEVEL: Final = 3
 """Stretches."""
+LEAST_MS: Final = 1e-6
+"""No inference takes less; in a record a time may be 0."""
 LASTING: Final = 0.2
 """The last level is the steady state if it takes this share of the time."""
 AS_MEANT: Final = frozenset(
@@ -198,10 +200,10 @@ def _recovered(burst_ms: float, probes: Sequence[tuple[float, float]]) -> float 
 
 
 def levels_of(values: Sequence[float]) -> list[tuple[int, int]]:
-    """Where each level begins and ends, as indices."""
+    """Where each level of times in ms begins and ends, as indices."""
     levels = _cut(values, 0, len(values))
     while len(levels) > 1:
-        middles = [median(values[first:end]) for first, end in levels]
+        middles = [max(median(values[first:end]), LEAST_MS) for first, end in levels]
         steps = [abs(math.log(right / left)) for left, right in pairwise(middles)]
         least = min(range(len(steps)), key=steps.__getitem__)
         if steps[least] >= math.log1p(CHANGE):

@@ -42,6 +42,7 @@ def test_one_odd_value_and_a_short_history_are_no_change() -> None:
     odd = history(4, (15, 10.0), (1, 30.0), (15, 10.0))
     assert changes(odd) == ()
     assert changes([10.0] * 3 + [20.0] * 4) == ()
+    assert changes([]) == ()
     assert changes([10.0] * 20) == ()
 
 

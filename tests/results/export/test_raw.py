@@ -148,7 +148,7 @@ def test_threads_that_fill_the_cores_wait_for_each_other_where_others_are_seen_t
 
 def test_the_median_without_waiting_is_that_of_a_processor_and_not_of_another_unit() -> None:
     blocks = pack_samples(
-        [6, 18_000_000, 9_000_000, 1, 1]
+        [6, 18_000_000, 9_000_001, 1, 1]
     )  # half of the time its one thread had no processor
     one = timing([3_000_000] * 6, blocks=blocks)
     ran = record().ran

@@ -15,7 +15,8 @@ from results.row.record import RecordBlock, RecordLaunch, RecordView
 from results.row.verdict import findings
 from results.row.verdicts import RowVerdict
 
-MS = 1_000_000
+MS = 1_000_004
+"""Nanoseconds, not in whole ticks of a coarse clock."""
 
 
 def launch(blocks: list[tuple[tuple[int, ...], int]], host: HostLoad = HostLoad()) -> RecordLaunch:
@@ -32,6 +33,18 @@ def test_waiting_is_taken_from_the_longest_inferences_first() -> None:
     assert without([2, 4, 6], 9) == [1, 1, 1]
     assert without([2, 4, 6], 99) == [0, 0, 0]
     assert without([2, 4, 6], -1) == [2, 4, 6]
+
+
+@pytest.mark.parametrize("tick_ns", [15_625_000, 10_000_000, 4_000_000, 1_000_000])
+def test_cpu_time_in_ticks_says_nothing_of_a_stretch(tick_ns: int) -> None:
+    """Stretches of 20 ms, in which a clock of 15.6 ms counted one tick or two."""
+    blocks = tuple(
+        RecordBlock(20, 20 * MS, (n + 1) * 20 * MS // tick_ns * tick_ns - n * 20 * MS // tick_ns * tick_ns)
+        for n in range(25)
+    )
+    launches = [RecordLaunch((MS,) * 500, blocks=blocks)] * 6
+    assert waiting_effect(launches, 1) is None
+    assert verdict(launches)[0] is RowVerdict.VALID
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=50), st.floats(0, 1))

@@ -29,6 +29,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason, RunOutcome
 from results.analysis.matrix import make_matrix
 from results.analysis.pairs import unlike
+from results.report.sustained_chart import sustained_chart
 from results.row.acceptance import check_whole, not_as_asked
 from results.row.row import Row, fingerprint, make_row
 from results.row.sustained import Stretch, SustainedPhases, change_at, levels_of, phases
@@ -49,6 +50,8 @@ TASK = Task(
 MS = (*([5.0] * 20), *([6.0] * 40))
 """Of each second."""
 STARTS = pack_samples([second * S for second in range(60)])
+STOOD = (*([5.0] * 20), *([0.0] * 40))
+"""As a clock that stands still tells."""
 
 
 def timing(ms: tuple[float, ...] = MS, share: float = 1.0) -> Timing:
@@ -191,6 +194,12 @@ def test_the_row_has_all_phases_and_says_so_in_a_sentence() -> None:
     assert "20 % slower from 20 s on; as quick again after 2 s of rest" in row.verdict_reason
 
 
+def test_times_of_zero_in_a_file_break_no_view() -> None:
+    row = row_of(timings=(timing(STOOD),))
+    assert (row.burst_ms, row.steady_ms) == (5.0, 0.0)
+    assert sustained_chart(record(timings=(timing(STOOD),))) is not None
+
+
 def test_what_speaks_against_any_row_speaks_against_a_sustained_one() -> None:
     ran = FACTS["ran"].model_copy(update={"agrees": False})
     assert row_of(ran=ran).verdict == "mismatch"
@@ -273,6 +282,7 @@ def test_a_worker_that_knows_no_sustained_runs_is_told_apart() -> None:
     ("change", "why"),
     [
         (lambda: {"timings": (timing(share=0.5),)}, "30 s of inferences, the task asks for 60 s"),
+        (lambda: {"timings": (timing(STOOD),)}, "an inference that took no time"),
         (lambda: {"loads": (LoadSample(ns=1),) * 2}, "a sustained run has one"),
         (lambda: {"timings": (timing().model_copy(update={"blocks": pack_samples([3, S, S, 1, 1] * 60)}),)}, "outside of its stretches"),
         (lambda: {"sustained": SUSTAINED.model_copy(update={"starts": pack_samples([0])})}, "an entry in each column"),

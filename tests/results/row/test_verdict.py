@@ -31,7 +31,7 @@ def measured(*launches: tuple[int, ...], host: HostLoad = HostLoad(), stall: int
             RecordLaunch(
                 samples=samples,
                 wall_s=1.0,
-                blocks=(RecordBlock(len(samples), 10**9, 10**9, stall),),
+                blocks=(RecordBlock(len(samples), 10**9, 10**9 - 1, stall),),
                 host=host,
             )
             for samples in launches

@@ -67,3 +67,4 @@ def test_runs_that_measured_nothing_are_no_part_of_it() -> None:
     assert pooled is not None
     assert pooled.sittings == 11
     assert trend(runs[:1]) == ((), None)
+    assert trend([runs[3]] * 10) == ((), None)
