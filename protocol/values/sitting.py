@@ -26,3 +26,8 @@ class Sitting(Message):
         """Id of the task of another sitting of the cell; `own`: of this one's."""
         campaign, _, task = own.rpartition("/")
         return f"{campaign}/{int(task) + (number - self.number) * self.step}" if task.isdecimal() else ""
+
+    def numbers(self, own: int) -> tuple[int, ...]:
+        """Of the tasks of all sittings of the cell; `own`: of this one's."""
+        first = own - (self.number - 1) * self.step
+        return tuple(range(first, first + self.of * self.step, self.step))

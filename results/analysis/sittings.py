@@ -30,7 +30,7 @@ _LEAST: Final = 1e-4
 """The least standard error of a sitting's log median: no clock and no interval of so few launches is better."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class SittingFigure:
     """The median of one sitting, in ms."""
 
@@ -98,6 +98,7 @@ def pool(figures: Sequence[SittingFigure]) -> PooledMedian | None:
     """Of sittings of rows with one fingerprint; None of none."""
     if not figures:
         return None
+    figures = sorted(figures)  # sums of floats depend on their order
     times = [figure.at for figure in figures]
     logs, variances = [figure.log for figure in figures], [figure.variance for figure in figures]
     span_s, count = max(times) - min(times), len(figures)
@@ -114,22 +115,33 @@ def pool(figures: Sequence[SittingFigure]) -> PooledMedian | None:
     )
 
 
+class SittingPool:
+    """The figures of sittings, as far as they are known; of one row once, however often it is added."""
+
+    def __init__(self) -> None:
+        self._cells: dict[tuple[str, str], dict[str, SittingFigure]] = defaultdict(dict)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            figure = _figure_of_sitting(row)
+            if figure is not None:
+                self._cells[row.first_sitting, row.fingerprint][row.job_id] = figure
+
+    def pooled(self, rows: Iterable[Row]) -> list[Row]:
+        """`rows` with what the sittings of each come to together; others are left as they are."""
+        return [row.model_copy(update=self._columns(row)) for row in rows]
+
+    def _columns(self, row: Row) -> dict[str, object]:
+        figures = self._cells.get((row.first_sitting, row.fingerprint), {})
+        pooled = pool(tuple(figures.values())) if row.job_id in figures and len(figures) > 1 else None
+        return {} if pooled is None else _columns(pooled)
+
+
 def pool_sittings(rows: Sequence[Row]) -> list[Row]:
     """`rows` of campaigns with what the sittings of each come to together; others are left as they are."""
-    figures: dict[tuple[str, str], list[SittingFigure]] = defaultdict(list)
-    measured = [_figure_of_sitting(row) for row in rows]
-    for row, figure in zip(rows, measured, strict=True):
-        if figure is not None:
-            figures[row.first_sitting, row.fingerprint].append(figure)
-    pooled = {cell: pool(those) for cell, those in figures.items() if len(those) > 1}
-    together = [
-        pooled.get((row.first_sitting, row.fingerprint)) if figure is not None else None
-        for row, figure in zip(rows, measured, strict=True)
-    ]
-    return [
-        row if each is None else row.model_copy(update=_columns(each))
-        for row, each in zip(rows, together, strict=True)
-    ]
+    sittings = SittingPool()
+    sittings.add(rows)
+    return sittings.pooled(rows)
 
 
 def _figure_of_sitting(row: Row) -> SittingFigure | None:

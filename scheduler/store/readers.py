@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.record import SignedRecord, read_record
 from protocol.values.task import TaskReader, read_task
-from results.analysis.sittings import pool_sittings
+from results.analysis.sittings import SittingPool, pool_sittings
 from results.export.raw import RawResult, raw_result
 from results.row.form import utc
 from results.row.replicas import compare_replicas
@@ -19,6 +20,8 @@ from scheduler.store.store import Store
 
 MAX_REPLICAS: Final = 16
 """Of one task, which are numbered consecutively."""
+PORTION: Final = 50
+"""Records of other sittings in memory at a time."""
 
 
 def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
@@ -28,23 +31,68 @@ def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
     return pool_sittings(compare_replicas(rows))
 
 
-def with_siblings(store: Store, campaign: str, low: int, high: int) -> Sequence[ResultRow]:
-    """The tasks with numbers `low` to `high`, and those that their rows are compared or pooled with, which may be some more."""
-    stored = store.results.rows(campaign, low - MAX_REPLICAS, high + MAX_REPLICAS)
-    sitting = read_task(stored[0].body).sitting if stored else None
-    if sitting is None:
-        return stored
-    span = (sitting.of - 1) * sitting.step + MAX_REPLICAS
-    return store.results.rows(campaign, low - span, high + span)
+class RowReader:
+    """Rows of a campaign, some at a time, each as if the whole was read. Of sittings that are not asked for only their figures are kept."""
+
+    def __init__(self, store: Store, campaign: str) -> None:
+        self._store, self._campaign = store, campaign
+        self._tasks, self._sittings, self._known = TaskReader(), SittingPool(), set[int]()
+
+    def rows(self, low: int, high: int) -> list[Row]:
+        """Of the ended tasks with numbers `low` to `high`."""
+        return [row for _, row in self._read(low, high)]
+
+    def raw(self, low: int, high: int) -> list[RawResult]:
+        """The same with everything that was observed."""
+        return [_raw(item, row) for item, row in self._read(low, high)]
+
+    def _read(self, low: int, high: int) -> list[tuple[ResultRow, Row]]:
+        near = [
+            item
+            for item in self._store.results.rows(self._campaign, low - MAX_REPLICAS, high + MAX_REPLICAS)
+            if item.task.ended is not None and (low <= item.task.n <= high or item.task.replica is not None)
+        ]
+        rows = compare_replicas(self._learn(near))
+        own = [pair for pair in zip(near, rows, strict=True) if low <= pair[0].task.n <= high]
+        others = {number for item, _ in own for number in self._numbers(item)} - self._known
+        for portion in itertools.batched(sorted(others), PORTION, strict=False):
+            items = self._store.results.numbered(self._campaign, portion)
+            self._learn([item for item in items if item.task.ended is not None])
+        pooled = self._sittings.pooled(row for _, row in own)
+        return [(item, row) for (item, _), row in zip(own, pooled, strict=True)]
+
+    def _learn(self, ended: Sequence[ResultRow]) -> list[Row]:
+        rows = [_row(item, self._tasks) for item in ended]
+        self._sittings.add(rows)
+        self._known |= {item.task.n for item in ended}
+        return rows
+
+    def _numbers(self, item: ResultRow) -> tuple[int, ...]:
+        sitting = self._tasks.read(item.task.id, item.body).sitting
+        return () if sitting is None else sitting.numbers(item.task.n)
+
+
+def siblings(store: Store, stored: ResultRow) -> list[ResultRow]:
+    """A task with its replicas and the other sittings of its cell, in the campaign's order."""
+    task, own = stored.task, read_task(stored.body)
+    before = None if task.replica is None else task.n - task.replica
+    alike = {task.n, *(() if own.sitting is None else own.sitting.numbers(task.n))}
+    near = () if before is None else range(before + 1, before + 1 + MAX_REPLICAS)
+    return [
+        item
+        for item in store.results.numbered(task.campaign, sorted(alike.union(near)))
+        if item.task.n in alike or item.task.n - (item.task.replica or 0) == before
+    ]
 
 
 def raw_results(stored: Sequence[ResultRow]) -> list[RawResult]:
     """The same with everything that was observed."""
     ended = [item for item in stored if item.task.ended is not None]
-    return [
-        raw_result(row, item.body, _signed(item), account_of(item))
-        for item, row in zip(ended, campaign_rows(ended), strict=True)
-    ]
+    return [_raw(item, row) for item, row in zip(ended, campaign_rows(ended), strict=True)]
+
+
+def _raw(item: ResultRow, row: Row) -> RawResult:
+    return raw_result(row, item.body, _signed(item), account_of(item))
 
 
 def _row(item: ResultRow, reader: TaskReader) -> Row:

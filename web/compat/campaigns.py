@@ -17,6 +17,7 @@ from protocol.values.attempt import TaskState
 from results.export.csv import csv_lines
 from results.row.form import JsonModel, utc
 from results.row.row import Row
+from scheduler.store.readers import RowReader
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary, TaskRow
 from scheduler.store.store import Store
 from web.http.context import ApiContext, Context, SharedStore
@@ -24,7 +25,7 @@ from web.http.idempotency import Key
 from web.http.parameters import PAGE, AfterName, CampaignId, Limit, page_of, require_campaign
 from web.http.problems import HttpProblem, errors, file_of
 from web.routes.campaigns import campaign_body, creation, require_summary, start_once
-from web.routes.results import iterate_results, result_rows, stream_lines
+from web.routes.results import iterate_results, stream_lines
 
 WAIT_S: Final = 60.0
 """The default of /api/v1."""
@@ -278,7 +279,7 @@ def get_job(store: SharedStore, job: JobId) -> CompatJobDetail:
         )
     if task.ended is None:
         return CompatJobDetail(job=compat_job(task), result=None)
-    (row,) = result_rows(store, address[0], address[1], address[1])
+    (row,) = RowReader(store, address[0]).rows(address[1], address[1])
     cells = {**_job_row(row).model_dump(mode="json"), "status": str(row.status)}
     return CompatJobDetail(job=compat_job(task), result=CompatResult.model_validate(cells))
 
@@ -337,7 +338,7 @@ def _created(store: Store, campaign: str) -> CompatCreated:
 
 def _csv(context: ApiContext, campaign: str, name: str) -> StreamingResponse:
     def lines(store: Store) -> Iterator[str]:
-        return iter(csv_lines(map(_job_row, iterate_results(store, campaign, result_rows))))
+        return iter(csv_lines(map(_job_row, iterate_results(store, campaign, RowReader(store, campaign).rows))))
 
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(stream_lines(context, lines), media_type=CSV, headers=headers)
@@ -351,7 +352,7 @@ def _job_row(row: Row) -> Row:
 def _file(store: Store, item: CampaignSummary, sizes: dict[str, float]) -> CompatFile:
     campaign = item.campaign
     if campaign.id not in sizes:
-        head, *lines = csv_lines(map(_job_row, result_rows(store, campaign.id, 1, SAMPLE)))
+        head, *lines = csv_lines(map(_job_row, RowReader(store, campaign.id).rows(1, SAMPLE)))
         each = sum(len(line.encode()) for line in lines) / len(lines) if lines else 0.0
         sizes[campaign.id] = round((len(head) + each * item.tasks) / MB, 4)
     return CompatFile(

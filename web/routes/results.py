@@ -16,7 +16,7 @@ from results.export.csv import csv_lines
 from results.export.raw import RawResult, json_lines
 from results.row.form import JsonModel
 from results.row.row import Row
-from scheduler.store.readers import campaign_rows, raw_results, with_siblings
+from scheduler.store.readers import RowReader, raw_results
 from scheduler.store.store import Store
 from web.http.context import ApiContext, Context
 from web.http.parameters import PAGE, After, CampaignId, Limit, page_of, require_campaign
@@ -24,7 +24,6 @@ from web.http.problems import errors
 
 T = TypeVar("T")
 
-"""Replicas of a task are numbered consecutively; the agreement in a row comes from all of them."""
 CHUNK_TASKS: Final = 50
 """Tasks with raw samples in memory at a time while a file is sent."""
 
@@ -110,39 +109,23 @@ def _page(store: Store, *, campaign: str, limit: int, after: int) -> ResultPage:
     require_campaign(store, campaign)
     numbers = store.tasks.ended_numbers(campaign, limit=limit + 1, after=after)
     page, more = page_of(numbers, limit, int)
-    rows = result_rows(store, campaign, page[0], page[-1]) if page else []
+    rows = RowReader(store, campaign).rows(page[0], page[-1]) if page else []
     return ResultPage(campaign=campaign, count=len(rows), results=tuple(rows), next=more)
 
 
-def _number(row: Row) -> int:
-    return int(row.job_id.rpartition("/")[2])
-
-
-def _raw(store: Store, campaign: str, low: int, high: int) -> list[RawResult]:
-    stored = raw_results(with_siblings(store, campaign, low, high))
-    return [raw for raw in stored if low <= _number(raw.row) <= high]
-
-
-def result_rows(store: Store, campaign: str, low: int, high: int) -> list[Row]:
-    """Rows of the ended tasks with numbers from `low` to `high`."""
-    stored = campaign_rows(with_siblings(store, campaign, low, high))
-    return [row for row in stored if low <= _number(row) <= high]
-
-
-def iterate_results(
-    store: Store, campaign: str, read: Callable[[Store, str, int, int], list[T]]
-) -> Iterator[T]:
+def iterate_results(store: Store, campaign: str, read: Callable[[int, int], list[T]]) -> Iterator[T]:
     """`read` over all ended tasks, a few at a time."""
     last = 0
     while numbers := store.tasks.ended_numbers(campaign, limit=CHUNK_TASKS, after=last):
         last = numbers[-1]
-        yield from read(store, campaign, numbers[0], last)
+        yield from read(numbers[0], last)
 
 
 def _lines(campaign: str, format: ResultFormat, store: Store) -> Iterator[str]:
+    reader = RowReader(store, campaign)
     if format is ResultFormat.CSV:
-        return iter(csv_lines(iterate_results(store, campaign, result_rows)))
-    raw = iterate_results(store, campaign, _raw)
+        return iter(csv_lines(iterate_results(store, campaign, reader.rows)))
+    raw = iterate_results(store, campaign, reader.raw)
     return jsonl_lines(raw) if format is ResultFormat.JSONL else iter(json_lines(campaign, raw))
 
 

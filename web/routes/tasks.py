@@ -9,14 +9,13 @@ from fastapi.responses import Response
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.record import read_record
-from protocol.values.task import Task, read_task
 from results.analysis.verify import VerifyFinding, check_results
 from results.export.raw import RawResult, json_lines
 from results.report.drawing import Drawing, Theme, svg
 from results.report.task_charts import TaskChart, task_chart
 from results.row.row import Row
 from scheduler.output.task_detail import TaskDetail, task_detail
-from scheduler.store.readers import campaign_rows, raw_results, with_siblings
+from scheduler.store.readers import RowReader, raw_results, siblings
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 from swarm.base.threads import COMPUTING
@@ -61,7 +60,7 @@ async def get_task_chart(
 
 @api.get("/raw", response_class=Response, responses=errors(404) | file_of("application/json"))
 async def get_signed_result(context: Context, campaign: CampaignId, n: Number) -> Response:
-    """Get the signed record with its raw samples, for `sark-node verify`. The task's replicas are included."""
+    """Get the signed record with its raw samples, for `sark-node verify`. Its replicas and its other sittings are included."""
     stored = await context.store(lambda store: _raw(store, campaign, n))
     body = await COMPUTING.run(lambda: "".join(json_lines(campaign, stored)))
     headers = {"Content-Disposition": f'attachment; filename="{campaign}-{n}.json"'}
@@ -92,39 +91,15 @@ def _stored(store: Store, campaign: str, n: int) -> ResultRow:
 
 def _row(store: Store, stored: ResultRow) -> Row | None:
     """The task's row of the results, or None until it has ended."""
-    rows = campaign_rows(_siblings(store, stored))
-    return next((row for row in rows if row.job_id == stored.task.id), None)
+    task = stored.task
+    return next(iter(RowReader(store, task.campaign).rows(task.n, task.n)), None)
 
 
 def _raw(store: Store, campaign: str, n: int) -> list[RawResult]:
     stored = _stored(store, campaign, n)
     if stored.task.ended is None:
         raise _absent(campaign, n, "has not ended")
-    return raw_results(_siblings(store, stored))
-
-
-def _siblings(store: Store, stored: ResultRow) -> list[ResultRow]:
-    """The task with its replicas and its other sittings."""
-    task = read_task(stored.body)
-    near = with_siblings(store, task.campaign, stored.task.n, stored.task.n)
-    return [each for each in near if _alike(task, read_task(each.body))]
-
-
-def _alike(one: Task, other: Task) -> bool:
-    """Whether their rows are compared or pooled: the same sittings, or replicas, which are numbered consecutively, of the same sitting."""
-    if (
-        one.sitting is not None
-        and other.sitting is not None
-        and one.sitting.task(one.task, 1) == other.sitting.task(other.task, 1)
-    ):
-        return True
-    if one.replica is None or other.replica is None:
-        return one.task == other.task
-    return _first(one) == _first(other)
-
-
-def _first(replica: Task) -> int:
-    return int(replica.task.rpartition("/")[2]) - (replica.replica or 0)
+    return raw_results(siblings(store, stored))
 
 
 def _record(store: Store, campaign: str, n: int) -> tuple[bytes, Row | None]:
