@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -54,9 +53,9 @@ class RowReader:
         ]
         rows = compare_replicas(self._learn(near))
         own = [pair for pair in zip(near, rows, strict=True) if low <= pair[0].task.n <= high]
-        others = {number for item, _ in own for number in self._numbers(item)} - self._known
-        for portion in itertools.batched(sorted(others), PORTION, strict=False):
-            items = self._store.results.numbered(self._campaign, portion)
+        others = sorted({number for item, _ in own for number in self._numbers(item)} - self._known)
+        for first in range(0, len(others), PORTION):
+            items = self._store.results.numbered(self._campaign, others[first : first + PORTION])
             self._learn([item for item in items if item.task.ended is not None])
         pooled = self._sittings.pooled(row for _, row in own)
         return [(item, row) for (item, _), row in zip(own, pooled, strict=True)]

@@ -338,7 +338,9 @@ def _created(store: Store, campaign: str) -> CompatCreated:
 
 def _csv(context: ApiContext, campaign: str, name: str) -> StreamingResponse:
     def lines(store: Store) -> Iterator[str]:
-        return iter(csv_lines(map(_job_row, iterate_results(store, campaign, RowReader(store, campaign).rows))))
+        return iter(
+            csv_lines(map(_job_row, iterate_results(store, campaign, RowReader(store, campaign).rows)))
+        )
 
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(stream_lines(context, lines), media_type=CSV, headers=headers)

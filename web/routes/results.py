@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 
 from results.export.columnar import jsonl_lines, parquet_bytes
 from results.export.csv import csv_lines
-from results.export.raw import RawResult, json_lines
+from results.export.raw import json_lines
 from results.row.form import JsonModel
 from results.row.row import Row
 from scheduler.store.readers import RowReader, raw_results
