@@ -131,12 +131,23 @@ class RegressionCell(CellOutcome):
     """Of the model's bytes."""
     against_sha256: str = ""
     """Of those of the good result that it was held against; empty: not known."""
+    cleared: bool = False
+    """It seemed slower, and was not when it was measured again: its own time is the host's."""
 
     @property
     def good(self) -> bool:
         """Whether later results may be held against it."""
-        measured = self.status == RowStatus.COMPLETE and not self.simulated
-        return measured and self.verdict == RowVerdict.VALID and self.finding not in WORSE
+        valid = self.verdict == RowVerdict.VALID and self.finding not in WORSE
+        return self._measured and valid and not self.cleared
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether they may be once its run is accepted: what raised no alarm by a time of the host's was not accepted either."""
+        return self._measured and self.median_ms is not None and (not self.cleared or self.finding in WORSE)
+
+    @property
+    def _measured(self) -> bool:
+        return self.status == RowStatus.COMPLETE and not self.simulated
 
 
 def key_of(row: Row) -> str:
@@ -224,17 +235,22 @@ def _cell(
 
 
 def confirmed(
-    cell: RegressionCell, again: ResultEntry | None, good: KnownGood | None, alarm: float
+    cell: RegressionCell,
+    again: ResultEntry | None,
+    good: KnownGood | None,
+    alarm: float,
+    peaks: Sequence[int] = (),
 ) -> RegressionCell:
-    """A cell that seemed to be slower, by what was measured once more. `again`: in turns with the last good model, or a second time alone,
-    which is held against `good`. None: it could not be measured; then the alarm stands.
+    """A cell that seemed to be slower, by what was measured once more. `again`: in turns with the last good model, or, where that is the
+    same one, a second time alone, which is held against `good`. None: it could not be measured; then the alarm stands. `peaks`: of the
+    launches of the cell itself, whose memory is no matter of the host's.
     """
     if again is None or again.row.status is not RowStatus.COMPLETE:
         row = None if again is None else again.row
         why = "" if row is None else f": {row.detail or row.reason or row.status}"
         return cell.model_copy(update={"why": f"{cell.why}; it could not be measured again{why}"})
     row = again.row
-    if row.against:
+    if cell.sha256 != cell.against_sha256:
         finding = in_turns(row, alarm)
         why = f"in turns with the last good model: {row.compare_reason}"
         ratios: dict[str, object] = {
@@ -247,7 +263,15 @@ def confirmed(
     else:
         finding, words, ratios = compared(good, again, alarm)
         why = f"measured once more: {words}"
-    return cell.model_copy(update={**ratios, "finding": finding, "why": why})
+    cleared = finding is not RegressionFinding.SLOWER
+    memory = "" if good is None or finding in WORSE else more_memory(good.measured.peaks, peaks)
+    if memory:
+        finding, why, ratios = (
+            RegressionFinding.MEMORY,
+            f"{memory}; {why}",
+            ratios | {"memory_ratio": cell.memory_ratio},
+        )
+    return cell.model_copy(update={**ratios, "finding": finding, "why": why, "cleared": cleared})
 
 
 def in_turns(row: Row, alarm: float) -> RegressionFinding:

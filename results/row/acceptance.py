@@ -13,7 +13,7 @@ from protocol.values.rounds import MAX_ROUNDS
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
 from results.row.record import SERVED, RecordBounds, RecordView, observe
-from results.row.rounds import LOOKS
+from results.row.rounds import launches_of
 from results.row.stats import MAX_LAUNCHES
 from swarm.net.identity import verify
 
@@ -146,12 +146,6 @@ def bounds_of(task: Task) -> RecordBounds:
         blocks=launches * len(BLOCK_FIELDS) * LAUNCH_BLOCKS,
         series=MAX_SAMPLES if served else samples + WINDOW_SAMPLES,
     )
-
-
-def launches_of(task: Task) -> int:
-    """Most launches that the task asks for."""
-    alone = task.measure.loads if task.measure.precision is None else MAX_LAUNCHES
-    return alone if task.beside is None else max(alone, LOOKS[-1])
 
 
 def _read(record: Record, task: Task) -> RecordView:

@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
+from protocol.values.task import Task
 from results.row.comparison import MARGIN, Comparison, ComparisonVerdict, RatioInterval, ambiguous
 from results.row.order import hodges_lehmann, signed_rank_interval, t_interval
-from results.row.stats import median
+from results.row.stats import MAX_LAUNCHES, median
 from swarm.base.text import count
 
 LOOKS: Final = (6, 10, 20, 40)
@@ -45,6 +46,12 @@ class LaunchRounds:
     wall_ns: Sequence[PerRound]
     cpu_ns: Sequence[PerRound] | None = None
     """Of all threads together; None where the system does not tell, or the work is not the CPU's."""
+
+
+def launches_of(task: Task) -> int:
+    """Most launches that the task asks for."""
+    alone = task.measure.loads if task.measure.precision is None else MAX_LAUNCHES
+    return alone if task.beside is None else max(alone, LOOKS[-1])
 
 
 def compare_rounds(launches: Sequence[LaunchRounds]) -> tuple[Comparison, ...]:

@@ -15,6 +15,7 @@ from typing import Final
 
 from protocol.formats.reference_model import NAME
 from protocol.words import UNIT as SIMULATED_UNIT
+from scheduler.campaign.endings import ONNX
 from scheduler.campaign.errors import FileProblem
 from scheduler.campaign.model import Campaign, ModelEntry
 from swarm.base.text import did_you_mean, safe_text
@@ -77,10 +78,18 @@ def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
         yield FileProblem(WHERE, what, "remove devices.trust: anyone, or against")
     for entry, base in pairs:
         if base is REFERENCE:
-            other = next((line.unit for line in campaign.lines() if not line.unit.endswith("(ONNX)")), None)
+            other = next(
+                (line.unit for line in campaign.lines_of(entry) if not line.unit.endswith(ONNX)), None
+            )
             if other is not None:
                 what = f"measure.against: the reference model is an ONNX model, which {other} cannot run"
                 yield FileProblem(WHERE, what, "give that unit a campaign of its own")
+                return
+            continue
+        alien = [line.unit for line in campaign.lines_of(entry) if line not in campaign.lines_of(base)]
+        if alien:
+            what = f"{entry.title} runs on {alien[0]}, {safe_text(base.label, 60)!r} does not"
+            yield FileProblem(WHERE, what, "compare models of one format, or remove that unit")
             return
         if _sizes(campaign, entry) != _sizes(campaign, base):
             what = f"{entry.title} is to be compared with {safe_text(base.label, 60)!r}, and is given other sizes of inputs"
@@ -99,7 +108,7 @@ def _no_pair(against: str, models: Sequence[ModelEntry]) -> tuple[str, str]:
     if len(models) == 1:
         return (
             "measure.against needs two models, the campaign has one",
-            "add a model or variants, or remove against",
+            "add a model or variants, write against: reference, or remove against",
         )
     if against in (*labels, *variants, FIRST) and against in names:
         what = f"measure.against: {safe_text(against, 60)!r} leaves no model to be compared"

@@ -17,10 +17,10 @@ _RUN_BY: Final = {
 }
 
 
-def units_for(place: str, units: Collection[str]) -> tuple[str, ...]:
-    """Of `units`, those that may run the model at `place`, a path or a URL; all, where its ending does not tell, or none would be left."""
-    name = place.partition("?")[0].rstrip("/\\").lower()
-    own = next((suffix for ending, suffix in _RUN_BY.items() if name.endswith(ending)), None)
+def units_for(name: str, units: Collection[str]) -> tuple[str, ...]:
+    """Of `units`, those that may run the model in the file `name`; all, where its ending does not tell, or none would be left."""
+    file = name.rstrip("/\\").lower()
+    own = next((suffix for ending, suffix in _RUN_BY.items() if file.endswith(ending)), None)
     others = tuple(suffix for suffix in (ONNX, TORCH, COREML) if suffix != own)
     if own is None or not any(unit.endswith(own) for unit in units):
         return tuple(units)

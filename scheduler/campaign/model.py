@@ -377,5 +377,5 @@ class Campaign(FilePart):
         if self.jobs:
             return self.jobs
         lines = self.lines()
-        units = units_for(entry.path or entry.url or "", [line.unit for line in lines])
+        units = units_for(entry.path or name_in(entry.url or ""), [line.unit for line in lines])
         return tuple(line for line in lines if line.unit in units)

@@ -135,7 +135,8 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             list[str] | None,
             typer.Option(
                 "--on",
-                help="Measure on other devices: 'all', a device, a pool, a label, or a clause such as 'ram >= 8 GiB'. Repeatable.",
+                help="Measure on other devices: 'all', a device, a pool, a label, or a clause such as 'ram >= 8 GiB'. Repeatable:"
+                " pools, labels and clauses must all be met.",
                 metavar="DEVICES",
             ),
         ] = None,

@@ -21,8 +21,8 @@ from protocol.values.trust import MINE, TrustScope
 from protocol.wire.codec import pack
 from protocol.wire.table import final, step
 from protocol.words import Reason
-from results.row.stats import MAX_LAUNCHES
 from scheduler.core.ranking import ModelKey
+from scheduler.core.run_times import longest_run_s
 
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
@@ -265,11 +265,9 @@ class TaskEntry:
 
     def max_run_s(self, attempt: Attempt | None) -> float:
         """Longest time from lease to result, or, if it waited for the device then, from the end of that wait."""
-        limits, measure = self.task.timeouts, self.task.measure
-        loads = measure.loads if measure.precision is None else MAX_LAUNCHES
         waits = attempt is not None and attempt.status is AttemptStatus.WAITING
-        queue_s = limits.queue_s if waits else 0.0
-        return queue_s + limits.fetch_s + (loads + 1) * limits.load_s + limits.run_s + SLACK_S
+        queue_s = self.task.timeouts.queue_s if waits else 0.0
+        return queue_s + longest_run_s(self.task) + SLACK_S
 
     def begins_by(self, attempt: Attempt) -> float:
         """When its run has to be heard of; infinite once it was."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from protocol.formats.sustain import with_sustained
 from protocol.values.task import Task
-from results.row.rounds import LOOKS
+from results.row.rounds import launches_of
 
 LEAST_S: Final = 10.0
 """What any run may take: two renewals, and the wait for an idle host, which is 10 s unless a worker's owner sets it otherwise."""
@@ -52,15 +52,18 @@ def past_run_s(task: Task, history: Iterable[tuple[Task, float]]) -> float | Non
     return median(times[:RECENT]) if times else None
 
 
-def default_run_s(task: Task, max_launches: int) -> float:
+def longest_run_s(task: Task) -> float:
+    """What a run may take by all limits that its worker enforces."""
+    limits = task.timeouts
+    return limits.fetch_s + (launches_of(task) + 1) * limits.load_s + limits.run_s
+
+
+def default_run_s(task: Task) -> float:
     """What a run takes of which nothing is known."""
     measure, models = task.measure, len(task.models())
     if measure.sustain_s is not None:
         return 2 * LAUNCH_S + with_sustained(0.0, measure.sustain_s)
-    launches = measure.loads if measure.precision is None else max_launches
-    if models > 1:
-        launches = LOOKS[-1]
-    return (launches + 1) * models * LAUNCH_S + measure.runs * INFERENCE_S
+    return (launches_of(task) + 1) * models * LAUNCH_S + measure.runs * INFERENCE_S
 
 
 def deadline(leased_at: float, since: float, advanced_at: float | None, allowance_s: float) -> float:
@@ -72,9 +75,7 @@ def deadline(leased_at: float, since: float, advanced_at: float | None, allowanc
 class RunTimes:
     """Seconds from lease to result, by model, unit and measurement, on each worker."""
 
-    def __init__(self, max_launches: int) -> None:
-        """`max_launches`: the most that a measurement to a precision takes."""
-        self._max_launches = max_launches
+    def __init__(self) -> None:
         self._times: OrderedDict[_Key, dict[str, deque[float]]] = OrderedDict()
         self._sizes: dict[_Key, int] = {}
 
@@ -103,7 +104,7 @@ class RunTimes:
             for other, times in self._times.items()
             if other[1:] == key[1:]
         ]
-        return median(alike) if alike else default_run_s(task, self._max_launches)
+        return median(alike) if alike else default_run_s(task)
 
     def allowance_s(self, task: Task, worker: str, *, warm: bool, hedged: int) -> float:
         """How long the run may be silent there. `warm`: its model is there. `hedged`: how often the task was hedged for its deadline."""

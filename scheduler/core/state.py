@@ -19,7 +19,6 @@ from protocol.values.task import Task
 from protocol.values.trust import OWN, Trust
 from protocol.wire.table import step
 from protocol.words import Reason
-from results.row.stats import MAX_LAUNCHES
 from scheduler.core.commands import Command, EndCampaign, QueuePosition
 from scheduler.core.entries import (
     LEASED,
@@ -53,7 +52,7 @@ class State:
         """The one key that stands for a worker's device in results, by the device id and the worker's key."""
         self.hearsay: Callable[[str], bool] = lambda peer: False
         """Whether only nodes that the owner did not choose say that a worker is there."""
-        self.run_times = RunTimes(MAX_LAUNCHES)
+        self.run_times = RunTimes()
         self.tasks: dict[str, TaskEntry] = {}
         self.groups: dict[str, RequirementGroup] = {}
         self.ranked: list[RequirementGroup] = []

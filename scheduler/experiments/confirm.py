@@ -24,16 +24,18 @@ from results.analysis.regression import (
     confirmed,
     finding_of,
 )
+from results.row.record import SERVED
 from results.row.row import Row
-from scheduler.experiments.judge import LOOK_BACK, entries_of, read_cells, stored
+from scheduler.core.run_times import longest_run_s
+from scheduler.experiments.judge import LOOK_BACK, entries_of, good_cells, read_cells, stored
 from scheduler.store.rows import CampaignStatus, NewCampaign, NewModel, RunRow
 from scheduler.store.store import Store
 from scheduler.submit.submit import new_campaign_id
 from swarm.base.home import Home
 from swarm.net.identity import load_or_create
 
-LIMIT_S: Final = 3600.0
-"""Of the whole campaign. A device that does not come back within it delays an alarm by so much."""
+BACK_S: Final = 3600.0
+"""For a device to come back, or to be free."""
 WAIT_S: Final = 60.0
 
 
@@ -70,7 +72,11 @@ def begin_confirmations(home: Home, store: Store) -> Confirmations:
             continue
         values: dict[str, Any] = {each.name: getattr(row, each.name) for each in fields(NewCampaign)}
         values.update(
-            id=again, name=f"{run.experiment[:58]} again", scheduler=scheduler, limit_s=LIMIT_S, wait_s=WAIT_S
+            id=again,
+            name=f"{run.experiment[:58]} again",
+            scheduler=scheduler,
+            limit_s=limit_s(tasks),
+            wait_s=WAIT_S,
         )
         models = {model.name: model for task in tasks for model in task.models()}
         new = [NewModel(model.name, model.sha256, model.size) for model in models.values()]
@@ -95,15 +101,13 @@ def confirming_tasks(
             continue
         if row.trust == TrustKind.STRANGER or not row.device_id:  # its runs are witnessed, and made alone
             continue
-        good = spool / cell.against_sha256
-        alone = cell.sha256 == cell.against_sha256
-        if not cell.against_sha256 or not (spool / cell.sha256).is_file() or not good.is_file():
+        beside, urls = _beside(cell, task, spool)
+        if not cell.against_sha256 or not all(
+            (spool / model.sha256).is_file() for model in (task.model, *(beside or ()))
+        ):
             continue
-        last = Model(
-            name=f"{cell.model[:120]} of {cell.against}",
-            sha256=cell.against_sha256,
-            size=good.stat().st_size,
-        )
+        if beside and (task.measure.sustain_s is not None or task.unit.startswith(SERVED)):
+            continue  # no models take turns there
         here = Clause(attribute="device", op=Op.EQ, value=row.device_id)
         clauses = tuple(dict.fromkeys((*task.requirement.clauses, here)))
         changes = {
@@ -114,11 +118,33 @@ def confirming_tasks(
             "note": note_of(cell),
             "replica": None,
             "sitting": None,
-            "beside": None if alone else (last,),
-            "beside_urls": None,
+            "beside": beside,
+            "beside_urls": urls,
         }
         made.append(task.model_copy(update=changes))
     return made
+
+
+def _beside(
+    cell: RegressionCell, task: Task, spool: Path
+) -> tuple[tuple[Model, ...] | None, dict[str, str] | None]:
+    """What the cell's model takes turns with now, and where that is fetched: the last good one, or, where it is that, the same as then."""
+    if cell.sha256 == cell.against_sha256:
+        return task.beside, task.beside_urls
+    good = spool / cell.against_sha256
+    size = good.stat().st_size if good.is_file() else 0
+    return (Model(name=f"{cell.model[:120]} of {cell.against}", sha256=cell.against_sha256, size=size),), None
+
+
+def limit_s(tasks: Sequence[Task]) -> float:
+    """Of the campaign with these tasks, seconds: what one device may need for its own, one after the other, and until it begins."""
+    by_device: dict[object, float] = {}
+    for task in tasks:
+        device = next(
+            each.value for each in task.requirement.clauses if (each.attribute, each.op) == ("device", Op.EQ)
+        )
+        by_device[device] = by_device.get(device, 0.0) + longest_run_s(task)
+    return BACK_S + max(by_device.values())
 
 
 def note_of(cell: RegressionCell) -> str:
@@ -143,11 +169,14 @@ def _settle(store: Store, run: RunRow, again: str) -> list[RunRow]:
     entries = {entry.row.job_id: entry for entry in (entries_of(store, again) if again else ())}
     bodies = store.tasks.bodies(again) if again else {}
     tasks = {read_task(body).note: entries[name] for name, body in bodies.items() if name in entries}
+    own = {entry.row.job_id: entry for entry in (entries_of(store, run.campaign) if again else ())}
     cells = []
     for cell in read_cells(run):
         if cell.finding is RegressionFinding.SLOWER:
             entry = tasks.get(note_of(cell))
-            cell = confirmed(cell, entry, None if entry is None else _good_of(store, cell, entry.row), alarm)
+            good = None if entry is None else _good_of(store, cell, entry.row)
+            first = own.get(cell.job)
+            cell = confirmed(cell, entry, good, alarm, () if first is None else first.peaks)
         cells.append(cell)
     finding, campaign = finding_of(cells), store.campaigns.get(run.campaign)
     if finding is RegressionFinding.FINE and (
@@ -179,7 +208,7 @@ def good_models(store: Store) -> frozenset[str]:
 def _last_good(store: Store, experiment: str) -> Iterator[str]:
     seen: set[str] = set()
     for run in store.experiments.runs(experiment)[:LOOK_BACK]:
-        for cell in read_cells(run):
-            if (cell.good or run.accepted) and cell.key not in seen:
+        for cell in good_cells(run):
+            if cell.key not in seen:
                 seen.add(cell.key)
                 yield cell.sha256

@@ -52,7 +52,7 @@ def judge_run(
 ) -> tuple[RegressionFinding, tuple[RegressionCell, ...]]:
     """Compare a run with the good results of the runs that began before it."""
     earlier = [
-        (other, [cell for cell in read_cells(other) if cell.good or (other.accepted and _is_measured(cell))])
+        (other, good_cells(other))
         for other in store.experiments.runs(run.experiment)
         if other.judged is not None and other.begun < run.begun
     ][:LOOK_BACK]
@@ -75,8 +75,9 @@ def judge_run(
     return finding, cells
 
 
-def _is_measured(cell: RegressionCell) -> bool:
-    return cell.status == RowStatus.COMPLETE and cell.median_ms is not None and not cell.simulated
+def good_cells(run: RunRow) -> list[RegressionCell]:
+    """What later results may be held against."""
+    return [cell for cell in read_cells(run) if cell.good or (run.accepted and cell.acceptable)]
 
 
 def entries_of(store: Store, campaign: str) -> list[ResultEntry]:

@@ -95,4 +95,4 @@ def trend(
 
 def _usable(cell: RegressionCell) -> bool:
     measured = cell.status == RowStatus.COMPLETE and not cell.simulated and cell.verdict not in _UNUSABLE
-    return measured and bool(cell.median_ms)
+    return measured and bool(cell.median_ms) and not cell.cleared

@@ -2,7 +2,7 @@
 
 --on all                  every device
 --on 'ram >= 8 GiB'       a clause, as under devices.where; several are met together
---on lab                  a device's name or id, a pool or a label; several names are several devices
+--on lab                  a device's name or id, a pool or a label; several devices are alternatives, pools and labels are all met
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from protocol.errors import CampaignError, NothingFits
 from protocol.values.advert import Advert
-from protocol.values.requirement import Clause, parse_clause
+from protocol.values.requirement import Clause, Op, parse_clause
 from scheduler.campaign.fields import UNITS, URL_SCHEMES, show_percent
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
@@ -28,6 +28,9 @@ from swarm.download.urls import name_in, scheme_of
 
 ALL: Final = "all"
 MAX_SHOWN: Final = 12
+MAX_NAMED: Final = 32
+"""Devices in one clause."""
+_NAMES: Final = ("name", "device", "peer")
 _OPERATOR: Final = re.compile(r"==|!=|[<>~]|\s(?:in|has)\s")
 _MEASURE: Final = ("runs", "loads", "warmup")
 """Options of `bench` that are keys of `measure`."""
@@ -79,12 +82,26 @@ def clauses_on(places: Places, adverts: Sequence[Advert]) -> tuple[Clause, ...]:
         if len(meanings) > 1:
             forms = " or ".join(f"--on '{meaning}'" for meaning in meanings)
             raise CampaignError(f"--on {safe_text(word, 60)} means several things", hint=f"write {forms}")
-    found = [meaning for _, (meaning,) in meant]
-    names = [clause for clause in found if clause.attribute == "name"]
-    if len(names) > 1:
-        found = [clause for clause in found if clause.attribute != "name"]
-        found.append(parse_clause(f"name in {', '.join(str(clause.value) for clause in names)}"))
-    return (*places.clauses, *found)
+    return (*places.clauses, *_joined([meaning for _, (meaning,) in meant]))
+
+
+def _joined(found: Sequence[Clause]) -> list[Clause]:
+    """Devices that are named are alternatives, in one clause; pools and labels are all to be met."""
+    named = [clause for clause in found if clause.attribute in _NAMES]
+    ways = dict.fromkeys(clause.attribute for clause in named)
+    if len(ways) > 1:
+        raise CampaignError(
+            f"--on names devices by {' and by '.join(ways)}", hint="name all by name, or all by id"
+        )
+    if len(named) > MAX_NAMED:
+        raise CampaignError(
+            f"--on names {len(named)} devices, at most {MAX_NAMED} can be named",
+            hint="use --on all, a pool, a label or a clause",
+        )
+    if len(named) < 2:
+        return list(found)
+    one_of = Clause(attribute=next(iter(ways)), op=Op.IN, value=tuple(str(clause.value) for clause in named))
+    return [*(clause for clause in found if clause.attribute not in _NAMES), one_of]
 
 
 def _meanings(word: str, adverts: Sequence[Advert]) -> list[Clause]:

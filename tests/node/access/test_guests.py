@@ -46,6 +46,7 @@ from protocol.messages.work import (
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Timeouts
 from protocol.words import Reason, Right, Role
+from results.row.stats import MAX_LAUNCHES
 from swarm.base.units import parse_duration, show_duration
 from swarm.net.identity import Identity
 from swarm.pools.manifests import sign_manifest, verified
@@ -177,6 +178,8 @@ async def test_a_task_of_others_that_could_go_on_for_longer_than_the_owner_lets_
     )
     short = {**long, "timeouts": Timeouts(fetch_s=300, load_s=200, run_s=300, queue_s=1e6)}
     assert max_seconds(guest.task(1, **short)) == 1200
+    by_precision = {**short, "measure": Measure(precision=0.02)}
+    assert max_seconds(guest.task(1, **by_precision)) == 600 + 200 * MAX_LAUNCHES
     await link.ask(guest.commit(guest.task(1, **short)), Granted)
     (place,) = worker.ledger.allocations()
     assert place.request.max_queue_s == 1200.0, "nor does it wait for longer"

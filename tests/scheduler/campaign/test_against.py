@@ -9,11 +9,13 @@ import pytest
 from protocol.errors import CampaignError
 from protocol.formats.reference_model import reference_sha256
 from protocol.values.task import Model, Task
+from results.row.rounds import LOOKS
 from scheduler.campaign.against import uses_reference
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec
-from scheduler.core.run_times import default_run_s, past_run_s
+from scheduler.core.entries import TaskEntry
+from scheduler.core.run_times import default_run_s, longest_run_s, past_run_s
 from scheduler.planning.tasks import LARGE_MODEL, derive_cells, tasks_of
 
 ME = "12D3KooW" + "S" * 44
@@ -116,6 +118,14 @@ def test_each_model_takes_turns_with_the_one_that_it_is_compared_with(
             "give both",
         ),
         (
+            "a.onnx, b.pt2",
+            "{against: a.onnx}",
+            "units: [CPU (ONNX), CPU (Torch)]",
+            "model 'b.pt2' runs on CPU (Torch), 'a.onnx' does not",
+            "compare models of one format",
+        ),
+        ("a.onnx", "{against: refrence}", "", "needs two models", "write against: reference"),
+        (
             "a.onnx, {path: b.onnx, dims: {H: 8}}",
             "{against: a.onnx}",
             "",
@@ -143,7 +153,10 @@ def test_each_model_is_measured_beside_the_reference_model_that_comes_with_the_p
     named = campaign("{name: reference, path: a.onnx}, b.onnx", "{against: reference}")
     assert not uses_reference(named), "a model of that name goes before it"
     with pytest.raises(CampaignError, match="an ONNX model, which CPU"):
-        campaign("a.pt2", "{against: reference}", "units: [CPU (Torch)]")
+        campaign("a.onnx, a.pt2", "{against: reference}", "units: [CPU (ONNX), CPU (Torch)]")
+    assert pairs(campaign("a.onnx", "{against: reference}", "units: [CPU (ONNX), CPU (Torch)]")) == [
+        ("a.onnx", "reference")
+    ]
 
 
 def test_the_reference_model_never_changes() -> None:
@@ -166,4 +179,12 @@ def test_times_of_comparisons_say_nothing_of_models_measured_alone() -> None:
     alone = both.model_copy(update={"beside": None})
     assert past_run_s(alone, [(both, 60.0), (alone, 3.0)]) == 3.0
     assert past_run_s(both, [(alone, 3.0)]) is None
-    assert default_run_s(both, 20) > 4 * default_run_s(alone, 20)
+    assert default_run_s(both) > 4 * default_run_s(alone)
+
+
+def test_a_comparison_may_launch_until_its_last_look() -> None:
+    (both,) = tasks(campaign("a.onnx, b.onnx", "{against: a.onnx}"))
+    limits, every = both.timeouts, LOOKS[-1]
+    least = limits.fetch_s + every * limits.load_s + limits.run_s
+    assert longest_run_s(both) > least
+    assert TaskEntry(both).max_run_s(None) > least

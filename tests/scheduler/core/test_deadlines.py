@@ -304,9 +304,9 @@ def test_after_a_break_both_runs_go_on() -> None:
 def test_what_a_run_takes_is_known_from_that_worker_then_from_others_then_from_models_measured_alike() -> (
     None
 ):
-    times, task = RunTimes(20), a_task(1)
+    times, task = RunTimes(), a_task(1)
     other = task.model_copy(update={"model": task.model.model_copy(update={"sha256": "cd" * 32, "size": 50})})
-    assert times.expect_s(task, "a") == default_run_s(task, 20) == 7 * 5.0 + 100 * 0.1
+    assert times.expect_s(task, "a") == default_run_s(task) == 7 * 5.0 + 100 * 0.1
     times.add(other, "a", 3.0)
     assert times.expect_s(task, "a") == 6.0, "twice the size"
     for worker, seconds in (("b", 10.0), ("c", 20.0), ("d", 900.0)):
@@ -318,7 +318,7 @@ def test_what_a_run_takes_is_known_from_that_worker_then_from_others_then_from_m
 
 
 def test_a_sustained_run_is_expected_to_last_as_long_as_asked() -> None:
-    times, task = RunTimes(20), a_task(1)
+    times, task = RunTimes(), a_task(1)
     lasting = task.model_copy(update={"measure": Measure(sustain_s=600.0)})
     times.add(task, "a", 3.0)
     assert 660 <= times.expect_s(lasting, "a") <= 680

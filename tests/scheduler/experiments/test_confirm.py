@@ -20,11 +20,13 @@ from protocol.words import Reason
 from results.analysis.regression import RegressionFinding
 from scheduler.campaign.load import parse_campaign
 from scheduler.core.commands import CommitTo, EndPending, RecordGrant
+from scheduler.core.run_times import longest_run_s
 from scheduler.experiments.confirm import (
-    LIMIT_S,
+    BACK_S,
     begin_confirmations,
     confirmation_of,
     good_models,
+    limit_s,
     settle_confirmations,
 )
 from scheduler.experiments.judge import alarm_lines, judge_ended, read_cells
@@ -34,7 +36,7 @@ from scheduler.store.rows import NewCampaign, NewModel, RunClaim, RunRow
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.net.identity import load_or_create
-from tests.scheduler.report_parts import WORKERS, a_record
+from tests.scheduler.report_parts import MIB, WORKERS, a_record
 
 OLD, NEW = "a" * 64, "b" * 64
 UNIT = "CPU (ONNX)"
@@ -50,8 +52,8 @@ class Nights:
     fences: int = 0
     runs: list[str] = field(default_factory=list)
 
-    def night(self, sha256: str, ms: float) -> RunRow:
-        """One run of one task, judged."""
+    def night(self, sha256: str, ms: float, peak: int = 80 * MIB, **changes: Any) -> RunRow:
+        """One run of one task, judged. `peak`: bytes of each launch; `changes`: of the task."""
         name = f"c-night{len(self.runs)}"
         self.runs.append(name)
         model = Model(name="m.onnx", sha256=sha256, size=3)
@@ -65,14 +67,16 @@ class Nights:
             measure=Measure(threads=4),
             sitting=Sitting(number=2, of=2, step=1, apart_s=60.0),
             timeouts=Timeouts(),
-        )
+        ).model_copy(update=changes)
         new = NewCampaign(name, "nightly", WORKERS[3].peer_id, SPEC)
         self.store.campaigns.create(
             new, [NewModel("m.onnx", sha256, 3)], [task], claim=RunClaim("nightly", 1, None, None)
         )
         self.home.spool.mkdir(parents=True, exist_ok=True)
         (self.home.spool / sha256).write_bytes(b"abc")
-        self.finish(task, a_record(task, ms=ms, seed=len(self.runs)))
+        record = a_record(task, ms=ms, seed=len(self.runs))
+        timings = tuple(each.model_copy(update={"peak": peak}) for each in record.timings)
+        self.finish(task, record.model_copy(update={"timings": timings, **beside_in(task, record)}))
         judge_ended(self.store)
         return self.run()
 
@@ -111,11 +115,20 @@ def nights(tmp_path: Path) -> Nights:
     return Nights(home, store)
 
 
-def in_turns(task: Task, ratio: float, launches: int = 6) -> Record:
+def beside_in(task: Task, record: Record) -> dict[str, Any]:
+    """What a record of this task says of the models beside its own, which are as quick."""
+    if task.beside is None:
+        return {}
+    samples = [timing.samples for timing in record.timings]
+    rounds = tuple(RoundsSample(wall=(each, each), cpu=None, per_block=(6, 6), turns=2) for each in samples)
+    return {"rounds": rounds, "ran_beside": (record.ran,)}
+
+
+def in_turns(task: Task, ratio: float, launches: int = 6, ms: float = 1.0) -> Record:
     """The new model took `ratio` times as long as the one beside it, in every round."""
-    own: Sequence[int] = [round(1e6 * ratio)] * 24
+    own: Sequence[int] = [round(1e6 * ms * ratio)] * 24
     rounds = RoundsSample(
-        wall=(pack_samples([1_000_000] * 24), pack_samples(own)), cpu=None, per_block=(6, 6), turns=2
+        wall=(pack_samples([round(1e6 * ms)] * 24), pack_samples(own)), cpu=None, per_block=(6, 6), turns=2
     )
     record = a_record(task, launches=[own] * launches)
     changes: dict[str, Any] = {"rounds": (rounds,) * launches, "ran_beside": (record.ran,)}
@@ -135,7 +148,7 @@ def test_a_slower_model_is_measured_beside_the_last_good_one_on_its_device_befor
     assert task.sitting is None, "it waits for no other"
     again = nights.store.campaigns.get(task.campaign)
     assert again is not None
-    assert (again.name, again.limit_s) == ("nightly again", LIMIT_S)
+    assert (again.name, again.limit_s) == ("nightly again", BACK_S + longest_run_s(task))
     (seemed,) = read_cells(slower)
     (clause,) = task.requirement.clauses
     assert (clause.attribute, clause.value) == ("device", "dev-0")
@@ -219,3 +232,77 @@ def test_the_last_good_model_stays_in_the_spool_and_older_ones_do_not(nights: Ni
     later = (nights.home.spool / OLD).stat().st_mtime + 2 * KEEP_S
     tidy(nights.home.spool, good_models(nights.store), wall=lambda: later)
     assert [path.name for path in nights.home.spool.iterdir()] == [OLD]
+
+
+# -- what was cleared -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_night_that_was_the_hosts_is_no_base_for_the_next(nights: Nights) -> None:
+    first = nights.night(OLD, 10)
+    busy = nights.night(NEW, 13)
+    begin_confirmations(nights.home, nights.store)
+    nights.finish(nights.again(), in_turns(nights.again(), 1.0))
+    settle_confirmations(nights.store)
+    nights.store.experiments.accept_run(busy.campaign)
+    again = nights.night(NEW, 13)
+    assert again.finding == "confirming", "the model is slower now"
+    assert [cell.against for cell in read_cells(again)] == [first.campaign]
+    assert good_models(nights.store) == {OLD}
+
+
+@pytest.mark.parametrize("sha256", [OLD, NEW])
+def test_more_memory_is_told_though_the_time_was_the_hosts(nights: Nights, sha256: str) -> None:
+    nights.night(OLD, 10)
+    nights.night(sha256, 13, peak=100 * MIB)
+    begin_confirmations(nights.home, nights.store)
+    task = nights.again()
+    nights.finish(task, in_turns(task, 1.0) if task.beside else a_record(task, ms=10, seed=9))
+    (told,) = settle_confirmations(nights.store)
+    (cell,) = read_cells(told)
+    assert (told.finding, told.hook, cell.finding) == ("regression", DUE, "more-memory")
+    assert "20.0 MB more memory at its peak" in alarm_lines(told)[0]
+
+
+# -- what is measured again -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_model_is_measured_again_beside_what_it_took_turns_with(nights: Nights) -> None:
+    other = Model(name="reference", sha256="c" * 64, size=3)
+    urls = {other.sha256: "https://example.org/r.onnx"}
+    (nights.home.spool).mkdir(parents=True, exist_ok=True)
+    (nights.home.spool / other.sha256).write_bytes(b"abc")
+    beside: dict[str, Any] = {"beside": (other,), "beside_urls": urls}
+    nights.night(OLD, 10, **beside)
+    assert nights.night(OLD, 13, **beside).finding == "confirming"
+    begin_confirmations(nights.home, nights.store)
+    task = nights.again()
+    assert (task.beside, task.beside_urls) == ((other,), urls)
+    nights.finish(task, in_turns(task, 1.3, ms=10.0))
+    (told,) = settle_confirmations(nights.store)
+    assert told.finding == "regression", "by its own time, and not by that of the model beside it"
+    assert "measured once more" in alarm_lines(told)[0]
+
+
+def test_a_model_beside_that_is_gone_leaves_the_alarm(nights: Nights) -> None:
+    beside: dict[str, Any] = {"beside": (Model(name="reference", sha256="c" * 64, size=3),)}
+    nights.night(OLD, 10, **beside)
+    nights.night(OLD, 13, **beside)
+    (told,) = begin_confirmations(nights.home, nights.store).settled
+    assert told.finding == "regression"
+
+
+def test_another_model_that_cannot_take_turns_keeps_its_alarm(nights: Nights) -> None:
+    nights.night(OLD, 10, unit="API (OpenAI)")
+    nights.night(NEW, 13, unit="API (OpenAI)")
+    (told,) = begin_confirmations(nights.home, nights.store).settled
+    assert told.finding == "regression"
+
+
+def test_the_limit_covers_all_that_one_device_measures_again(nights: Nights) -> None:
+    nights.night(OLD, 10)
+    nights.night(NEW, 13)
+    begin_confirmations(nights.home, nights.store)
+    task = nights.again()
+    clause = task.requirement.clauses[-1].model_copy(update={"value": "dev-1"})
+    elsewhere = task.model_copy(update={"requirement": Requirement(clauses=(clause,))})
+    assert limit_s([task] * 40 + [elsewhere]) == BACK_S + 40 * longest_run_s(task)

@@ -62,9 +62,11 @@ def test_runs_that_measured_nothing_are_no_part_of_it() -> None:
     runs = nights((12, 10.0))
     failed = runs[3][2].model_copy(update={"status": "Failed", "median_ms": None})
     runs[3] = (runs[3][0], runs[3][1], failed)
+    busy = runs[4][2].model_copy(update={"cleared": True})
+    runs[4] = (runs[4][0], runs[4][1], busy)
     shifts, pooled = trend(runs)
     assert shifts == ()
     assert pooled is not None
-    assert pooled.sittings == 11
+    assert pooled.sittings == 10
     assert trend(runs[:1]) == ((), None)
     assert trend([runs[3]] * 10) == ((), None)

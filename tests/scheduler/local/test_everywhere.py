@@ -41,6 +41,20 @@ def test_all_is_no_clause_and_a_word_is_what_the_devices_are_called() -> None:
 
 def test_several_names_are_several_devices() -> None:
     assert meant("mini-7", "board", "cores>=2") == ["cores >= 2", "name in mini-7, board"]
+    assert meant("d-mini-7", "d-board") == ["device in d-mini-7, d-board"]
+    assert meant(FLEET[0].peer, "lab", FLEET[1].peer) == [
+        "label.site == lab",
+        f"peer in {FLEET[0].peer}, {FLEET[1].peer}",
+    ]
+
+
+def test_devices_are_named_in_one_way() -> None:
+    with pytest.raises(CampaignError, match="--on names devices by name and by peer") as caught:
+        meant("mini-7", FLEET[1].peer)
+    assert caught.value.hint == "name all by name, or all by id"
+    many = [device(f"m{number}") for number in range(33)]
+    with pytest.raises(CampaignError, match="--on names 33 devices, at most 32 can be named"):
+        clauses_on(read_places([advert.name for advert in many]), many)
 
 
 def test_workers_that_are_named_count_apart() -> None:

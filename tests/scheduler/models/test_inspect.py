@@ -227,15 +227,22 @@ def test_a_file_whose_ending_is_wrong_is_called_what_it_is(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("place", "units", "left"),
+    ("name", "units", "left"),
     [
         ("a.onnx", ["CPU (ONNX)", "CPU (Torch)"], ["CPU (ONNX)"]),
-        ("https://e.org/A.ONNX?v=1", ["GPU (Torch)", "GPU (ONNX)"], ["GPU (ONNX)"]),
+        ("A.ONNX", ["GPU (Torch)", "GPU (ONNX)"], ["GPU (ONNX)"]),
         ("net.mlpackage/", ["GPU (CoreML)", "CoreML (ONNX)"], ["GPU (CoreML)"]),
         ("a.onnx", ["CPU (Torch)"], ["CPU (Torch)"]),  # none would be left: its content tells
         ("model.pt", ["CPU (ONNX)", "CPU (Torch)"], ["CPU (ONNX)", "CPU (Torch)"]),
         ("a.onnx", ["CPU (ONNX)", "Fake (Simulation)"], ["CPU (ONNX)", "Fake (Simulation)"]),
     ],
 )
-def test_the_units_of_an_ending(place: str, units: list[str], left: list[str]) -> None:
-    assert list(units_for(place, units)) == left
+def test_the_units_of_an_ending(name: str, units: list[str], left: list[str]) -> None:
+    assert list(units_for(name, units)) == left
+
+
+@pytest.mark.parametrize("url", ["https://e.org/a.onnx?v=1", "hf://org/repo/sub/a.onnx@v1.0"])
+def test_the_units_of_a_model_by_url_follow_from_its_files_ending(url: str) -> None:
+    text = f"campaign: t\nmodels: [{{url: '{url}'}}]\nunits: [CPU (ONNX), CPU (Torch)]\n"
+    campaign = parse_campaign(text.encode(), "c.yaml")
+    assert [line.unit for line in campaign.lines_of(campaign.models[0])] == ["CPU (ONNX)"]
