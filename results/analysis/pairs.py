@@ -15,8 +15,10 @@ from functools import partial
 from typing import Final
 
 from results.analysis.compare import compare_intervals, compare_samples, compare_through
+from results.analysis.sittings import pooled_rows, sittings_of
+from results.analysis.turns import comparison_in, pooled_turns
 from results.export.raw import ResultEntry
-from results.row.comparison import Comparison, ComparisonVerdict, RatioInterval, ambiguous
+from results.row.comparison import Comparison, ComparisonVerdict, ambiguous
 from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
 from results.row.verdicts import RowVerdict
@@ -37,12 +39,14 @@ class Pair:
     """What else matters, such as that either row is noisy."""
     in_turns: bool = False
     """Both took turns in one process, in the task of B; A has no row of its own."""
+    sittings: int | None = None
+    """Of how many sittings that comparison is pooled; None: it is of one."""
 
 
 def pairs_in_turns(rows: Sequence[Row]) -> list[Pair]:
-    """Of the rows whose models took turns with another: each with that one."""
-    pairs = []
-    for row in rows:
+    """Of the rows whose models took turns with another: each with that one, once for all sittings that are pooled."""
+    pairs, cells = [], sittings_of(rows)
+    for row in pooled_rows(rows):
         if not row.against or row.status is not RowStatus.COMPLETE:
             continue
         other = {
@@ -52,26 +56,10 @@ def pairs_in_turns(rows: Sequence[Row]) -> list[Pair]:
             "inference_ms_median_high": None,
         }
         doubt = "" if row.verdict == RowVerdict.VALID else f"it is {row.verdict}"
-        pairs.append(Pair(row.model_copy(update=other), row, comparison_in(row), doubt, in_turns=True))
+        pooled = pooled_turns(cells.get((row.first_sitting, row.fingerprint), ()))
+        pair = Pair(row.model_copy(update=other), row, comparison_in(row), doubt, in_turns=True)
+        pairs.append(replace(pair, sittings=None if pooled is None else pooled.sittings))
     return pairs
-
-
-def comparison_in(row: Row) -> Comparison:
-    """The comparison that stands in a row."""
-    cpu = None
-    if row.cpu_ratio is not None and row.cpu_ratio_low is not None and row.cpu_ratio_high is not None:
-        cpu = RatioInterval(row.cpu_ratio, row.cpu_ratio_low, row.cpu_ratio_high)
-    launches = row.launches or 0
-    return Comparison(
-        ComparisonVerdict(row.compare_verdict or ComparisonVerdict.AMBIGUOUS),
-        row.compare_reason,
-        row.ratio,
-        row.ratio_low,
-        row.ratio_high,
-        launches=(launches, launches),
-        cpu=cpu,
-        contention=bool(row.contention),
-    )
 
 
 def pair_up(

@@ -2,8 +2,7 @@
 
 Launches of one sitting share what held in it: the clock's frequency, the neighbours, where the memory lay. So their interval holds for
 that stretch of time alone. Over sittings the log of each one's median is a draw around the device's own value, with random effects: the
-variance between sittings by DerSimonian and Laird (1986), the interval's ends by Hartung and Knapp (2001), from Student's t with one degree
-of freedom less than there are sittings, and never narrower than the sittings' own intervals allow.
+variance between sittings and the interval are of `results.analysis.random_effects`.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from results.analysis.random_effects import log_variance, random_effects
+from results.analysis.turns import pooled_turns
 from results.row.form import instant
-from results.row.order import ALPHA, t_quantile
-from results.row.row import Row, RowStatus
+from results.row.row import Row, RowStatus, compared_columns
 from results.row.stats import MIN_LAUNCHES
-from results.row.verdicts import RowVerdict
+from results.row.verdicts import GRAVITY, RowVerdict
 
 MIN_COUNTED: Final = 5
 """Sittings from which a device's coverage is said."""
@@ -26,8 +26,6 @@ MAX_COUNTED: Final = 50
 """Sittings of one measurement that are looked at, the latest: a device changes, and the time grows with the square of their number."""
 MIN_APART_S: Final = 600.0
 """Results of one device that end closer together are of one sitting: the latest of them counts."""
-_LEAST: Final = 1e-4
-"""The least standard error of a sitting's log median: no clock and no interval of so few launches is better."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,9 +46,8 @@ class SittingFigure:
 
     @property
     def variance(self) -> float:
-        """Of its log, as its interval says: by Student's t, to which the ranks' interval of a few launches comes close."""
-        half = (math.log(self.high) - math.log(self.low)) / 2
-        return max(_LEAST, half / t_quantile(1 - ALPHA / 2, max(1, self.launches - 1))) ** 2
+        """Of its log, as its interval says."""
+        return log_variance(self.low, self.high, self.launches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +97,12 @@ def pool(figures: Sequence[SittingFigure]) -> PooledMedian | None:
         return None
     figures = sorted(figures)  # sums of floats depend on their order
     times = [figure.at for figure in figures]
-    logs, variances = [figure.log for figure in figures], [figure.variance for figure in figures]
     span_s, count = max(times) - min(times), len(figures)
     if count == 1:
         return PooledMedian(figures[0].median, None, None, 1, span_s, None)
-    tau, between = _heterogeneity(logs, variances)
-    weights = [1 / (variance + tau) for variance in variances]
-    centre = _mean(logs, weights)
-    spread = sum(weight * (log - centre) ** 2 for weight, log in zip(weights, logs, strict=True))
-    error = math.sqrt(max(1.0, spread / (count - 1)) / sum(weights))
-    half = t_quantile(1 - ALPHA / 2, count - 1) * error
-    return PooledMedian(
-        math.exp(centre), math.exp(centre - half), math.exp(centre + half), count, span_s, between
-    )
+    found = random_effects([figure.log for figure in figures], [figure.variance for figure in figures])
+    middle, low, high = (math.exp(found.centre + sign * found.half) for sign in (0, -1, 1))
+    return PooledMedian(middle, low, high, count, span_s, found.between)
 
 
 class SittingPool:
@@ -159,8 +149,19 @@ def _columns(pooled: PooledMedian) -> dict[str, object]:
     }
 
 
-def pooled_row(row: Row) -> Row:
-    """One row for all sittings of `row`: the pooled median in place of its own, the rest of this one. It is no sitting itself."""
+def sittings_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows that are pooled, by what they are sittings of."""
+    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.sittings and row.sitting:
+            found[row.first_sitting, row.fingerprint].append(row)
+    return found
+
+
+def pooled_row(row: Row, sittings: Sequence[Row]) -> Row:
+    """One row for all `sittings` of `row`: the pooled median and ratio in place of its own, their gravest verdict, the rest of this one.
+    It is no sitting itself.
+    """
     before, median = row.inference_ms_median, row.pooled_ms_median
     if before is None or median is None:
         return row
@@ -176,21 +177,30 @@ def pooled_row(row: Row) -> Row:
         "horizon_s": row.sittings_span_s,
         "throughput_per_s": per_s,
     }
+    if (turned := pooled_turns(sittings)) is not None:
+        cpu = dict.fromkeys(("cpu_ratio", "cpu_ratio_low", "cpu_ratio_high"))
+        update |= cpu | compared_columns(turned.comparison) | {"launches": turned.comparison.launches[0]}
+    doubts = [each for each in sittings if each.verdict in GRAVITY and each.verdict != RowVerdict.SIMULATED]
+    if doubts:
+        worst = min(doubts, key=lambda each: GRAVITY.index(RowVerdict(each.verdict)))
+        why = f"sitting {worst.sitting}: {worst.verdict_reason}"
+        update |= {"verdict": worst.verdict, "verdict_reason": why}
     return row.model_copy(update=update)
 
 
 def pooled_rows(rows: Sequence[Row]) -> list[Row]:
     """For whatever compares devices and models: one row in place of the sittings that are pooled, and of those that failed beside them."""
-    together = {row.first_sitting for row in rows if row.sittings}
+    cells = sittings_of(rows)
+    together = {first for first, _ in cells}
     seen = set[tuple[str, str]]()
     chosen: list[Row] = []
     for row in rows:
         cell = (row.first_sitting, row.fingerprint)
         if row.first_sitting not in together:
             chosen.append(row)
-        elif row.sittings and cell not in seen:
+        elif cell in cells and cell not in seen:
             seen.add(cell)
-            chosen.append(pooled_row(row))
+            chosen.append(pooled_row(row, cells[cell]))
     return chosen
 
 
@@ -227,17 +237,3 @@ def _apart(figures: Iterable[SittingFigure]) -> list[SittingFigure]:
             chosen.pop()
         chosen.append(figure)
     return chosen
-
-
-def _heterogeneity(logs: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:
-    """The variance between sittings, and I²."""
-    weights = [1 / variance for variance in variances]
-    total, freedom = sum(weights), len(logs) - 1
-    centre = _mean(logs, weights)
-    q = sum(weight * (log - centre) ** 2 for weight, log in zip(weights, logs, strict=True))
-    scale = total - sum(weight * weight for weight in weights) / total
-    return max(0.0, (q - freedom) / scale), max(0.0, 1 - freedom / q) if q else 0.0
-
-
-def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)

@@ -188,13 +188,15 @@ def _turns(pairs: Sequence[NamedPair]) -> Iterable[Block]:
     yield (
         "Short blocks of both models' inferences took turns, in an order drawn anew each round. The ratio is that of this model's times "
         "to the other's, once by wall time and once by CPU time of all threads; one of the two beyond ±1 % is enough for FASTER or SLOWER "
-        "unless the other contradicts it. The intervals of all looks and both kinds of time hold the truth together in 98 % of cases."
+        "unless the other contradicts it. The intervals of all looks and both kinds of time hold the truth together in 98 % of cases. "
+        "Ratios of several sittings are pooled by random effects; their interval holds beyond these sittings."
     )
     if (drawing := ratios(pairs[:MAX_BARS], title="Ratios of wall times with their intervals")) is not None:
         yield Figures([drawing], described=False)
     lines: list[list[str | Badge]] = []
     for name, pair in pairs:
         result, base = pair.comparison, pair.a
+        over = "" if pair.sittings is None else f"{pair.sittings} sittings"
         cpu = "" if result.cpu is None else _ratio_words(result.cpu.ratio, result.cpu.low, result.cpu.high)
         lines.append(
             [
@@ -205,7 +207,7 @@ def _turns(pairs: Sequence[NamedPair]) -> Iterable[Block]:
                 cpu,
                 number(base.inference_ms_median if base else None),
                 number(pair.b.inference_ms_median if pair.b else None),
-                quote("; ".join(filter(None, ("contention" if result.contention else "", pair.note)))),
+                quote("; ".join(filter(None, (over, "contention" if result.contention else "", pair.note)))),
             ]
         )
     columns = [

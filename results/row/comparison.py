@@ -19,6 +19,14 @@ class ComparisonVerdict(StrEnum):
     AMBIGUOUS = "AMBIGUOUS"
 
 
+_THAN: Final = {"FASTER": "FASTER than", "SLOWER": "SLOWER than", "SAME": "the SAME as"}
+
+
+def than(verdict: str) -> str:
+    """`FASTER than`, for before the name of A."""
+    return _THAN.get(verdict, "AMBIGUOUS beside")
+
+
 @dataclass(frozen=True, slots=True)
 class RatioInterval:
     """B's time by A's, and the ends of its interval."""

@@ -82,6 +82,11 @@ def alpha_at(launches: int, estimands: int = 2, pairs: int = 1) -> float:
     return SPENT[look] / estimands / pairs
 
 
+def alpha_of_all(estimands: int = 2) -> float:
+    """How often one interval may miss that is looked at once, after all launches: what the looks have together."""
+    return sum(SPENT) / estimands
+
+
 def launch_log_ratio(a: PerRound, b: PerRound) -> float | None:
     """log(B / A) of one launch: the Hodges–Lehmann estimate of its rounds'. Rounds in which either has 0 are left out; None if all are."""
     logs = [math.log(other / one) for one, other in zip(a, b, strict=True) if one > 0 and other > 0]
@@ -123,15 +128,20 @@ def compare_logs(wall: Sequence[float], cpu: Sequence[float] | None, pairs: int 
         return ambiguous(why, ratio, counts)
     alpha = alpha_at(len(wall), 1 if cpu is None else 2, pairs)
     by_wall, by_cpu = estimate(wall, alpha), None if cpu is None else estimate(cpu, alpha)
-    verdict, contention = judge(by_wall, by_cpu)
+    return judged(by_wall, by_cpu, counts)
+
+
+def judged(wall: RatioInterval, cpu: RatioInterval | None, launches: tuple[int, int]) -> Comparison:
+    """What two ratios with their intervals come to, and why."""
+    verdict, contention = judge(wall, cpu)
     return Comparison(
         verdict,
-        _why(by_wall, by_cpu, contention),
-        by_wall.ratio,
-        by_wall.low,
-        by_wall.high,
-        launches=counts,
-        cpu=by_cpu,
+        _why(wall, cpu, contention),
+        wall.ratio,
+        wall.low,
+        wall.high,
+        launches=launches,
+        cpu=cpu,
         contention=contention,
     )
 

@@ -22,6 +22,7 @@ from protocol.values.trust import TrustKind
 from protocol.wire.codec import pack
 from protocol.words import UNIT as SIMULATED_UNIT
 from protocol.words import Reason
+from results.row.comparison import Comparison
 from results.row.figures import measure_figures
 from results.row.record import observe
 from results.row.rounds import LaunchRounds, compare_rounds
@@ -484,7 +485,11 @@ def _compared(rounds: Sequence[LaunchRounds]) -> dict[str, object]:
     """Of models that took turns: the task's own, the last, with the first."""
     if not rounds:
         return {}
-    result = compare_rounds(rounds)[-1]
+    return compared_columns(compare_rounds(rounds)[-1])
+
+
+def compared_columns(result: Comparison) -> dict[str, object]:
+    """The columns of a model that took turns with another."""
     facts: dict[str, object] = {
         "compare_verdict": str(result.verdict),
         "compare_reason": result.why,

@@ -200,6 +200,7 @@ def matrix(
 ) -> None:
     """Show models and units by device in one table, with ratios, and throughput per watt and price."""
     from results.analysis.matrix import MatrixCell, read_prices
+    from scheduler.output.compare_table import turned_lines
     from scheduler.output.comparisons import matrix_of, merged, read_source
     from scheduler.output.matrix_table import matrix_lines
 
@@ -213,7 +214,9 @@ def matrix(
     if csv is not None:
         _write_table(csv, [field.name for field in fields(MatrixCell)], (asdict(cell) for cell in made.cells))
     if not as_json and csv is None:
-        _print_lines(lambda width: matrix_lines(made.cells, base, width))
+        _print_lines(
+            lambda width: [*matrix_lines(made.cells, base, width), *turned_lines(made.in_turns, width)]
+        )
 
 
 @app.command(rich_help_panel=RESULTS)

@@ -17,8 +17,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from results.analysis.pairs import Pair, sizes
+from results.row.comparison import than
 from results.row.form import short_shapes
-from scheduler.output.comparisons import pair_places
+from scheduler.output.comparisons import PairInfo, pair_places, unit_words
 from scheduler.output.reasons import Reasons
 from scheduler.output.terminal import cut_middle, show_figure
 from swarm.base.text import safe_text
@@ -32,6 +33,8 @@ LEGEND: Final = "Medians in ms; ratio: B's by A's, with its 95 % interval."
 TURNS: Final = (
     "Medians in ms; ratio: B's wall time by A's, which took turns in one process, with its interval."
 )
+MAX_TURNED: Final = 12
+"""Comparisons in turns below a matrix."""
 _STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
 
 
@@ -53,9 +56,8 @@ def compare_lines(pairs: Sequence[Pair], width: int) -> list[Text]:
         lines.append(Text(cut_middle(GAP.join(filter(None, (*heading, *shared))), width), "bold"))
         for at in members:
             pair, row, own = pairs[at], cells[at], facts[at][HEADING:]
-            name = " · ".join(
-                fact for fact, same in zip(own, alike[HEADING:], strict=True) if fact and not same
-            )
+            places = [fact for fact, same in zip(own, alike[HEADING:], strict=True) if fact and not same]
+            name = " · ".join([*([] if pair.sittings is None else [f"{pair.sittings} sittings"]), *places])
             mark = reasons.mark(_reason(pair), " · ".join(filter(None, facts[at])))
             line = Text(_line(row, wide))
             line.stylize(_STYLE[pair.comparison.verdict], 0, len(row[0]))
@@ -65,6 +67,31 @@ def compare_lines(pairs: Sequence[Pair], width: int) -> list[Text]:
             lines.append(line)
     legend = textwrap.wrap(TURNS if any(pair.in_turns for pair in pairs) else LEGEND, width)
     return [*lines, Text(), *map(Text, legend), *reasons.lines(width)]
+
+
+def turned_lines(pairs: Sequence[PairInfo], width: int) -> list[Text]:
+    """A line for each comparison in turns, for below a matrix: `net int8 on mini, CPU (ONNX): FASTER than net fp32, ×0.81 [0.79, 0.83] over
+    3 sittings`.
+    """
+    if not pairs:
+        return []
+    lines = [Text(), Text("Took turns in one process; ×: by wall time", "bold")]
+    for pair in pairs[:MAX_TURNED]:
+        place = ", ".join(
+            filter(None, (pair.b_device, unit_words(pair.b_unit or "", pair.b_threads, pair.b_batch)))
+        )
+        ends = (
+            ""
+            if pair.ratio_low is None or pair.ratio_high is None
+            else f" [{pair.ratio_low:.3f}, {pair.ratio_high:.3f}]"
+        )
+        ratio = "" if pair.ratio is None else f", ×{pair.ratio:.3f}{ends}"
+        over = "" if pair.sittings is None else f" over {pair.sittings} sittings"
+        words = f"{pair.b_model} on {place}: {than(pair.verdict)} {pair.a_model}{ratio}{over}"
+        lines += [Text(line) for line in textwrap.wrap(safe_text(words, 300), width, subsequent_indent="  ")]
+    if (more := len(pairs) - MAX_TURNED) > 0:
+        lines.append(Text(f"and {more} more: sark-node compare", "dim"))
+    return lines
 
 
 def _facts(pair: Pair) -> tuple[str, ...]:

@@ -69,6 +69,8 @@ class PairInfo(JsonModel):
     b_threads: int | None
     b_simulated: bool | None
     b_batch: int | None
+    sittings: int | None = None
+    """Of how many sittings a comparison in turns is pooled, by random effects; null: it is of one."""
 
 
 class ComparisonTable(JsonModel):
@@ -86,6 +88,8 @@ class ResultMatrix(JsonModel):
     cells: tuple[MatrixCell, ...]
     fronts: dict[Axis, tuple[str, ...]]
     """Of time against something else: jobs that no other beats in both, the quickest first."""
+    in_turns: tuple[PairInfo, ...] = ()
+    """Models that took turns with another on one device."""
 
 
 def compare_sources(
@@ -136,6 +140,7 @@ def pair_info(pair: Pair) -> PairInfo:
         ratio_high=result.high,
         note=pair.note,
         in_turns=pair.in_turns,
+        sittings=pair.sittings,
         cpu_ratio=cpu and cpu.ratio,
         cpu_ratio_low=cpu and cpu.low,
         cpu_ratio_high=cpu and cpu.high,
@@ -182,7 +187,8 @@ def matrix_of(
 ) -> ResultMatrix:
     """The matrix of `rows`. Raises ValueError for a base that is in no row."""
     cells = make_matrix(pooled_rows(rows), base=base, prices=prices)
-    return ResultMatrix(base=base or None, cells=cells, fronts=fronts(cells))
+    turned = tuple(map(pair_info, pairs_in_turns(rows)))
+    return ResultMatrix(base=base or None, cells=cells, fronts=fronts(cells), in_turns=turned)
 
 
 MAX_FILE = 1024 * 1024 * 1024

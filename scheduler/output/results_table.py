@@ -14,7 +14,8 @@ from rich.text import Text
 
 from protocol.values.attempt import TaskState
 from protocol.values.trust import TrustKind
-from results.analysis.sittings import pooled_row
+from results.analysis.sittings import pooled_row, sittings_of
+from results.row.comparison import than
 from results.row.form import short_shapes
 from results.row.names import with_distinct_names
 from results.row.replicas import disagreements
@@ -99,13 +100,18 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     if simulated := [row.job_id.rpartition("/")[2] for row in rows if row.simulated]:
         which = "All of it is" if len(simulated) == len(rows) else f"{_numbers(simulated)}:"
         lines.append(f"{which} a simulation: its figures come from a script, nothing was measured.")
-    for row in rows:
+    for row in with_pooled(rows):
         if row.status is not RowStatus.COMPLETE:
             continue
         number = row.job_id.rpartition("/")[2]
+        if _is_pooled(row):
+            if row.compare_verdict:
+                words = f"{compared_words(row)}: {safe_text(row.compare_reason)}"
+                lines.append(f"{number} with its other sittings is {words}")
+            continue
         if row.sustained:
             lines.append(f"{number} {sustained_line(row)}")
-        if row.compare_verdict:
+        if row.compare_verdict and not row.sittings:
             lines.append(f"{number} is {compared_words(row)}: {safe_text(row.compare_reason)}")
         if row.verdict not in ("", RowVerdict.VALID, RowVerdict.SIMULATED):  # simulations share one line
             lines.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
@@ -118,12 +124,9 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     return [legend(rows), *lines] if measured else lines
 
 
-_THAN: Final = {"FASTER": "FASTER than", "SLOWER": "SLOWER than", "SAME": "the SAME as"}
-
-
 def compared_words(row: Row) -> str:
     """`FASTER than yolo fp32`, of a row whose model took turns with another."""
-    return f"{_THAN.get(row.compare_verdict, 'AMBIGUOUS beside')} {safe_text(row.against, 40)}"
+    return f"{than(row.compare_verdict)} {safe_text(row.against, 40)}"
 
 
 def sustained_line(row: Row) -> str:
@@ -163,7 +166,7 @@ def failure_text(row: Row) -> str:
 
 def results_table(rows: Sequence[Row]) -> Table:
     """A table in which numbers stand whole, names are shortened, nothing is wrapped."""
-    rows = with_distinct_names(_with_pooled(rows))
+    rows = with_distinct_names(with_pooled(rows))
     lines = table(rows, *_columns(rows), gap=1)
     lines.box, lines.pad_edge, lines.show_edge, lines.header_style = (
         box.SIMPLE_HEAD,
@@ -176,7 +179,7 @@ def results_table(rows: Sequence[Row]) -> Table:
 
 def plain_lines(rows: Sequence[Row]) -> list[str]:
     """The same cells in full, in columns of spaces."""
-    rows = with_distinct_names(_with_pooled(rows))
+    rows = with_distinct_names(with_pooled(rows))
     columns = _columns(rows)
     lines = [[str(head.header) for head, _ in columns]]
     lines += [[str(cell(row)) for _, cell in columns] for row in rows]
@@ -190,11 +193,13 @@ def plain_lines(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _with_pooled(rows: Sequence[Row]) -> list[Row]:
+def with_pooled(rows: Sequence[Row]) -> list[Row]:
     """Below the last of several sittings, what they come to together."""
-    last = {(row.first_sitting, row.fingerprint): row.job_id for row in rows if row.sittings}
-    together = set(last.values())
-    return [each for row in rows for each in ((row, pooled_row(row)) if row.job_id in together else (row,))]
+    together = {sittings[-1].job_id: sittings for sittings in sittings_of(rows).values()}
+    shown = (
+        (row, pooled_row(row, together[row.job_id])) if row.job_id in together else (row,) for row in rows
+    )
+    return [each for some in shown for each in some]
 
 
 def _is_pooled(row: Row) -> bool:

@@ -12,13 +12,16 @@ from protocol.values.attempt import TaskState
 from protocol.values.record import Record, SignedRecord, pack_samples, record_body
 from protocol.values.task import task_body
 from results.analysis.pairs import pair_up
+from results.analysis.sittings import pool_sittings
 from results.export.raw import RawResult, ResultEntry, ResultSource, raw_result
 from results.report.facts import Report
 from results.row.row import Row, make_row
-from scheduler.output.compare_table import compare_lines
-from scheduler.output.comparisons import compared_in_turns
+from scheduler.output.compare_table import compare_lines, turned_lines
+from scheduler.output.comparisons import compared_in_turns, matrix_of
 from scheduler.output.render import ReportFormat, render
 from scheduler.output.results_table import show_results
+from tests.results.analysis.test_turns import launches
+from tests.results.analysis.test_turns import row as sitting
 from tests.results.row.test_together import ROUNDS, TASK, TIMING, record
 
 SHAPED = record(device=record().device.model_copy(update={"name": "mini"}))
@@ -96,3 +99,47 @@ def test_rows_beside_the_same_model_are_compared_through_it() -> None:
     assert (pair.comparison.verdict, pair.comparison.ratio) == ("FASTER", pytest.approx(0.8, rel=0.01))
     (pair,) = pair_up([slow], [quick], across_devices=True, reference="other.onnx")
     assert "was not measured beside other.onnx" in pair.comparison.why
+
+
+def of_sittings(*middles: float) -> tuple[RawResult, ...]:
+    """Sittings of b.onnx beside a.onnx, by the logs of their ratios."""
+    rows = pool_sittings([sitting(n, launches(middle)) for n, middle in enumerate(middles, start=1)])
+    return tuple(raw().model_copy(update={"row": row}) for row in rows)
+
+
+def test_sittings_are_compared_as_one_line_that_says_how_many_they_are() -> None:
+    source = ResultSource("c-1", "c-1", of_sittings(0.05, 0.06, 0.055))
+    table, pairs = compared_in_turns(source)
+    assert [(pair.sittings, pair.verdict) for pair in table.pairs] == [(3, "SLOWER")]
+    lines = [line.plain for line in compare_lines(pairs, 80)]
+    assert lines[2].split()[:2] == ["SLOWER", "×1.057"]
+    assert lines[2].endswith("3 sittings · CPU (ONNX) · mini [1]")
+    assert any("3 sittings: wall time 1.057 [1.0" in line for line in lines)
+    (alone,) = compared_in_turns(ResultSource("c-1", "c-1", (raw(),)))[0].pairs
+    assert alone.sittings is None
+
+
+def test_below_the_matrix_stands_a_line_for_models_that_took_turns() -> None:
+    made = matrix_of([result.row for result in of_sittings(0.05, 0.06, 0.055)])
+    assert len(made.cells) == 1
+    lines = [line.plain for line in turned_lines(made.in_turns, 120)]
+    assert lines[2].startswith("b.onnx on mini, CPU (ONNX): SLOWER than a.onnx, ×1.057 [1.0")
+    assert lines[2].endswith("] over 3 sittings")
+    assert all(len(line.plain) <= 60 for line in turned_lines(made.in_turns, 60))
+    assert turned_lines(matrix_of([raw(alone=True).row]).in_turns, 80) == []
+    assert turned_lines(made.in_turns * 20, 120)[-1].plain == "and 8 more: sark-node compare"
+
+
+def test_the_table_of_results_tells_the_comparison_of_sittings_once() -> None:
+    text = shown([result.row for result in of_sittings(0.05, 0.06, 0.055)])
+    (line,) = (line for line in text.splitlines() if " is SLOWER than" in line)
+    assert line.startswith("3 with its other sittings is SLOWER than a.onnx: 3 sittings: wall time 1.057")
+    (pooled,) = (line for line in text.splitlines() if line.startswith("sittings 3"))
+    assert "×1.057" in pooled
+
+
+def test_the_report_has_one_line_for_sittings() -> None:
+    report = Report(of_sittings(0.05, 0.06, 0.055), campaign="c-1", title="t", written=0.0, version="1")
+    text = render(report, ReportFormat.MD)
+    assert text.count("`3 sittings`") == 1
+    assert "1.057 (1.0" in text

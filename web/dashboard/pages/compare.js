@@ -165,7 +165,7 @@ function pairName(pair) {
 
 // -- the matrix -----------------------------------------------------------------------------------------------------------------------
 
-function matrixView({ cells, base }, query) {
+function matrixView({ cells, base, in_turns: turned }, query) {
   if (!cells.length) return h("p", {}, "No task has ended yet.");
   const places = [...new Set(cells.map(place))].sort(collate);
   const models = [...new Set(cells.map((cell) => cell.model))];
@@ -178,6 +178,25 @@ function matrixView({ cells, base }, query) {
     h("h2", {}, "Matrix"),
     h("label", { class: "tool" }, "Ratios to ", parameterSelect(query, "base", [["", "no base"], ...bases.map((name) => [name, name])], base)),
     plainTable("Matrix", ["Model", ...places], rows),
+    turned.length > 0 && [h("h3", {}, "Took turns in one process"), h("ul", { class: "plain-list" }, turned.map(turnedLine))],
+  );
+}
+
+const THAN = { FASTER: "than", SLOWER: "than", SAME: "as", AMBIGUOUS: "beside" };
+
+// "net int8 × CPU (ONNX) × mini: FASTER than net fp32, ratio 0.81 (0.79 – 0.83) over 3 sittings"
+function turnedLine(pair) {
+  const place = [configuration(pair.b_unit, pair.b_threads, pair.b_batch), pair.b_device].filter(Boolean).join(" × ");
+  const ends = pair.ratio_low === null ? "" : ` (${digits(pair.ratio_low, 4)} – ${digits(pair.ratio_high, 4)})`;
+  return h(
+    "li",
+    {},
+    h("a", { href: taskLink(pair.b_job) }, `${pair.b_model} × ${place}`),
+    ": ",
+    h("span", { class: `verdict ${pair.verdict.toLowerCase()}` }, pair.verdict),
+    ` ${THAN[pair.verdict]} ${pair.a_model}`,
+    pair.ratio !== null && `, ratio of wall times ${digits(pair.ratio, 4)}${ends}`,
+    pair.sittings !== null && ` over ${pair.sittings} sittings`,
   );
 }
 
