@@ -163,12 +163,12 @@ class Launch:
         sampler: Sampler | None = None,
         reveal: AskReveal | None = None,
         enough: EnoughRounds | None = None,
-        meter_file: Path | None = None,
+        metering: Metering | None = None,
     ) -> None:
         """`idle_wait`: waits for an idle host before the first launch; None: begins at once. `sampler`: reads the accelerator meanwhile;
         None: NVML, for units on GPUs. `reveal`: the run is witnessed; asked once, when nothing is left to wait for.
         `enough`: ends the launches of an order with models beside its own; None: after the first.
-        `meter_file`: where a meter at the wall writes (`drivers.measure.meter_file`).
+        `metering`: of the host's other meters; None: nobody wants to know.
         """
         witnessed = order.witnessed or reveal is not None
         beside = tuple(str(Path(path).absolute()) for path in order.beside)
@@ -181,7 +181,7 @@ class Launch:
         self._idle_wait = idle_wait
         on_gpu, every_s = order.unit.startswith(SAMPLED_UNITS), interval_s(order.sustain_s)
         self._sampler = sampler or (Sampler(order.gpu, every_s=every_s) if on_gpu else None)
-        self._metering = Metering(gpu=on_gpu, file=meter_file, every_s=every_s)
+        self._metering = metering
         self._served = order.unit.startswith(SERVED_UNITS)
         self._lock = threading.Lock()
         self._child: Child | None = None
@@ -192,15 +192,17 @@ class Launch:
     def events(self) -> Iterator[Event]:
         """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
         `LoadReport`; for each other `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is witnessed;
-        `BetweenLaunches` before each other; last `Telemetry`, if an accelerator was read, and a `MeterReport` of each other meter.
+        `BetweenLaunches` before each other; last `Telemetry`, if an accelerator was read, and the `MeterReport`s of `metering`.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind.
         """
         measured: list[MeasureReport] = []
+        windows: tuple[Window, ...] = ()
         stretches: tuple[Window, ...] = ()
         if self._sampler is not None:
             self._sampler.start()
-        self._metering.start()
+        if self._metering is not None:
+            self._metering.start()
         try:
             for event in self._launches():
                 if isinstance(event, MeasureReport):
@@ -208,10 +210,11 @@ class Launch:
                 if isinstance(event, SustainedReport):
                     stretches = stretches_of(measured[-1], event)
                 yield event
+            windows = windows_of(measured)  # of a run that failed nobody wants sums
         finally:
-            windows = windows_of(measured)
             telemetry = self._sampler.stop(windows, stretches) if self._sampler is not None else None
-            meters = self._metering.stop(windows, stretches)
+            wait = self._cancelled.wait
+            meters = [] if self._metering is None else self._metering.stop(windows, stretches, wait)
         if telemetry is not None:
             yield telemetry
         yield from meters

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from drivers.measure.meters import MeterReading
 
@@ -19,58 +21,83 @@ FORM: Final = "a line time,watts, then such as 2026-11-23T02:10:05+01:00,87.4"
 MAX_TAIL: Final = 64 * 1024 * 1024
 """Of a longer file its end is read."""
 MAX_WATTS: Final = 1e6
+BLOCK: Final = 256 * 1024
+"""It is read backwards, so much at a time: a file may grow for years."""
 
 
 class MeterFileError(Exception):
     """What is wrong with the file, and where."""
 
 
-class FileMeter:
-    source: str = "csv"
-    part: str = "wall"
-
-    def __init__(self, path: Path) -> None:
-        self.device = path.name
-
-    def read(self) -> MeterReading | None:
-        """Its readings come all at once: `read_file`."""
-        return None
-
-
-def read_file(path: Path, offset_ns: int, begin_ns: int, end_ns: int) -> list[MeterReading]:
-    """The readings from the last before `begin_ns` to the first after `end_ns`, by time. `offset_ns`: of the wall clock, less the clock of
-    `begin_ns` and `end_ns`. Raises `MeterFileError`.
+def read_file(
+    path: Path, offset_ns: int, begin_ns: int, end_ns: int, block: int = BLOCK
+) -> list[MeterReading]:
+    """The readings from the last before `begin_ns` to the first after `end_ns`, by time; lines that are older are hardly read. A last line
+    without its end is being written and left out, and so is a heading that a logger repeats. `offset_ns`: of the wall clock, less the clock
+    of `begin_ns` and `end_ns`. Raises `MeterFileError`.
     """
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
-            head = file.readline(1000).decode(errors="replace")
-            if size > MAX_TAIL:
-                file.seek(size - MAX_TAIL)
-                file.readline()
-            text = file.read(MAX_TAIL).decode(errors="replace")
+            names = [name.lower() for name in _cells(_text(file.readline(1000)))]
+            if "time" not in names or "watts" not in names:
+                raise MeterFileError(f"{path.name} line 1: no columns time and watts; it begins with {FORM}")
+            at, watts = names.index("time"), names.index("watts")
+
+            def is_old(line: str) -> bool:
+                try:
+                    return _reading(_cells(line), at, watts, offset_ns, "").at_ns < begin_ns
+                except MeterFileError:
+                    return False
+
+            lines, whole = _last_lines(file, file.tell(), block, is_old)
     except OSError as exc:
         raise MeterFileError(f"{path.name}: {exc.strerror or exc}") from None
-    names = [name.strip().lower() for name in head.split(",")]
-    if "time" not in names or "watts" not in names:
-        raise MeterFileError(f"{path.name} line 1: no columns time and watts; it begins with {FORM}")
-    at, watts = names.index("time"), names.index("watts")
-    whole = size <= MAX_TAIL
     readings = []
-    for number, cells in enumerate(csv.reader(text.splitlines()), start=2):
-        if not cells:
-            continue
-        where = f"{path.name} line {number}" if whole else path.name
-        readings.append(_reading(cells, at, watts, offset_ns, where))
-    if readings and not text.endswith("\n"):
-        readings.pop()  # it is being written
+    for number, line in enumerate(lines, start=2):
+        cells = _cells(line)
+        if any(cells) and [cell.lower() for cell in cells] != names:
+            where = f"{path.name} line {number}" if whole else f"{path.name}, {line[:40]!r}"
+            readings.append(_reading(cells, at, watts, offset_ns, where))
     readings.sort(key=lambda reading: reading.at_ns)
     return list(_around(readings, begin_ns, end_ns))
 
 
+def _last_lines(
+    file: BinaryIO, first: int, block: int, enough: Callable[[str], bool]
+) -> tuple[list[str], bool]:
+    """The ended lines behind `first`, from the end back to a block of which one is `enough`; and whether these are all."""
+    end = begin = file.seek(0, os.SEEK_END)
+    blocks = deque[bytes]()
+    while begin > first and end - begin < MAX_TAIL:
+        before = max(first, begin - block)
+        file.seek(before)
+        blocks.appendleft(file.read(begin - before))
+        begin = before
+        parts = blocks[0].split(b"\n", 2)
+        if len(parts) == 3 and enough(_text(parts[1])):
+            break
+    ended, _, _ = b"".join(blocks).rpartition(b"\n")
+    if begin > first:
+        ended = ended.partition(b"\n")[2]
+    return _text(ended).splitlines(), begin <= first
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace")
+
+
+def _cells(line: str) -> list[str]:
+    """Of one line: a stray quotation mark does not swallow those after it."""
+    try:
+        row = next(csv.reader([line.removeprefix("\ufeff")], skipinitialspace=True), [])
+    except csv.Error:  # longer than a line may be
+        row = [line]
+    return [cell.strip() for cell in row]
+
+
 def _reading(cells: list[str], at: int, watts: int, offset_ns: int, where: str) -> MeterReading:
     try:
-        moment, power = cells[at].strip(), float(cells[watts])
+        moment, power = cells[at], float(cells[watts])
     except (IndexError, ValueError):
         raise MeterFileError(f"{where}: not a time and watts; write {FORM}") from None
     if not 0 <= power <= MAX_WATTS:

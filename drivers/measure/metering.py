@@ -1,6 +1,7 @@
 """All meters of this host during a run, but the accelerator's own (`drivers.measure.telemetry`): a process reads them, the parent sums up.
 
-metering = Metering(gpu=False)          what this user may read; the owner's file of a meter at the wall
+meters = HostMeters(file)               what this user may read; the owner's file of a meter at the wall
+metering = meters.of_run(gpu=False)
 metering.start() … metering.stop(windows, stretches) ─▶ MeterReport, …
 """
 
@@ -8,33 +9,55 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract.base import MeterReport
 from drivers.contract.boot import boot_command
-from drivers.measure.meter_file import FileMeter, MeterFileError, read_file
+from drivers.measure.meter_file import MeterFileError, read_file
 from drivers.measure.meters import (
-    Meter,
+    MeterName,
     MeterReading,
-    PowermetricsText,
     Window,
     find_meters,
+    late_ns,
     may_have_meters,
     report,
 )
-from drivers.measure.reader_process import INTERVAL_S, ReaderProcess, lower_priority, read_on
+from drivers.measure.powermetrics import open_powermetrics
+from drivers.measure.reader_process import INTERVAL_S, ReaderProcess, interval_s, lower_priority, read_on
 
-POWERMETRICS: Final = ("powermetrics", "--samplers", "cpu_power,gpu_power", "-i", "500")
-FIRST_S: Final = 2.0
-"""Limit for its first sample."""
 IDLE_NS: Final = 10_000_000_000
 """How long before a run a meter's file is looked at for what the idle device takes."""
+LATE_NS: Final = 3_000_000_000
+"""The longest wait for a meter's reading after the last window."""
+LATE_LOOK_S: Final = 0.05
+
+Wait = Callable[[float], object]
+"""For so many seconds; returns something true once nobody needs the readings any longer."""
+
+
+class HostMeters:
+    """Of this host, for all runs of this process: where there is nothing to read, that is found out once. Thread-safe."""
+
+    def __init__(self, file: Path | None = None, root: Path = Path("/")) -> None:
+        """`file`: where a meter at the wall writes (`drivers.measure.meter_file`)."""
+        self._file, self._root = file, root
+        self._nothing = set[bool]()
+
+    def of_run(self, *, gpu: bool, run_s: float | None = None) -> Metering:
+        """For one run. `gpu`: it is on one. `run_s`: how long it lasts; None: it is short."""
+        return Metering(
+            gpu=gpu,
+            file=self._file,
+            every_s=interval_s(run_s),
+            root=self._root,
+            look=gpu not in self._nothing,
+            found_nothing=lambda: self._nothing.add(gpu),
+        )
 
 
 class Metering:
@@ -47,22 +70,30 @@ class Metering:
         file: Path | None = None,
         every_s: float = INTERVAL_S,
         root: Path = Path("/"),
+        clock: Callable[[], int] = time.perf_counter_ns,
+        look: bool = True,
+        found_nothing: Callable[[], object] = lambda: None,
     ) -> None:
-        """`gpu`: the run is on one. `file`: of a meter at the wall."""
-        self._file = file
+        """`gpu`: the run is on one. `file`: of a meter at the wall. `clock`: nanoseconds, as of the windows. `look`: False: the file is all
+        that there is. `found_nothing`: called if nothing else may be read here."""
+        self._file, self._clock, self._found_nothing = file, clock, found_nothing
         command = boot_command("measure.metering", str(root), "gpu" if gpu else "", str(every_s))
-        self._reader = ReaderProcess(command) if may_have_meters(root, gpu=gpu) else None
+        self._reader = ReaderProcess(command) if look and may_have_meters(root, gpu=gpu) else None
         self._began_ns = 0
 
     def start(self) -> None:
         """Returns after the idle readings."""
         if self._reader is not None and not self._reader.start():
+            if self._reader.found_nothing:
+                self._found_nothing()
             self._reader.stop()
             self._reader = None
-        self._began_ns = time.perf_counter_ns()
+        self._began_ns = self._clock()
 
-    def stop(self, windows: Sequence[Window], stretches: Sequence[Window] = ()) -> list[MeterReport]:
-        """End it and sum up."""
+    def stop(
+        self, windows: Sequence[Window], stretches: Sequence[Window] = (), wait: Wait = time.sleep
+    ) -> list[MeterReport]:
+        """End it and sum up; without windows there is nothing to sum up. It may `wait` for the last line of a meter's file."""
         output = self._reader.stop() if self._reader is not None else None
         self._reader = None
         if not windows:
@@ -72,39 +103,44 @@ class Metering:
             for meter, readings in (parse(output) if output else [])
         ]
         if self._file is not None:
-            reports.append(self._of_file(self._file, windows, stretches))
+            reports.append(self._of_file(self._file, windows, stretches, wait))
         return [one for one in reports if one is not None]
 
     def _of_file(
-        self, path: Path, windows: Sequence[Window], stretches: Sequence[Window]
-    ) -> MeterReport | None:
-        meter = FileMeter(path)
-        offset_ns = time.time_ns() - time.perf_counter_ns()
+        self, path: Path, windows: Sequence[Window], stretches: Sequence[Window], wait: Wait
+    ) -> MeterReport:
+        meter, offset_ns = MeterName("csv", "wall", path.name), time.time_ns() - self._clock()
+
+        def read() -> list[MeterReading]:
+            return read_file(path, offset_ns, self._began_ns - IDLE_NS, windows[-1][1])
+
         try:
-            readings = read_file(path, offset_ns, self._began_ns - IDLE_NS, windows[-1][1])
+            size, readings = _size(path), read()
+            until = self._clock() + min(LATE_NS, late_ns(readings, windows))
+            while self._clock() < until and not wait(LATE_LOOK_S):
+                if (grown := _size(path)) != size:
+                    size, readings = grown, read()
+                    if not late_ns(readings, windows):
+                        break
+            why = "it has no readings"
         except MeterFileError as exc:
-            return MeterReport(meter.source, meter.part, meter.device, 0, None, notes=(str(exc),))
+            readings, why = [], str(exc)
         found = report(meter, readings, windows, stretches, self._began_ns)
-        return found or MeterReport(
-            meter.source, meter.part, meter.device, 0, None, notes=("it has no readings",)
-        )
+        return found or MeterReport(meter.source, meter.part, meter.device, 0, None, notes=(why,))
 
 
-class _Named:
-    """A meter that another process read."""
-
-    def __init__(self, source: str, part: str, device: str) -> None:
-        self.source, self.part, self.device = source, part, device
-
-    def read(self) -> MeterReading | None:
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
         return None
 
 
-def parse(output: bytes) -> list[tuple[Meter, list[MeterReading]]]:
+def parse(output: bytes) -> list[tuple[MeterName, list[MeterReading]]]:
     """The meters and what each read, by time; a last line that was cut off is left out."""
     heading, *lines = output.split(b"\n")
     try:
-        meters: list[Meter] = [_Named(*names) for names in json.loads(heading)]
+        meters = [MeterName(*names) for names in json.loads(heading)]
     except ValueError:
         return []
     found: list[list[MeterReading]] = [[] for _ in meters]
@@ -122,40 +158,15 @@ def main(arguments: Sequence[str]) -> None:
     root, gpu, every = arguments
     lower_priority()
     meters = find_meters(Path(root), gpu=bool(gpu), clock=time.perf_counter_ns)
-    if sys.platform == "darwin" and (apple := _powermetrics()) is not None:
+    apple = open_powermetrics() if sys.platform == "darwin" else None
+    if apple is not None:
         meters.append(apple)
     if not meters:
         return
     heading = json.dumps([[one.source, one.part, one.device] for one in meters])
-    read_on(heading, lambda: json.dumps([_line(one.read()) for one in meters]), float(every))
+    settle = apple.settle if apple is not None else lambda: None
+    read_on(heading, lambda: json.dumps([_line(one.read()) for one in meters]), float(every), settle)
 
 
 def _line(reading: MeterReading | None) -> list[Any] | None:
     return None if reading is None else [reading.at_ns, reading.joules, reading.watts]
-
-
-def _powermetrics() -> PowermetricsText | None:
-    """It runs until this process ends and its pipe is gone: a user may not signal what root runs. None where it may not be run without a
-    password."""
-    text, first = PowermetricsText(time.perf_counter_ns), threading.Event()
-    try:
-        process = subprocess.Popen(
-            ["sudo", "-n", *POWERMETRICS],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-    except OSError:
-        return None
-
-    def follow() -> None:
-        for line in process.stdout or ():
-            text.feed(line)
-            if text.read() is not None:
-                first.set()
-        first.set()
-
-    threading.Thread(target=follow, daemon=True).start()
-    first.wait(FIRST_S)
-    return text if text.read() is not None else None

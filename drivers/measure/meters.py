@@ -11,7 +11,6 @@ https://www.kernel.org/doc/html/latest/power/powercap/powercap.html, https://www
 
 from __future__ import annotations
 
-import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
@@ -30,8 +29,6 @@ GAP: Final = 10.0
 """Readings this many times further apart than usual leave a gap of which nothing is known …"""
 MIN_GAP_NS: Final = 1_000_000_000
 """… if it is longer than this."""
-_ELAPSED: Final = re.compile(r"\*\*\* Sampled system activity \(.*\) \(([0-9.]+)ms elapsed\) \*\*\*")
-_COMBINED: Final = re.compile(r"Combined Power \(CPU \+ GPU \+ ANE\): +([0-9.]+) *(m?)W")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +41,22 @@ class MeterReading:
     watts: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class MeterName:
+    """Of a meter that another process or program reads."""
+
+    source: str
+    part: str
+    device: str
+
+
 class Meter(Protocol):
     source: str
     part: str
     device: str
 
     def read(self) -> MeterReading | None:
-        """Now, or when it last had something new; None: nothing."""
+        """Now, or the next that it had since; None: nothing."""
         ...
 
 
@@ -89,31 +95,6 @@ class HwmonMeter:
         return None if microwatts is None else MeterReading(at_ns, watts=microwatts / 1e6)
 
 
-class PowermetricsText:
-    """The lines of `powermetrics` as a counter: each sample is a mean over the time that it says it took."""
-
-    source: str = "powermetrics"
-    part: str = "package"
-    device: str = "processor, GPU and Neural Engine"
-
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
-        self._elapsed_s = self._joules = 0.0
-        self._latest: MeterReading | None = None
-
-    def feed(self, line: str) -> None:
-        """The next line, just after it came."""
-        if elapsed := _ELAPSED.search(line):
-            self._elapsed_s = float(elapsed[1]) / 1000
-        elif (power := _COMBINED.search(line)) and self._elapsed_s:
-            self._joules += float(power[1]) / (1000 if power[2] else 1) * self._elapsed_s
-            self._elapsed_s = 0.0  # two samplers may print the line
-            self._latest = MeterReading(self._clock(), joules=self._joules)
-
-    def read(self) -> MeterReading | None:
-        return self._latest
-
-
 def rapl_zones(root: Path) -> list[tuple[Path, str, str]]:
     """Folder, part and name of each zone that counts. What is inside of a package (core, uncore) is in its figure; psys is of some
     platforms' whole, some not."""
@@ -150,7 +131,7 @@ def may_have_meters(root: Path, *, gpu: bool) -> bool:
 
 
 def report(
-    meter: Meter,
+    meter: Meter | MeterName,
     readings: Sequence[MeterReading],
     windows: Sequence[Window],
     stretches: Sequence[Window],
@@ -160,8 +141,9 @@ def report(
     if not readings:
         return None
     apart = spacing(readings)
-    shortest = min((end - begin for begin, end in windows), default=0)
-    energies = [energy(readings, window) for window in windows]
+    shortest = _shortest(windows)
+    longest = longest_step(apart)
+    energies = [energy(readings, window, longest) for window in windows]
     why = ""
     if apart is None:
         why = "it was read once"
@@ -174,12 +156,21 @@ def report(
         source=meter.source,
         part=meter.part,
         device=meter.device,
-        samples=sum(begin <= reading.at_ns <= end for reading in readings for begin, end in windows),
+        samples=sum(_after(readings, end) - _from(readings, begin) for begin, end in windows),
         energy_j=None if why else sum(one or 0.0 for one in energies),
         idle_w=_idle_w([reading for reading in readings if reading.at_ns < began_ns]),
-        stretch_energy_j=tuple(energy(readings, stretch) for stretch in stretches),
+        stretch_energy_j=tuple(energy(readings, stretch, longest) for stretch in stretches),
         notes=(why,) if why else (),
     )
+
+
+def late_ns(readings: Sequence[MeterReading], windows: Sequence[Window]) -> float:
+    """How long the reading after the last window may take to come; 0: it is there, or would tell nothing."""
+    apart = spacing(readings)
+    if apart is None or _shortest(windows) < apart:
+        return 0.0
+    missing_ns = windows[-1][1] - readings[-1].at_ns
+    return 2 * apart if 0 < missing_ns <= longest_step(apart) else 0.0
 
 
 def spacing(readings: Sequence[MeterReading]) -> float | None:
@@ -188,16 +179,19 @@ def spacing(readings: Sequence[MeterReading]) -> float | None:
     return median(steps) if steps else None
 
 
-def energy(readings: Sequence[MeterReading], window: Window) -> float | None:
+def longest_step(apart: float | None) -> float:
+    """Nanoseconds between two readings that leave no gap, where they are usually so far `apart`."""
+    return max(MIN_GAP_NS, GAP * (apart or 0.0))
+
+
+def energy(readings: Sequence[MeterReading], window: Window, longest: float) -> float | None:
     """Joules in the window: a counter's difference, or power over time, both linear between two readings. None: it was not read on both
-    sides, or there is a gap in it. `readings`: by time, all of one kind."""
+    sides, or there is a gap in it (`longest_step`). `readings`: by time, all of one kind."""
     begin, end = window
-    first = bisect_right(readings, begin, key=attrgetter("at_ns")) - 1
-    last = bisect_left(readings, end, key=attrgetter("at_ns"))
+    first, last = _after(readings, begin) - 1, _from(readings, end)
     if first < 0 or last >= len(readings) or end <= begin:
         return None
     inside = readings[first : last + 1]
-    longest = max(MIN_GAP_NS, GAP * (spacing(readings) or 0.0))
     if any(after.at_ns - before.at_ns > longest for before, after in pairwise(inside)):
         return None
     total = 0.0
@@ -215,6 +209,19 @@ def energy(readings: Sequence[MeterReading], window: Window) -> float | None:
         else:
             return None
     return total
+
+
+def _from(readings: Sequence[MeterReading], at_ns: int) -> int:
+    """Index of the first reading at that time or later."""
+    return bisect_left(readings, at_ns, key=attrgetter("at_ns"))
+
+
+def _after(readings: Sequence[MeterReading], at_ns: int) -> int:
+    return bisect_right(readings, at_ns, key=attrgetter("at_ns"))
+
+
+def _shortest(windows: Sequence[Window]) -> int:
+    return min((end - begin for begin, end in windows), default=0)
 
 
 def _idle_w(readings: Sequence[MeterReading]) -> float | None:

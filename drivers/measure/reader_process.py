@@ -42,6 +42,8 @@ class ReaderProcess:
         self._files = contextlib.ExitStack()
         self.began_ns = 0
         """Readings before it are of the idle device."""
+        self.found_nothing = False
+        """It ended of itself before its first reading, and without an error."""
 
     def start(self) -> bool:
         """Returns True after the idle readings, or False if there is nothing to read."""
@@ -64,7 +66,7 @@ class ReaderProcess:
         reader = threading.Thread(target=lambda: lines.append(errors.readline()), daemon=True)
         reader.start()
         reader.join(READY_S)
-        ready = lines == [b"ready\n"]
+        ready, self.found_nothing = lines == [b"ready\n"], lines == [b""]
         if not ready:
             self._end()
         self.began_ns = time.perf_counter_ns()
@@ -96,9 +98,11 @@ class ReaderProcess:
         process.stderr.close()
 
 
-def read_on(heading: str, read: Callable[[], str], every_s: float) -> None:
-    """In the process: a heading, then a line per reading until standard input ends, and one after that. Prints `ready` on stderr after the
-    idle readings."""
+def read_on(
+    heading: str, read: Callable[[], str], every_s: float, settle: Callable[[], object] = lambda: None
+) -> None:
+    """In the process: a heading, then a line per reading until standard input ends, and one after that, once it has settled. Prints `ready`
+    on stderr after the idle readings."""
     ended = threading.Event()
     threading.Thread(target=_set_at_end, args=(ended,), daemon=True).start()
     out = sys.stdout
@@ -112,6 +116,7 @@ def read_on(heading: str, read: Callable[[], str], every_s: float) -> None:
             sys.stderr.write("ready\n")
             sys.stderr.flush()
         ended.wait(every_s)
+    settle()
     out.write(read() + "\n")  # the counters after the last window
     out.flush()
 

@@ -15,11 +15,11 @@ import importlib.util
 import json
 import os
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
-from operator import itemgetter, or_
+from operator import attrgetter, itemgetter, or_
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
@@ -154,16 +154,12 @@ class Sampler:
         telemetry = summarise(readings, windows, device=device, began_ns=self._reader.began_ns)
         if telemetry is None or not stretches:
             return telemetry
+        counter, each = _counter(readings), [_within(readings, stretch) for stretch in stretches]
         return replace(
             telemetry,
-            stretch_energy_j=tuple(_energy(readings, [stretch])[0] for stretch in stretches),
-            stretch_clock_mhz=tuple(
-                _mean(reading.clock_mhz for reading in _within(readings, stretch)) for stretch in stretches
-            ),
-            stretch_temperature_c=tuple(
-                max((one.temperature_c for one in inside if one.temperature_c is not None), default=None)
-                for inside in (_within(readings, stretch) for stretch in stretches)
-            ),
+            stretch_energy_j=tuple(_energy(readings, counter, [stretch])[0] for stretch in stretches),
+            stretch_clock_mhz=tuple(_mean(one.clock_mhz for one in inside) for inside in each),
+            stretch_temperature_c=tuple(_hottest(inside) for inside in each),
         )
 
 
@@ -214,7 +210,7 @@ def summarise(
             f"the longest timed window is {longest:.2g} s; power and utilisation are the driver's means over up to {SLOW_METER_S:g} s"
         )
     memory, note = _memory(readings, began_ns)
-    energy, energy_note = _energy(readings, windows)
+    energy, energy_note = _energy(readings, _counter(readings), windows)
     notes += [text for text in (note, energy_note) if text]
     idle = [r.power_w for r in readings if r.at_ns < began_ns and r.power_w is not None]
     slowed = reduce(or_, (reading.slowed for reading in inside))
@@ -228,7 +224,7 @@ def summarise(
         idle_w=median(idle) if idle else None,
         energy_j=energy,
         clock_mhz=_mean(reading.clock_mhz for reading in inside),
-        temperature_c=max((r.temperature_c for r in inside if r.temperature_c is not None), default=None),
+        temperature_c=_hottest(inside),
         throttled=tuple(dict.fromkeys(reason for bit, reason in REASONS if slowed & bit)),
         notes=tuple(notes),
     )
@@ -237,13 +233,19 @@ def summarise(
 def _within(readings: Sequence[TelemetryReading], window: Window) -> list[TelemetryReading]:
     """Those inside a window; if there are none, the first one after it, if it is near."""
     begin, end = window
-    inside = [reading for reading in readings if begin <= reading.at_ns <= end]
-    return inside or [r for r in readings if end < r.at_ns <= end + NEAR_NS][:1]
+    first = bisect_left(readings, begin, key=attrgetter("at_ns"))
+    after = bisect_right(readings, end, key=attrgetter("at_ns"))
+    near = [reading for reading in readings[after : after + 1] if reading.at_ns <= end + NEAR_NS]
+    return list(readings[first:after]) or near
 
 
 def _mean(values: Iterator[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return fmean(numbers) if numbers else None
+
+
+def _hottest(readings: Sequence[TelemetryReading]) -> float | None:
+    return max((one.temperature_c for one in readings if one.temperature_c is not None), default=None)
 
 
 def _memory(readings: Sequence[TelemetryReading], began_ns: int) -> tuple[int | None, str]:
@@ -259,11 +261,21 @@ def _memory(readings: Sequence[TelemetryReading], began_ns: int) -> tuple[int | 
     return whole, "memory is of the whole device: it is not reported by process" if whole is not None else ""
 
 
-def _energy(readings: Sequence[TelemetryReading], windows: Sequence[Window]) -> tuple[float | None, str]:
+CounterPoint = tuple[int, float]
+"""Nanoseconds, and joules of a counter that only rises."""
+
+
+def _counter(readings: Sequence[TelemetryReading]) -> list[CounterPoint]:
+    return [(one.at_ns, one.energy_j) for one in readings if one.energy_j is not None]
+
+
+def _energy(
+    readings: Sequence[TelemetryReading], counter: Sequence[CounterPoint], windows: Sequence[Window]
+) -> tuple[float | None, str]:
     """Joules over all windows: the counter's difference if it was read on both sides, else power × time; and a note."""
     total, counted = 0.0, True
     for begin, end in windows:
-        at_begin, at_end = _counter_at(readings, begin), _counter_at(readings, end)
+        at_begin, at_end = _counter_at(counter, begin), _counter_at(counter, end)
         if at_begin is not None and at_end is not None and at_end > at_begin:
             used = at_end - at_begin
         else:  # it did not rise, or was not read around the window
@@ -276,9 +288,8 @@ def _energy(readings: Sequence[TelemetryReading], windows: Sequence[Window]) -> 
     return total, "" if counted else "energy is power × time: the device's counter does not cover the windows"
 
 
-def _counter_at(readings: Sequence[TelemetryReading], at_ns: int) -> float | None:
+def _counter_at(points: Sequence[CounterPoint], at_ns: int) -> float | None:
     """The counter at a moment, interpolated linearly."""
-    points = [(one.at_ns, one.energy_j) for one in readings if one.energy_j is not None]
     following = bisect_right(points, at_ns, key=itemgetter(0))
     if not 0 < following < len(points):
         return None

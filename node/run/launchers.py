@@ -8,9 +8,10 @@ from typing import Any, Self
 
 from drivers.contract.base import Limits, RoundsReport, WorkOrder
 from drivers.contract.registry import SIMULATED
-from drivers.launch.launch import AskReveal, Launch, Zygote
+from drivers.launch.launch import SAMPLED_UNITS, AskReveal, Launch, Zygote
 from drivers.launch.samples import sample_models
 from drivers.measure.idle_wait import IdleWait
+from drivers.measure.metering import HostMeters
 from node.device.probe import Profile
 from node.settings.settings import DriverSecrets
 from protocol.errors import LocalProtocolError
@@ -38,7 +39,7 @@ class Launchers:
         self._secrets = secrets
         self._idle_wait = IdleWait(max_wait_s)
         self._options = zygote
-        self._meter_file = meter_file
+        self._meters = HostMeters(meter_file)
         self._zygotes: dict[str, Zygote] = {}
 
     def start(self, drivers: Iterable[str]) -> None:
@@ -62,11 +63,11 @@ class Launchers:
             idle_wait,
             reveal=reveal,
             enough=enough_rounds,
-            meter_file=self._meter_file,
+            metering=self._meters.of_run(gpu=order.unit.startswith(SAMPLED_UNITS), run_s=order.sustain_s),
         )
 
     def launch_at_once(self, order: WorkOrder, limits: Limits) -> Launch:
-        """Without waiting for an idle host."""
+        """Without waiting for an idle host, and without meters of energy."""
         self.start([driver := self._profile.driver_of(order.unit) or ""])
         return Launch(order, limits, self._zygotes[driver])
 

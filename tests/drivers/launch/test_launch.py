@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from drivers.contract.base import (
     Limits,
     LoadReport,
     MeasureReport,
+    MeterReport,
     ModelDescription,
     ProgressReport,
     Telemetry,
@@ -29,6 +31,7 @@ from drivers.contract.base import (
 from drivers.launch.child import NAME
 from drivers.launch.launch import Launch, Zygote, measure, probe_units
 from drivers.measure.idle_wait import IdleWait, IdleWaitReport
+from drivers.measure.metering import Metering, Wait
 from drivers.testing.conformance import Subject, check_all
 from drivers.testing.fake import ANNOUNCED, UNIT
 from protocol.formats.phase import Phase
@@ -145,6 +148,36 @@ def test_the_accelerator_is_no_longer_read_when_a_launch_fails_and_nothing_is_re
     events = list(Launch(order(script()), QUICK, stage, sampler=silent).events())
     assert failing.calls == silent.calls == ["start", "stop"]
     assert not any(isinstance(event, Telemetry) for event in events)
+
+
+class WallMeter(Metering):
+    """It only notes what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__(gpu=False, root=Path("/nowhere"))
+        self.stopped = 0
+
+    def stop(
+        self,
+        windows: Sequence[tuple[int, int]],
+        stretches: Sequence[tuple[int, int]] = (),
+        wait: Wait = time.sleep,
+    ) -> list[MeterReport]:
+        self.stopped += 1
+        return [MeterReport("csv", "wall", "plug.csv", 9, 80.0)]
+
+
+def test_meters_are_reported_last_where_somebody_wants_to_know_and_stop_with_a_run_that_fails(
+    stage: Zygote, script: Script
+) -> None:
+    meter, failing = WallMeter(), WallMeter()
+    events = list(Launch(order(script(), runs=8, loads=2), QUICK, stage, metering=meter).events())
+    assert events[-1] == MeterReport("csv", "wall", "plug.csv", 9, 80.0)
+    model = script(fail={"phase": "check", "error": "crash"})
+    with pytest.raises(Crashed):
+        list(Launch(order(model), QUICK, stage, metering=failing).events())
+    assert (meter.stopped, failing.stopped) == (1, 1)
+    assert not any(isinstance(one, MeterReport) for one in Launch(order(script()), QUICK, stage).events())
 
 
 def test_no_launch_is_begun_for_a_precision_that_would_end_behind_the_limit(
