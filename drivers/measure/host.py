@@ -30,7 +30,7 @@ _CPU: Final = re.compile(rb"^cpu +([\d ]+)", re.MULTILINE)
 _EACH_CPU: Final = re.compile(rb"^cpu\d+ ", re.MULTILINE)
 _RUNNING: Final = re.compile(rb"^procs_running (\d+)", re.MULTILINE)
 _CPU_CHIPS: Final = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})
-_CPU_ZONE: Final = re.compile(r"x86_pkg_temp|cpu|core|soc|package|k10temp", re.IGNORECASE)
+_CPU_ZONE: Final = re.compile(r"x86_pkg_temp|cpu|core|soc|package", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +204,8 @@ class HostReader:
             (_word(one / "type"), whole(_text(one / "temp"))) for one in self._thermal.glob("thermal_zone*")
         ]
         for chip in self._hwmon.glob("*"):
-            if (name := _word(chip / "name")) in _CPU_CHIPS:
-                zones += [(name, whole(_text(sensor))) for sensor in chip.glob("temp*_input")]
+            if _word(chip / "name") in _CPU_CHIPS:
+                zones += [("cpu", whole(_text(sensor))) for sensor in chip.glob("temp*_input")]
         return hottest([(kind, milli) for kind, milli in zones if milli is not None])
 
     def on_battery(self) -> bool | None:

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import IO, Final
 
 from drivers.contract.boot import clean_environment
@@ -34,9 +35,9 @@ def interval_s(run_s: float | None) -> float:
 class ReaderProcess:
     """In the parent. Use once; always call `stop`."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        """`command` runs `read_on` (`drivers.contract.boot.boot_command`)."""
-        self._command = command
+    def __init__(self, command: Sequence[str], folder: Path | None = None) -> None:
+        """`command` runs `read_on` (`drivers.contract.boot.boot_command`). `folder`: for what it prints; None: the system's."""
+        self._command, self._folder = command, folder
         self._process: subprocess.Popen[bytes] | None = None
         self._file: IO[bytes] | None = None
         self._files = contextlib.ExitStack()
@@ -46,11 +47,11 @@ class ReaderProcess:
         """It ended of itself before its first reading, and without an error."""
 
     def start(self) -> bool:
-        """Returns True after the idle readings, or False if there is nothing to read."""
-        with contextlib.ExitStack() as opened:
-            self._file = opened.enter_context(tempfile.TemporaryFile())
-            self._files = opened.pop_all()
+        """Returns True after the idle readings, or False if there is nothing to read, or no space for it."""
         try:
+            with contextlib.ExitStack() as opened:
+                self._file = opened.enter_context(tempfile.TemporaryFile(dir=self._folder))
+                self._files = opened.pop_all()
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,

@@ -21,6 +21,7 @@ from typing import Final
 from drivers.contract import memory
 from drivers.contract.base import MeasureReport, ProgressReport, SampleBlock, SustainedReport, WorkOrder
 from drivers.measure import host
+from drivers.measure.cpu_clock import CpuClock, cpu_clock
 from drivers.measure.timing import (
     GLANCES,
     TimedLoop,
@@ -44,7 +45,7 @@ MIN_PROBE_SAMPLES: Final = 3
 PILOT_NS: Final = 2_000_000
 PILOTS: Final = 5
 PROBES: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
-"""When it is tried whether it is as quick again, as shares of the rest."""
+"""When it is tried whether it is as quick again, as shares of the rest; slow inferences leave out some, never the first and the last."""
 REPORT_S: Final = 1.0
 """The longest silence of a resting child."""
 
@@ -108,8 +109,9 @@ def sustain_calls(
     reader: host.HostReader | None = None,
     clock: Callable[[], int] = time.perf_counter_ns,
     sleep: Callable[[float], None] = time.sleep,
+    cpu: Callable[[], CpuClock | None] = cpu_clock,
 ) -> Generator[ProgressReport, None, tuple[MeasureReport, SustainedReport]]:
-    """As `drivers.measure.timing.measure_calls`, for `order.sustain_s` of time; `clock` in nanoseconds."""
+    """As `drivers.measure.timing.measure_calls`, for `order.sustain_s` of time; `clock` in nanoseconds, `cpu` makes one of CPU time."""
     assert order.sustain_s is not None
     reader = reader or host.HostReader()
     before, used = reader.look(), time.process_time()
@@ -122,7 +124,7 @@ def sustain_calls(
     sustain_ns = round(order.sustain_s * S_NS)
     plan = plan_stretches(sustain_ns, settled_ns(loop, warm.typical_ns), overhead)
     total_s = math.ceil(order.sustain_s + recovery_s(order.sustain_s))
-    run = _Stretches(loop, plan, reader, clock)
+    run = _Stretches(loop, plan, reader, clock, cpu())
     yield ProgressReport(Phase.RUN, 0, total_s)
     gc.collect()
     gc.disable()
@@ -134,8 +136,10 @@ def sustain_calls(
         state = host.state(before, reader.look(), time.process_time() - used, reader, glances)
         pauses: list[int] = []
         probes: list[tuple[int, ...]] = []
-        for share in PROBES:
-            due = ended + round(share * recovery_s(order.sustain_s) * S_NS)
+        dues = [ended + round(share * recovery_s(order.sustain_s) * S_NS) for share in PROBES]
+        for due, following in zip(dues, (*dues[1:], math.inf), strict=True):
+            if pauses and following <= clock():
+                continue  # the probe before took so long
             while (left := due - clock()) > 0:
                 sleep(min(REPORT_S, left / S_NS))
                 yield ProgressReport(Phase.RUN, (clock() - began) // S_NS, total_s)
@@ -172,9 +176,14 @@ class _Stretches:
     """What is timed, and read after each stretch."""
 
     def __init__(
-        self, loop: TimedLoop, plan: StretchPlan, reader: host.HostReader, clock: Callable[[], int]
+        self,
+        loop: TimedLoop,
+        plan: StretchPlan,
+        reader: host.HostReader,
+        clock: Callable[[], int],
+        cpu: CpuClock | None,
     ) -> None:
-        self._loop, self._plan, self._reader, self._clock = loop, plan, reader, clock
+        self._loop, self._plan, self._reader, self._clock, self._cpu = loop, plan, reader, clock, cpu
         self._chunk = array("q", bytes(8 * max(plan.chunk, plan.probe)))
         self.samples = array("q")
         self.blocks: list[SampleBlock] = []
@@ -206,7 +215,7 @@ class _Stretches:
 
     def _time(self, count: int) -> SampleBlock:
         block = timed_block(
-            self._loop, self._chunk, 0, count, self._plan.per_sample, self._reader, self._clock
+            self._loop, self._chunk, 0, count, self._plan.per_sample, self._reader, self._clock, self._cpu
         )
         self.samples.extend(self._chunk[:count])
         return block

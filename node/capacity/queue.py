@@ -147,16 +147,16 @@ class RunTimeEstimate:
 
     def __init__(self) -> None:
         self.mean_s: float | None = None
-        """Moving average of all runs; None: none ended yet."""
+        """Moving average of runs of one model by count, which most are; None: none ended yet."""
         self._by_shape: RecentDict[tuple[object, ...], float] = RecentDict(MAX_SHAPES)
         self._per_inference: RecentDict[tuple[str, str], float] = RecentDict(MAX_SHAPES)
         """By model and unit."""
 
     def add(self, task: Task, seconds: float) -> None:
         kind, shape = _keys(task)
-        self.mean_s = _mixed(self.mean_s, seconds)
         self._by_shape.put(shape, _mixed(self._by_shape.get(shape), seconds))
-        if task.measure.sustain_s is None:
+        if task.measure.sustain_s is None and task.beside is None:
+            self.mean_s = _mixed(self.mean_s, seconds)
             each = _mixed(self._per_inference.get(kind), seconds / task.measure.runs)
             self._per_inference.put(kind, each)
 
@@ -168,7 +168,7 @@ class RunTimeEstimate:
             return seconds
         if task.measure.sustain_s is not None:
             return with_sustained(0.0, task.measure.sustain_s)
-        return self.mean_s if each is None else each * task.measure.runs
+        return self.mean_s if each is None or task.beside is not None else each * task.measure.runs
 
 
 def _keys(task: Task) -> tuple[tuple[str, str], tuple[object, ...]]:

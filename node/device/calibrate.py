@@ -4,7 +4,7 @@
 
 Rounds are joined in `node.device.calibration_rounds`.
 
-A unit or GPU that does not work raises nothing: its part is left out and a note says why.
+A unit or GPU that does not work, or a full disk, raises nothing: its part is left out and a note says why.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ FLOOR_LIMITS: Final = Limits(load_s=20, run_s=20)
 SPREAD_LIMITS: Final = Limits(load_s=20, run_s=10)
 """No launch is begun that would end later."""
 RUNS: Final = 60
+UNABLE: Final = (DriverError, OSError)
+"""What leaves out a part of a round: the other is that this host has no space, files or processes left."""
 ANY_PRECISION: Final = 1.0
 """Stops at the first look: launches of the very windows that orders by precision have."""
 
@@ -162,7 +164,7 @@ def make_round(
         if kind:
             try:
                 micro_figures.append(_micro(kind, tools.full if full else tools.quick, profile, tools, stop))
-            except DriverError as why:
+            except UNABLE as why:
                 stop.check()
                 notes.append(str(why))
     stop.check()
@@ -214,7 +216,7 @@ def _learn(
         stop.check()
         try:
             samples = tools.samples(driver or "")
-        except DriverError as why:
+        except UNABLE as why:
             notes.append(f"warm-up of {', '.join(units)} was not learned: {why}")
             continue
         if not samples:
@@ -225,7 +227,7 @@ def _learn(
         for unit in units:
             try:
                 floors[unit], spread = learn(unit, samples, tools.launch, stop)
-            except DriverError as why:
+            except UNABLE as why:
                 stop.check()
                 notes.append(f"warm-up of {unit} was not learned: {why}")
                 continue

@@ -15,10 +15,11 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from drivers.contract.base import WorkOrder
 from drivers.measure.idle_wait import BUSY
 from drivers.measure.stopping import CHECKED_AFTER, first_look, launches_for
 
-FLOOR_UNKNOWN: Final = 5
+FLOOR_UNKNOWN: Final = WorkOrder("", "").warmup_floor
 LEAST_FLOOR: Final = 2
 MOST_FLOOR: Final = 50
 """The floor applies to large models too, where each inference takes long."""
@@ -31,7 +32,7 @@ KEPT: Final = 9
 FEWEST_LAUNCHES: Final = 4
 """Of which a spread between launches says something."""
 SHOWN_PRECISION: Final = 0.02
-COMES_BACK: Final = "measured while busy; a worker comes back at a quiet moment"
+COMES_BACK: Final = "measured on a busy host; a running worker measures again when it is quiet"
 
 
 class Known(BaseModel):
@@ -158,17 +159,21 @@ class Calibration(BaseModel):
 
 
 def joined(old: Calibration | None, new: Calibration) -> Calibration:
-    """What is known after a new round. `old` is of the same fingerprint."""
+    """What is known after a new round. `old` is of the same fingerprint. A first full round, which somebody asked for, counts on a busy
+    host too, and then the sum is called busy until a quiet one."""
     if old is None:
         return new
-    spoilt = new.quiet is False and old.quiet is not False
+    fuller = new.full and not old.full
+    spoilt = new.quiet is False and old.quiet is not False and not fuller
     better = old.quiet is False and new.quiet is not False
-    before = {micro.what: micro for micro in old.micro if old.full or not new.full}
+    before = {} if fuller else {micro.what: micro for micro in old.micro}
+    known_devices = {device for device, _, _ in before} if spoilt else set[str]()
     micro = [
         one.model_copy(update={"figures": joined_figures(before.pop(one.what).figures, one.figures, max)})
         if one.what in before
         else one
         for one in new.micro
+        if one.what in before or one.device not in known_devices
     ]
     of_same = {one.device for one in micro}
     newest = old if spoilt else new

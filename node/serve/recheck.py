@@ -81,8 +81,8 @@ class Recheck:
                     nursery.start_soon(self._watch)
                     end = await self.calibrator.at_quiet()
                     nursery.cancel_scope.cancel()
-        except* ResourceError as group:
-            log.warning("calibration.lost", why=str(group.exceptions[0]))
+        except* (ResourceError, OSError) as group:
+            log.warning("calibration.lost", why=str(_first(group)))
         if end is RoundEnd.JOINED and self.calibrator.current is not None:
             self.tell(f"calibrated at a quiet moment: {headline(self.calibrator.current)}")
         log.info("calibration.round", end=end or "gave way")
@@ -93,3 +93,10 @@ class Recheck:
             await self.sleep(WANTED_S)  # other processes wait: there is no event to wait for
             if self.calibrator.lock.wanted():
                 self._round.cancel()
+
+
+def _first(error: BaseException) -> BaseException:
+    """Of a group that may have groups in it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

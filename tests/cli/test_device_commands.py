@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from node.device.calibration import Calibration, MicroFigures, known
+from node.device.calibration import COMES_BACK, Calibration, MicroFigures, known
 from node.device.calibration_file import calibration_file, write_calibration
 from swarm.base.home import Home
 from tests.cli.conftest import Typed
@@ -69,7 +69,7 @@ def test_a_calibrated_device_is_not_measured_again_and_info_and_doctor_show_it(t
     lines = json.loads(typed("doctor", "--json").out)
     (line,) = [line for line in lines if line["subject"] == "calibration"]
     assert (line["state"], line["todo"]) == ("note", "sark-node calibrate --force --wait 10m")
-    assert "measured while busy; a worker comes back at a quiet moment" in line["what"]
+    assert COMES_BACK in line["what"]
 
 
 def test_how_long_to_wait_is_a_duration(typed: Typed) -> None:

@@ -135,8 +135,13 @@ def test_a_reader_finds_all_that_a_laptop_tells(tmp_path: Path) -> None:
     assert reader.running() == (3, 2)
 
 
-def test_a_processor_without_a_thermal_zone_has_a_chip_that_tells(tmp_path: Path) -> None:
-    for chip, name, milli in (("hwmon0", "nvme", 71_000), ("hwmon1", "k10temp", 55_500)):
+@pytest.mark.parametrize("processor", ["coretemp", "k10temp", "zenpower", "cpu_thermal"])
+def test_a_processor_without_a_thermal_zone_has_a_chip_that_tells(tmp_path: Path, processor: str) -> None:
+    zone = tmp_path / "sys/class/thermal/thermal_zone0"
+    zone.mkdir(parents=True)
+    (zone / "type").write_text("iwlwifi_1\n")
+    (zone / "temp").write_text("64000\n")
+    for chip, name, milli in (("hwmon0", "nvme", 71_000), ("hwmon1", processor, 55_500)):
         folder = tmp_path / "sys/class/hwmon" / chip
         folder.mkdir(parents=True)
         (folder / "name").write_text(f"{name}\n")

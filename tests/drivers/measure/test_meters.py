@@ -27,7 +27,13 @@ from drivers.measure.meters import (
     spacing,
 )
 from drivers.measure.powermetrics import PowermetricsText, open_powermetrics
-from drivers.measure.reader_process import IDLE_READINGS, INTERVAL_S, MAX_READINGS, interval_s
+from drivers.measure.reader_process import (
+    IDLE_READINGS,
+    INTERVAL_S,
+    MAX_READINGS,
+    ReaderProcess,
+    interval_s,
+)
 
 MS = 1_000_000
 S = 1000 * MS
@@ -447,6 +453,11 @@ def test_lines_that_were_cut_off_or_repeat_are_left_out() -> None:
     assert one == [MeterReading(1, 0.5), MeterReading(2, 0.75), MeterReading(3, 1.0)]
     assert other == [MeterReading(1, 3.0)]
     assert parse(b"") == []
+
+
+def test_without_a_disk_for_readings_a_run_goes_on_without_them(tmp_path: Path) -> None:
+    reader = ReaderProcess(["true"], folder=tmp_path / "gone")
+    assert (reader.start(), reader.found_nothing, reader.stop()) == (False, False, None)
 
 
 def test_a_long_run_is_read_less_often() -> None:

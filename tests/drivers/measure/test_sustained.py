@@ -60,6 +60,7 @@ def sustain(
         reader or host.HostReader(Path("/nowhere")),
         device.clock,
         device.sleep,
+        lambda: lambda: device.now // 2,
     )
     reports = list[ProgressReport]()
     while True:
@@ -88,6 +89,18 @@ def test_each_stretch_says_when_it_began_and_what_it_found() -> None:
     half = len(measured.blocks) // 2
     assert measured.samples_ns[0] == 3 * MS
     assert measured.samples_ns[sum(block.samples for block in measured.blocks[:half])] == 6 * MS
+
+
+def test_its_cpu_time_is_the_kernels_own_account() -> None:
+    measured, _, _ = sustain(HotDevice(3 * MS), 5)
+    assert measured.cpu_s == pytest.approx(measured.wall_s / 2)
+
+
+@pytest.mark.parametrize(("seconds", "probes"), [(1, 5), (2, 4), (20, 2)])
+def test_of_slow_inferences_there_are_no_more_probes_than_rests(seconds: int, probes: int) -> None:
+    _, report, _ = sustain(HotDevice(seconds * S), 5 * 60)
+    assert len(report.pauses_ns) == probes
+    assert report.pauses_ns[-1] >= 30 * S
 
 
 def test_it_rests_longer_and_longer_between_probes() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,7 @@ from drivers.micro import plan as micro
 from drivers.micro.micro import Killing
 from node.device.calibrate import CalibrationTools, RoundStop, gpu_kind, learn, make_round, wait_until_quiet
 from node.device.calibration import (
+    COMES_BACK,
     FLOOR_UNKNOWN,
     KEPT,
     MOST_FLOOR,
@@ -259,6 +262,16 @@ def test_what_does_not_work_is_left_out_with_a_note_and_the_rest_stays(tmp_path:
     assert any("no GPU here" in note for note in calibration.notes)
 
 
+@pytest.mark.parametrize("part", ["samples", "launch", "run_micro"])
+def test_a_full_disk_leaves_out_what_needs_it(tmp_path: Path, part: str) -> None:
+    def full(*_: object, **__: object) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    calibration = calibrate(device(), replace(tools(tmp_path), **{part: full}))
+    assert (calibration.floors == {}, calibration.micro == ()) == (part != "run_micro", part == "run_micro")
+    assert any("No space left on device" in note for note in calibration.notes)
+
+
 def test_every_driver_gives_its_own_samples_once_and_one_without_is_named(tmp_path: Path) -> None:
     asked: list[str] = []
 
@@ -323,7 +336,7 @@ def test_a_busy_host_is_waited_for_and_then_the_figures_say_that_they_are_of_one
     calibration = calibrate(device(), busy.tools(tmp_path))
     assert calibration.host.others_share == pytest.approx(1)
     assert (calibration.quiet, calibration.floors[CPU].quiet) == (False, False)
-    assert headline(calibration).endswith("measured while busy; a worker comes back at a quiet moment")
+    assert headline(calibration).endswith(COMES_BACK)
     assert 3 <= busy.now < 6
 
 
@@ -454,9 +467,18 @@ def test_curves_of_a_full_round_take_the_place_of_shorter_ones_and_what_failed_k
     made = joined(calibrated(100, 7), calibrated(90, 7, full=True))
     assert (made.full, made.micro[0].figures["fp32_gflops_max"].runs) == (True, 1)
     assert joined(made, calibrated(1, 7, full=True, micro=())).micro == made.micro
+    busy = joined(calibrated(100, 7), calibrated(60, 3, full=True, quiet=False))
+    assert (busy.full, busy.quiet, busy.floor(CPU)) == (True, False, 7), (
+        "and what it lacks is measured when it is quiet"
+    )
+    assert (busy.micro[0].figures["fp32_gflops_max"].value, headline(busy).endswith(COMES_BACK)) == (60, True)
+    assert joined(busy, calibrated(90, 8, full=True)).quiet is True
     newer = calibrated(80, 7).micro[0].model_copy(update={"backend": "numpy 3"})
     (one,) = joined(calibrated(100, 7), calibrated(80, 7, micro=(newer,))).micro
     assert (one.backend, one.figures["fp32_gflops_max"].value) == ("numpy 3", 80)
+    gpu = newer.model_copy(update={"device": "H100"})
+    spoilt = joined(calibrated(100, 7), calibrated(80, 7, micro=(newer, gpu), quiet=False)).micro
+    assert [(each.device, each.backend) for each in spoilt] == [("H100", "numpy 3"), ("EPYC", "numpy 2")]
 
 
 def test_a_device_whose_launches_differ_too_much_says_so() -> None:

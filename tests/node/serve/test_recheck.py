@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog.testing
 import trio
 import trio.testing
 
@@ -126,12 +128,18 @@ async def test_it_comes_back_until_a_round_was_quiet_and_then_rests(
         RoundEnd.DISTURBED,
         RoundEnd.DISTURBED,
         ResourceError("cannot use /x"),
+        ExceptionGroup("of a nursery", [OSError(errno.ENOSPC, "No space left on device")]),
         RoundEnd.JOINED,
     )
     here.current = known(0, quiet=False)
-    worker = await passes(here, 1)
-    assert here.begun == 5
-    assert worker.pauses[:6] == [LOOK_S, LOOK_S, 2 * LOOK_S, 4 * LOOK_S, LOOK_S, LOOK_S]
+    with structlog.testing.capture_logs() as lines:
+        worker = await passes(here, 1)
+    assert here.begun == 6
+    assert [line["why"] for line in lines if line["event"] == "calibration.lost"] == [
+        "cannot use /x",
+        "[Errno 28] No space left on device",
+    ]
+    assert worker.pauses[:7] == [LOOK_S, LOOK_S, 2 * LOOK_S, 4 * LOOK_S, LOOK_S, LOOK_S, LOOK_S]
     assert len(worker.lines) == 1
     assert worker.lines[0].startswith("calibrated at a quiet moment: ")
 
