@@ -246,6 +246,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
         Kind.TROUBLE,
         Kind.DIED,
         Kind.STOP_ORDERED,
+        Kind.CANCEL_RECEIVED,
         Kind.FOUND,
         Kind.RECORDED,
         Kind.COMMITTED,
@@ -260,7 +261,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
                 trouble[event.worker + event.peer] = event.at
             case Kind.TROUBLE | Kind.DIED | Kind.PAUSED:  # who stood still goes on with what it saw before
                 trouble[event.worker] = event.at
-            case Kind.STOP_ORDERED:
+            case Kind.STOP_ORDERED | Kind.CANCEL_RECEIVED:  # the latter of a run whose result no disk took
                 stopped.add((event.worker, event.lease))
                 by_key = {key: outcome for key, outcome in by_key.items() if outcome.lease != event.lease}
             case Kind.CANCEL_ASKED:

@@ -46,6 +46,12 @@ def the_overtaken_are_stopped(history: History) -> Iterator[Breach]:
                     due[held] = (event.at, event.task, event.who)
             case Kind.SPOKE:
                 leads[event.worker, event.campaign] = event.who
+                due = {  # it is that one's from now on
+                    held: (at, task, who)
+                    for held, (at, task, who) in due.items()
+                    if who == event.who
+                    or (held[0], history.tasks.get(task)) != (event.worker, event.campaign)
+                }
             case Kind.CANCEL_RECEIVED | Kind.DEAD:
                 due.pop(run, None)
                 leases = {name: held for name, held in leases.items() if held != run}
