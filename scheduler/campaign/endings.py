@@ -17,11 +17,20 @@ _RUN_BY: Final = {
 }
 
 
+def family_of(name: str) -> str | None:
+    """The suffix of the units that run the model in the file `name`; None: its ending does not tell."""
+    file = name.rstrip("/\\").lower()
+    return next((suffix for ending, suffix in _RUN_BY.items() if file.endswith(ending)), None)
+
+
+def is_foreign(unit: str, family: str) -> bool:
+    """Whether it is a unit of another family."""
+    return unit.endswith(tuple(suffix for suffix in (ONNX, TORCH, COREML) if suffix != family))
+
+
 def units_for(name: str, units: Collection[str]) -> tuple[str, ...]:
     """Of `units`, those that may run the model in the file `name`; all, where its ending does not tell, or none would be left."""
-    file = name.rstrip("/\\").lower()
-    own = next((suffix for ending, suffix in _RUN_BY.items() if file.endswith(ending)), None)
-    others = tuple(suffix for suffix in (ONNX, TORCH, COREML) if suffix != own)
+    own = family_of(name)
     if own is None or not any(unit.endswith(own) for unit in units):
         return tuple(units)
-    return tuple(unit for unit in units if not unit.endswith(others))
+    return tuple(unit for unit in units if not is_foreign(unit, own))

@@ -18,6 +18,7 @@ from protocol.errors import CampaignError
 from protocol.values.trust import MINE, TrustScope
 from scheduler.campaign.compat import PlainCampaign
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, Schedule, StepEntry
+from scheduler.campaign.unfit import unfit_jobs
 from swarm.base.yaml import word_value
 
 
@@ -35,6 +36,14 @@ def trust_of_spec(spec: str) -> TrustScope:
         return Campaign.model_validate_json(spec).trust
     except ValidationError:
         return MINE
+
+
+def unfit_jobs_of_spec(spec: str) -> dict[str, str]:
+    """See `unfit_jobs`; none of a campaign that cannot be read."""
+    try:
+        return unfit_jobs(Campaign.model_validate_json(spec))
+    except ValidationError:
+        return {}
 
 
 def campaign_text(

@@ -13,7 +13,7 @@ What holds whatever crashes when:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from protocol.errors import RemoteProtocolError, Unreachable
@@ -88,6 +88,8 @@ class RestoredCampaign:
     """Signed tasks by id."""
     cancels: Collection[str] = ()
     """What of it is to be cancelled: its own id, or those of tasks."""
+    unfit: Mapping[str, str] = field(default_factory=dict)
+    """Units that cannot run its tasks of theirs, and why."""
 
 
 class CampaignSource(Protocol):
@@ -186,6 +188,7 @@ class SchedulerConversation:
         now, core, cancels = self._shell.now(), self.core, restored.cancels
         commands = core.add(restored.limits, restored.entries, now)
         self.carry_out(commands + core.cancel_campaigns(cancels, now) + core.cancel(cancels, now))
+        self.carry_out(core.end_unfit(campaign, restored.unfit, now))
         held = (attempt.worker for entry in restored.entries for attempt in entry.attempts())
         for peer in dict.fromkeys(held):
             self.links.adopt_on(peer)

@@ -14,7 +14,7 @@ order; those for the disk before anything else happens. Tasks and attempts move 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -105,6 +105,17 @@ class SchedulerCore:
     def cancel(self, tasks: Iterable[str], now: float) -> list[Command]:
         """A user wants these tasks cancelled."""
         return self.failures.end_tasks(tasks, CANCELLED, now)
+
+    def end_unfit(self, campaign: str, units: Mapping[str, str], now: float) -> list[Command]:
+        """Tasks of this campaign for these units fail before any worker is asked: they cannot run them, for the reason given."""
+        run = self.state.campaigns.get(campaign)
+        tasks_there = () if run is None else run.tasks
+        commands: list[Command] = []
+        for unit, why in units.items():
+            tasks = [task for task in tasks_there if self.state.tasks[task].task.unit == unit]
+            outcome = PendingOutcome(TaskEvent.FAIL, Reason.WRONG_UNIT, why)
+            commands += self.failures.end_tasks(tasks, outcome, now)
+        return commands
 
     def cancel_campaigns(self, campaigns: Iterable[str], now: float) -> list[Command]:
         """A user wants all of their tasks cancelled."""

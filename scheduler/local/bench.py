@@ -36,7 +36,7 @@ from results.row.verdicts import RowVerdict
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import ModelEntry
 from scheduler.models.describe import Fetch, find_model, no_fetch, sha256_of
-from scheduler.models.inspect import UnshapedModel, inspect
+from scheduler.models.inspect import UnshapedModel, WrongUnits, inspect
 from swarm.base.text import did_you_mean, safe_text
 from swarm.download.urls import scheme_of, without_secrets
 
@@ -277,6 +277,9 @@ def look_at(path: Path, unit: str, measure: Measure) -> None:
         )
     except UnshapedModel as error:
         error.hint = error.missing.options
+        raise
+    except WrongUnits as error:
+        error.hint = f"measure it with --unit 'CPU {error.suffix}'"
         raise
 
 

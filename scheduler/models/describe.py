@@ -25,7 +25,8 @@ from protocol.words import UNIT as SIMULATED_UNIT
 from scheduler.campaign.fields import file_of
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.campaign.sizes import given_sizes
-from scheduler.models.inspect import check_common_dims, inspect
+from scheduler.campaign.unfit import give_another, unfit_jobs
+from scheduler.models.inspect import WrongUnits, check_common_dims, check_ending, inspect
 from swarm.base.text import safe_text
 from swarm.blobs.bundles import contents
 from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
@@ -60,7 +61,12 @@ def describe_models(
         units = {line.unit for line in campaign.lines_of(entry)}
         path, model = _describe(entry, base_dir, units, fetch)
         if units != {SIMULATED_UNIT}:
-            graphs.append(None if path is None else inspect(entry, path, units, given_sizes(campaign, entry)))
+            try:
+                graphs.append(_look_into(campaign, entry, path, units))
+            except WrongUnits as error:
+                if campaign.jobs:
+                    error.hint = give_another(error.suffix)
+                raise
         described[entry.label] = path, model
     check_common_dims(campaign, graphs)
     return described
@@ -99,7 +105,7 @@ def package_spec(name: str) -> ModuleSpec | None:
 
 def model_notes(campaign: Campaign) -> tuple[str, ...]:
     """Units that a model is not measured on, and what cannot be known here of those that each device fetches itself: a line for each."""
-    lines = []
+    lines = [f"{why}: its jobs fail at once." for why in unfit_jobs(campaign).values()]
     for entry in campaign.models:
         own = {line.unit for line in campaign.lines_of(entry)}
         if others := dict.fromkeys(line.unit for line in campaign.lines() if line.unit not in own):
@@ -127,6 +133,15 @@ def by_devices(spec: str) -> frozenset[str]:
     except ValidationError:
         return frozenset()
     return frozenset(entry.sha256 for entry in campaign.models if entry.by_devices and entry.sha256)
+
+
+def _look_into(
+    campaign: Campaign, entry: ModelEntry, path: Path | None, units: Collection[str]
+) -> OnnxGraph | None:
+    if path is not None:
+        return inspect(entry, path, units, given_sizes(campaign, entry))
+    check_ending(entry, units)
+    return None
 
 
 def _describe(

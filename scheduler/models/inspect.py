@@ -25,10 +25,11 @@ from protocol.formats.shapes import (
 )
 from protocol.values.task import Model
 from results.row.form import short_shapes
-from scheduler.campaign.endings import COREML, ONNX, TORCH
+from scheduler.campaign.endings import COREML, ONNX, TORCH, family_of, is_foreign
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.campaign.sizes import given_sizes
 from swarm.base.text import did_you_mean, safe_text
+from swarm.download.urls import name_in
 
 _RUN_BY: Final = {
     ModelFormat.TORCHSCRIPT: TORCH,
@@ -38,6 +39,13 @@ _RUN_BY: Final = {
     ModelFormat.MLPACKAGE: COREML,
 }
 """The suffix of the units that run a format."""
+
+
+class WrongUnits(CampaignError):
+    """A model of a format that none of its units runs."""
+
+    suffix: str
+    """Of the units that run it."""
 
 
 class UnshapedModel(CampaignError):
@@ -59,20 +67,28 @@ def inspect(
     suffix = _RUN_BY.get(kind := _format_of(path))
     families = {unit[unit.rindex("(") :] for unit in units if "(" in unit}
     if suffix is not None and families <= {ONNX, TORCH, COREML} - {suffix}:
-        raise entry.error(
-            f"{entry.title} is in the format {kind}, which {' and '.join(sorted(units))} cannot run",
-            _hint(suffix),
-        )
+        raise _wrong_units(entry, f"in the format {kind}", units, suffix)
     if suffix is not None or not (ONNX in families or path.suffix.lower() == ".onnx"):
         return None
-    graph = _read_onnx(entry, path, families)
+    graph = _read_onnx(entry, path, units, families)
     if graph is not None:
         check_shapes(entry, graph, given)
     return graph
 
 
-def _hint(suffix: str) -> str:
-    return f"measure it with units: [CPU {suffix}]"
+def check_ending(entry: ModelEntry, units: Collection[str]) -> None:
+    """Of a model that nobody looks at here. Raises `WrongUnits` where its URL's ending tells that none of `units` runs it."""
+    suffix = family_of(name_in(entry.url or ""))
+    if suffix is not None and all(is_foreign(unit, suffix) for unit in units):
+        raise _wrong_units(entry, f"for {suffix[1:-1]} by its ending", units, suffix)
+
+
+def _wrong_units(entry: ModelEntry, kind: str, units: Collection[str], suffix: str) -> WrongUnits:
+    what = f"{entry.title} is {kind}, which {' and '.join(sorted(units))} cannot run"
+    place = entry.error(what, f"measure it with units: [CPU {suffix}]")
+    error = WrongUnits(place.detail, file=place.file, line=place.line, hint=place.hint)
+    error.suffix = suffix
+    return error
 
 
 def _format_of(path: Path) -> ModelFormat:
@@ -82,7 +98,9 @@ def _format_of(path: Path) -> ModelFormat:
         return ModelFormat.OTHER
 
 
-def _read_onnx(entry: ModelEntry, path: Path, families: Collection[str]) -> OnnxGraph | None:
+def _read_onnx(
+    entry: ModelEntry, path: Path, units: Collection[str], families: Collection[str]
+) -> OnnxGraph | None:
     """The graph of an ONNX model, a file or a folder with one; None: it may be a model of another of `families`. Raises `CampaignError`."""
     file = path
     if path.is_dir():
@@ -100,9 +118,7 @@ def _read_onnx(entry: ModelEntry, path: Path, families: Collection[str]) -> Onnx
             return None
         raise entry.error(f"{entry.title} {why}", "export or download it again") from None
     if set(families) <= {TORCH, COREML}:
-        raise entry.error(
-            f"{entry.title} is an ONNX model, which {' and '.join(families)} units cannot run", _hint(ONNX)
-        )
+        raise _wrong_units(entry, "an ONNX model", units, ONNX)
     for name in graph.external:
         if path == file:
             raise entry.error(

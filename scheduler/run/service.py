@@ -22,7 +22,7 @@ from protocol.values.advert import Advert, advert_body, read_advert
 from protocol.values.task import read_task
 from protocol.values.trust import Trust
 from protocol.words import Reason
-from scheduler.campaign.text import trust_of_spec
+from scheduler.campaign.text import trust_of_spec, unfit_jobs_of_spec
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
 from scheduler.conversation.effects import SleepUntil
 from scheduler.core.entries import TaskEntry, TaskLimits
@@ -268,7 +268,7 @@ class SchedulerService:
             epoch=epoch,
             trust=trust_of_spec(row.spec),
         )
-        return RestoredCampaign(limits, entries, bodies, cancels)
+        return RestoredCampaign(limits, entries, bodies, cancels, unfit_jobs_of_spec(row.spec))
 
     def _left_s(self, row: CampaignRow) -> float | None:
         """Seconds until the campaign's limit. A clock that was set meanwhile neither prolongs it nor ends it before it began."""

@@ -159,6 +159,9 @@ def test_a_bench_says_what_to_add_on_the_command_line(folder: Path) -> None:
     assert caught.value.hint == "such as --shape 'x=1,3,48,224'"
     look_at(folder / "m.onnx", "CPU (ONNX)", Measure(shapes={"x": (1, 3, 48, 320)}))
     look_at(folder / "m.onnx", "Fake (Simulation)", Measure())
+    with pytest.raises(CampaignError) as wrong:
+        look_at(folder / "m.onnx", "CPU (Torch)", Measure())
+    assert wrong.value.hint == "measure it with --unit 'CPU (ONNX)'"
 
 
 def test_the_shape_of_each_model_and_batch_stands_in_the_tables_of_validate_and_plan(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from typing import Any
@@ -14,15 +15,18 @@ from protocol.errors import Refused, ResourceError
 from protocol.messages.work import AdoptRequest, Cancel, Commit, Denied, Renew
 from protocol.values.attempt import TaskState
 from protocol.values.record import RunFacts, Timing, pack_samples
+from protocol.values.task import Model
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason, RunOutcome
 from results.row.verdicts import RowVerdict
+from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign, Devices, ModelEntry, TrustText
 from scheduler.conversation.effects import SleepUntil
 from scheduler.core.allocator import MAX_HANDED_OUT
 from scheduler.core.commands import CommitTo, EndPending
 from scheduler.core.entries import BEGIN_S
 from scheduler.core.failures import PORTION
+from scheduler.planning.tasks import derive_cells, tasks_of
 from scheduler.run.service import BEAT_S
 from scheduler.store.readers import campaign_rows
 from scheduler.store.rows import AttemptState, NewCampaign, NewModel
@@ -30,6 +34,7 @@ from scheduler.store.rows import CampaignStatus as CampaignStatus
 from scheduler.store.store import Store
 from swarm.blobs.client import fetch_blob
 from swarm.net.identity import Identity
+from tests.scheduler.conftest import MODEL, SCHEDULER, SHA
 
 World = Any
 """`World` of conftest.py."""
@@ -438,6 +443,24 @@ async def test_another_unit_than_was_asked_for_is_a_failure_for_good(
     world.submit(1)
     await world.run()
     assert (world.task().reason, world.task().attempt) == (Reason.WRONG_UNIT, 1)
+
+
+async def test_a_job_whose_unit_cannot_run_the_model_fails_before_any_device_is_asked(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("mini")
+    jobs = [{"compute_unit": unit} for unit in ("CPU (ONNX)", "GPU (CoreML)")]
+    campaign = parse_campaign(json.dumps({"model_url": "tiny.onnx", "jobs": jobs}).encode(), "c.json")
+    models = {"tiny.onnx": (None, Model(name="tiny.onnx", sha256=SHA, size=len(MODEL)))}
+    cells = derive_cells(campaign, models, campaign_id="c-one", scheduler=SCHEDULER.peer_id)
+    new = NewCampaign("c-one", "one", SCHEDULER.peer_id, campaign.spec(), wait_s=60.0)
+    world.store.campaigns.create(new, [], tasks_of(cells))
+    await world.run()
+    assert [task.state for task in world.store.tasks.all("c-one")] == [TaskState.SUCCEEDED, TaskState.FAILED]
+    failed = world.task(2)
+    assert (failed.reason, failed.attempt, worker.ran) == (Reason.WRONG_UNIT, 0, [("c-one/1", 1)])
+    assert failed.detail.startswith("GPU (CoreML) cannot run model 'tiny.onnx'; units that can: CPU (ONNX), ")
+    assert failed.ended < world.task(1).ended
 
 
 async def test_workers_that_refuse_are_named_with_the_reason(world: World, autojump_clock: MockClock) -> None:
