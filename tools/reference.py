@@ -46,6 +46,7 @@ EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "bench": (
         ("bench model.onnx --precision 2%", "until the median is known to ± 2 %"),
         ("bench old.onnx new.onnx --compare", "which of two is faster, and by how much"),
+        ("bench net.onnx net.pt2 --compare", "the same of two runtimes"),
         ("bench model.onnx --unit all --csv rows.csv", "on every unit of this device"),
         ("bench model.onnx --on all --report out.html", "on every device that answers"),
     ),

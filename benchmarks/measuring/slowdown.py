@@ -7,7 +7,7 @@ A trial is a whole comparison as `bench` makes it: both models in one process in
 the host is the same for all, and so do the conditions (`conditions.py`). Printed for each pair and condition: how often the two were
 distinguished (A/A: goal at most 1 %; 5 % more work: at least 95 % within 30 s; 2 % more: at least 90 % within 3 min), the time to the
 answer, the launches, the ratios by wall and CPU time, and how often their interval held the truth, which is taken to be the number of
-layers. `--pairs` chooses among them.
+layers. `--pairs` chooses among them. `--apart`: the models of a pair have a process each, as those of two runtimes have.
 
 A run has too few trials for a rate of 1 %. So `drawn` is the rate among 2,000 comparisons that are drawn from this run: each launch's
 deviation is one that was measured, from the median of all launches of its pair and condition, and the product's own looks end it.
@@ -39,8 +39,10 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 from conditions import CONDITIONS, condition
 from models import chain
 
-from node.run.local import LocalDevice
+from node.run.local import Local, LocalDevice
+from node.run.runner import Report
 from protocol.values.record import read_record
+from protocol.values.task import Measure, Timeouts
 from results.row.comparison import Comparison, ComparisonVerdict
 from results.row.record import observe
 from results.row.rounds import LOOKS, compare_logs, compare_rounds, launch_log_ratio
@@ -69,6 +71,22 @@ PAIRS: Final[Mapping[str, Pair]] = {
     "5 %": Pair((20, 21), "at least 95 % within 30 s", 30),
     "2 %": Pair((50, 51), "at least 90 % within 180 s", 180),
 }
+
+
+class ApartDevice(LocalDevice):
+    """Gives each of several models a process of its own, although their unit is the same."""
+
+    def measure(
+        self,
+        path: Path,
+        unit: str,
+        measure: Measure,
+        timeouts: Timeouts | None = None,
+        report: Report = lambda *_: None,
+        beside: Sequence[Path] = (),
+        beside_units: Sequence[str] = (),
+    ) -> Local:
+        return super().measure(path, unit, measure, timeouts, report, beside, (unit,) * len(beside))
 
 
 @dataclass(frozen=True)
@@ -115,13 +133,16 @@ def measure(
     seconds: float,
     file: Path | None,
     threads: int | None,
+    apart: bool,
 ) -> list[Trial]:
     """Until the time is up, or so many trials of each pair are made."""
     done: list[Trial] = []
     how: dict[str, Any] = {"threads": threads} if threads else {}
     with (
         tempfile.TemporaryDirectory() as folder,
-        closing(LocalDevice(Home.at(Path(folder) / "home"), max_wait_s=0)) as device,
+        closing(
+            (ApartDevice if apart else LocalDevice)(Home.at(Path(folder) / "home"), max_wait_s=0)
+        ) as device,
         Bench(device) as bench,
     ):
         files = {
@@ -218,6 +239,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10**6, help="of each pair in each condition")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--apart", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--again", type=Path, nargs="+")
     given = parser.parse_args()
@@ -225,7 +247,13 @@ def main() -> None:
         trials = [Trial(**each) for file in given.again for each in json.loads(file.read_text())]
     else:
         trials = measure(
-            given.pairs, given.conditions, given.trials, given.seconds, given.json, given.threads
+            given.pairs,
+            given.conditions,
+            given.trials,
+            given.seconds,
+            given.json,
+            given.threads,
+            given.apart,
         )
     report(trials)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
@@ -124,6 +124,8 @@ class WorkOrder:
     """Launches of a `precision` order before its interval is looked at: what calibration found for this device, or 6."""
     own_dims: tuple[str, ...] = ()
     """Those of `dims` that the model must have; the others may be of other models."""
+    beside_units: tuple[str, ...] = ()
+    """The unit of each model of `beside`, which then has a process of its own, as `model` has; empty: all run on `unit`, in one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +336,25 @@ class RoundsReport(Sent):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadyReport(Sent):
+    """A model that has a process of its own is warm, and waits for its turns."""
+
+    typical_ns: Positive
+    """Of one inference; how many a block has follows from it (`drivers.measure.interleave.block_of`)."""
+    shapes: Annotated[tuple[Annotated[tuple[Whole, ...], MaxLen(MAX_RANK)], ...], MaxLen(MAX_ENTRIES)] | None
+    """Of its inputs; None: it is the reference model, whose inputs are its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReport(Sent):
+    """One block of inferences, after which its process waits again."""
+
+    wall_ns: Whole
+    cpu_ns: Whole | None
+    """Of all threads of this process; None where the system does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
 class SustainedReport(Sent):
     """A sustained run besides its `MeasureReport`, of whose blocks each has an entry here. 0: this system does not tell."""
 
@@ -430,6 +451,8 @@ Event = (
     | CheckReport
     | BesideReport
     | RoundsReport
+    | ReadyReport
+    | TurnReport
     | SustainedReport
     | RunFindings
     | Telemetry
@@ -459,6 +482,10 @@ class UnitInfo(Sent):
     runtime: Text
     detail: Text = ""
     """Such as a GPU's name and driver version."""
+
+
+WaitTurn = Callable[[], bool]
+"""Waits, without using the processor, for leave to run one block of inferences; False: there are no more turns."""
 
 
 class DriverError(Exception):
@@ -507,7 +534,7 @@ FAILURES: Final = {
 class Driver(Protocol):
     """The contract behind the entry point group `sark.drivers`.
 
-    Optional attributes: `run_together` and `sustains` (see `drivers.local.driver.LocalDriver`), `samples` (`made_samples`),
+    Optional attributes: `run_together`, `run_in_turns` and `sustains` (see `drivers.local.driver.LocalDriver`), `samples` (`made_samples`),
     `network = True` (`opens_connections`), `watches = True` (`looks_outside`) and `loads_models = False`
     (`makes_loads`).
     """

@@ -30,6 +30,10 @@ from drivers.contract.base import (
 HEADER_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 """Two million samples fit."""
+MAX_FDS: Final = 4
+"""File descriptors of one request."""
+TURN, NO_MORE_TURNS = b"1", b"0"
+"""What a parent writes for each turn that it gives, and after the last where the pipe stays open."""
 FAILURE: Final = "Failure"
 """In place of an event's name: an error by its own name, and a sentence."""
 
@@ -76,12 +80,14 @@ def unpack_order(packed: bytes) -> tuple[WorkOrder, Limits, str, bool, str]:
         post=tuple(order.post),
         beside=tuple(order.beside),
         own_dims=tuple(order.own_dims),
+        beside_units=tuple(order.beside_units),
     )
     return order, limits, fields["driver"], fields["simulate"], fields["job"]
 
 
 def send_request(to: socket.socket, payload: bytes, fds: Sequence[int]) -> None:
-    """One launch: its folder and order, and three file descriptors: the control socket, the pipe for events, the log. Raises OSError."""
+    """One launch: its folder and order, and file descriptors: the control socket, the pipe for events, the log, and for a model that takes
+    turns with those of other processes the reading end of its token pipe. Raises OSError."""
     message = frame(payload)
     sent = socket.send_fds(to, [message], fds)
     to.sendall(message[sent:])
@@ -89,7 +95,7 @@ def send_request(to: socket.socket, payload: bytes, fds: Sequence[int]) -> None:
 
 def receive_request(control: socket.socket) -> tuple[bytes, list[int]] | None:
     """The other end of `send_request`; None: the sender is gone."""
-    data, ancillary, _, _ = control.recvmsg(65536, socket.CMSG_LEN(3 * array.array("i").itemsize))
+    data, ancillary, _, _ = control.recvmsg(65536, socket.CMSG_LEN(MAX_FDS * array.array("i").itemsize))
     fds = array.array("i")
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

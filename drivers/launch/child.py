@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final, NoReturn
 
 from drivers.contract import frames, registry
@@ -33,6 +34,7 @@ from drivers.contract.base import (
     SampleModel,
     Unfit,
     UnitInfo,
+    WaitTurn,
     WorkOrder,
     made_samples,
     makes_loads,
@@ -55,11 +57,12 @@ def work(
     driver: Driver | None,
     sandbox: enter.Sandbox | None = None,
     trouble: str = "",
+    token: int | None = None,
 ) -> NoReturn:
     """The whole life of a worker: `events` and `log` are file descriptors, `order_bytes` is `frames.pack_order` after a folder's path.
 
     `driver`: the one that the zygote has loaded already, if any. `trouble`: why the sandbox has failed already, which is then all that
-    is reported.
+    is reported. `token`: the reading end of the pipe by which the parent gives turns.
     """
     code = 1
     try:
@@ -72,7 +75,7 @@ def work(
         if trouble:
             _send(events, frames.pack_failure(Crashed(f"{NO_SANDBOX}: {trouble}")))
         else:
-            _serve(events, order, driver, sandbox)
+            _serve(events, order, driver, sandbox, partial(has_turn, token))
         code = 0
     finally:
         if sys.exc_info()[0] is not None:
@@ -82,7 +85,14 @@ def work(
         os._exit(code)  # no tear-down: the runtime's threads and memory go with the process
 
 
-def _serve(events: int, order_bytes: bytes, driver: Driver | None, sandbox: enter.Sandbox | None) -> None:
+def has_turn(token: int | None) -> bool:
+    """Wait for one byte, which is one turn; the parent's end closes when there are no more."""
+    return token is not None and bool(os.read(token, 1))
+
+
+def _serve(
+    events: int, order_bytes: bytes, driver: Driver | None, sandbox: enter.Sandbox | None, turn: WaitTurn
+) -> None:
     order, limits, name, simulate, job = frames.unpack_order(order_bytes)
     try:
         driver = driver or registry.load(name, simulate)
@@ -96,7 +106,7 @@ def _serve(events: int, order_bytes: bytes, driver: Driver | None, sandbox: ente
             enter.limit(limits, threads_for(order.threads), address_space=not unlimited, counted=counted)
             if sandbox is not None:
                 enter.enter(sandbox)
-        for event in events_of(driver, order, job):
+        for event in events_of(driver, order, job, turn):
             _send(events, frames.pack_event(event))
     except DriverError as why:
         _send(events, frames.pack_failure(why))
@@ -114,7 +124,7 @@ def _send(events: int, frame: bytes) -> None:
 
 
 def events_of(
-    driver: Driver, order: WorkOrder, job: str
+    driver: Driver, order: WorkOrder, job: str, turn: WaitTurn
 ) -> Iterator[Event] | Iterable[UnitInfo | SampleModel]:
     match MeasureJob(job):
         case MeasureJob.UNITS:
@@ -137,6 +147,12 @@ def events_of(
                 raise Unfit(f"models on {order.unit} do not take turns in one process")
             events: Iterator[Event] = together(order)
             return events
+        case MeasureJob.TURNS | MeasureJob.TURNS_REPEAT:
+            in_turns = getattr(driver, "run_in_turns", None)
+            if in_turns is None:
+                raise Unfit(f"models on {order.unit} do not take turns with others")
+            blocks: Iterator[Event] = in_turns(order, turn)
+            return blocks
 
 
 def _timed_only(events: Iterator[Event]) -> Iterator[Event]:
@@ -170,12 +186,18 @@ def main(arguments: list[str]) -> NoReturn:
     stdin = sys.stdin.buffer
     order_bytes = stdin.read(int.from_bytes(stdin.read(frames.HEADER_BYTES), "big"))
     watched = os.dup(stdin.fileno())
-    threading.Thread(target=_end_with_parent, args=(watched,), daemon=True).start()
-    work(os.dup(1), os.dup(2), order_bytes, None)
+    token, tokens = os.pipe()
+    threading.Thread(target=_end_with_parent, args=(watched, tokens), daemon=True).start()
+    work(os.dup(1), os.dup(2), order_bytes, None, token=token)
 
 
-def _end_with_parent(watched: int) -> None:
-    os.read(watched, 1)
+def _end_with_parent(watched: int, tokens: int) -> None:
+    """Hand on what the parent writes: turns, and then that there are no more (`NO_MORE_TURNS`); end with it."""
+    while byte := os.read(watched, 1):
+        if byte != frames.NO_MORE_TURNS:
+            os.write(tokens, byte)
+        else:
+            os.close(tokens)
     if sys.platform != "win32":
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -27,17 +27,19 @@ from drivers.contract.base import (
     OutOfMemory,
     OutputReport,
     ProgressReport,
+    ReadyReport,
     RoundsReport,
     RunFindings,
     SampleModel,
     SustainedReport,
     Text,
     TimedOut,
+    TurnReport,
     UnitInfo,
 )
 from drivers.contract.frames import FAILURE, Garbled
 from drivers.launch.process import Child
-from drivers.measure.stopping import LaunchSpec, MeasureJob
+from drivers.measure.stopping import IN_TURNS, LaunchSpec, MeasureJob
 from protocol.formats.phase import Phase
 
 MAX_CONTAINERS: Final = 40_000
@@ -55,6 +57,8 @@ SENT: Final = (
     *(ProgressReport, LoadReport, MeasureReport, ModelDescription, OutputReport, CheckReport, RunFindings),
     BesideReport,
     RoundsReport,
+    ReadyReport,
+    TurnReport,
     SustainedReport,
     UnitInfo,
     SampleModel,
@@ -156,8 +160,10 @@ REQUIRED: Final[Mapping[MeasureJob, frozenset[type]]] = {
     MeasureJob.SUSTAIN: frozenset(
         {LoadReport, ModelDescription, MeasureReport, SustainedReport, CheckReport}
     ),
+    MeasureJob.TURNS: frozenset({LoadReport, ReadyReport, ModelDescription, MeasureReport, CheckReport}),
+    MeasureJob.TURNS_REPEAT: frozenset({LoadReport, ReadyReport, MeasureReport}),
 }
-"""One of each."""
+"""One of each; of `TurnReport` one for each turn (`drivers.launch.turns`)."""
 MAX_FINDINGS: Final = 64
 """`RunFindings` of one launch: the node keeps them."""
 MAX_ROUNDS: Final = 128
@@ -204,6 +210,10 @@ class LaunchEvents:
         if isinstance(event, LoadReport) and CheckReport in self._received and not self._warm:
             self._warm = True
             return replace(event, kind=LoadKind.WARM)
+        if isinstance(event, TurnReport) and self._launch.job in IN_TURNS:
+            if ReadyReport not in self._received or MeasureReport in self._received:
+                raise Garbled("a turn that it was not given")
+            return event
         if isinstance(event, BesideReport) and self._launch.job is MeasureJob.ROUNDS:
             self._described += 1
             if self._described > self._beside:

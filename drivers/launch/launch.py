@@ -12,11 +12,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Final, Self
 
@@ -42,15 +45,17 @@ from drivers.contract.base import (
 from drivers.contract.boot import folder
 from drivers.contract.memory import drop_pages
 from drivers.launch import child
+from drivers.launch.deadlines import LaunchDeadlines
 from drivers.launch.events import LaunchEvents, received, replies
 from drivers.launch.process import Child, ZygoteProcess
 from drivers.launch.spawn import SpawnedChild
+from drivers.launch.turns import TurnSide, take_turns
 from drivers.measure import host
 from drivers.measure.idle_wait import IdleWait, IdleWaitReport
 from drivers.measure.metering import Metering
 from drivers.measure.meters import Window
 from drivers.measure.reader_process import interval_s
-from drivers.measure.stopping import NO_MODEL, LaunchPlanner, LaunchSpec, MeasureJob
+from drivers.measure.stopping import BRIEF, IN_TURNS, NO_MODEL, LaunchPlanner, LaunchSpec, MeasureJob
 from drivers.measure.telemetry import Sampler, stretches_of, windows_of
 from drivers.native import library
 from drivers.sandbox.enter import Tier
@@ -121,7 +126,7 @@ class Zygote:
                 library.prepare(folder())
             return SpawnedChild(packed, limits.output_bytes, self._private)
         preload = MAY_PRELOAD and job not in NO_MODEL and not order.unit.startswith(child.UNLIMITED_UNITS)
-        return self._process(preload).fork(packed, limits.output_bytes)
+        return self._process(preload).fork(packed, limits.output_bytes, in_turns=job in IN_TURNS)
 
     def _process(self, preload: bool) -> ZygoteProcess:
         with self._lock:
@@ -164,17 +169,20 @@ class Launch:
         reveal: AskReveal | None = None,
         enough: EnoughRounds | None = None,
         metering: Metering | None = None,
+        beside: Sequence[Zygote] = (),
     ) -> None:
         """`idle_wait`: waits for an idle host before the first launch; None: begins at once. `sampler`: reads the accelerator meanwhile;
         None: NVML, for units on GPUs. `reveal`: the run is witnessed; asked once, when nothing is left to wait for.
         `enough`: ends the launches of an order with models beside its own; None: after the first.
-        `metering`: of the host's other meters; None: nobody wants to know.
+        `metering`: of the host's other meters; None: nobody wants to know. `beside`: of each model beside that has a process of its own
+        (`WorkOrder.beside_units`); empty: all have the same driver.
         """
         witnessed = order.witnessed or reveal is not None
-        beside = tuple(str(Path(path).absolute()) for path in order.beside)
+        paths = tuple(str(Path(path).absolute()) for path in order.beside)
         self._order = replace(
-            order, model=str(Path(order.model).absolute()), beside=beside, witnessed=witnessed
+            order, model=str(Path(order.model).absolute()), beside=paths, witnessed=witnessed
         )
+        self._beside = tuple(beside)
         self._limits = limits
         self._enough = enough
         self._zygote = zygote
@@ -184,7 +192,8 @@ class Launch:
         self._metering = metering
         self._served = order.unit.startswith(SERVED_UNITS)
         self._lock = threading.Lock()
-        self._child: Child | None = None
+        self._children: list[Child] = []
+        """Of the launch that is under way."""
         self._cancelled = threading.Event()
         self._reveal = reveal
         self._left_s = limits.run_s
@@ -259,9 +268,9 @@ class Launch:
         """End the launch with every process below it; returns when they are gone. From any thread, any number of times."""
         with self._lock:
             self._cancelled.set()
-            running = self._child
-        if running is not None:
-            running.kill()
+            running = tuple(self._children)
+        for each in running:
+            each.kill()
 
     def _wait_for_idle(self) -> Generator[Event, None, IdleWaitReport]:
         if self._idle_wait is None:
@@ -276,41 +285,31 @@ class Launch:
             yield ProgressReport(Phase.PREPARE, int(waited), math.ceil(most))
         raise Cancelled("the run was cancelled")
 
-    def _child_for(self, launch: LaunchSpec) -> Child:
+    def _start(self, order: WorkOrder, limits: Limits, zygote: Zygote, launch: LaunchSpec) -> Child:
+        """A child of this launch for one model, or for all that share a process."""
+        full = launch.job in (MeasureJob.RUN, MeasureJob.ROUNDS, MeasureJob.TURNS, MeasureJob.SUSTAIN)
         order = replace(
-            self._order,
+            order,
             runs=max(1, launch.runs),
             window_s=launch.window_s,
-            brief=launch.job in (MeasureJob.REPEAT, MeasureJob.ROUNDS_REPEAT),
-            check=self._order.check and launch.job in (MeasureJob.RUN, MeasureJob.ROUNDS, MeasureJob.SUSTAIN),
+            brief=launch.job in BRIEF,
+            check=order.check and full,
         )
         with self._lock:
             if self._cancelled.is_set():
                 raise Cancelled("the run was cancelled")
-            self._child = self._zygote.launch(order, self._limits, launch.job)
-            return self._child
+            self._children.append(zygote.launch(order, limits, launch.job))
+            return self._children[-1]
 
     def _run_one(self, launch: LaunchSpec, cold: bool) -> Iterator[Event]:
-        running = self._child_for(launch)
-        clock = _Deadlines(self._limits.load_s, self._left_s)
-        checker = LaunchEvents(
-            launch,
-            served=self._served,
-            cold=cold,
-            witnessed=self._order.witnessed,
-            beside=len(self._order.beside),
-        )
+        with self._lock:
+            self._children.clear()
+        clock = LaunchDeadlines(self._limits.load_s, self._left_s)
         own_cpu = _OwnCpu()
         failure: DriverError | None = None
         try:
-            with contextlib.closing(received(running, clock.deadline, self._limits)) as messages:
-                for message in messages:
-                    event = checker.take(message)
-                    if isinstance(event, LoadReport) or self._served:
-                        clock.loaded()
-                    yield own_cpu.subtract(event)
-            if missing := checker.missing():
-                raise frames.Garbled(f"it ended without {missing}")
+            for event in (self._in_turns if launch.job in IN_TURNS else self._alone)(launch, cold, clock):
+                yield own_cpu.subtract(event)
         except TimeoutError:
             failure = TimedOut(f"{clock.exceeded(self._limits)}; killed with everything below it")
         except frames.Garbled as why:
@@ -322,6 +321,41 @@ class Launch:
             raise Cancelled("the run was cancelled")
         if failure is not None:
             raise failure
+
+    def _alone(self, launch: LaunchSpec, cold: bool, clock: LaunchDeadlines) -> Iterator[Event]:
+        """One child for all models."""
+        running = self._start(self._order, self._limits, self._zygote, launch)
+        checker = LaunchEvents(
+            launch,
+            served=self._served,
+            cold=cold,
+            witnessed=self._order.witnessed,
+            beside=len(self._order.beside),
+        )
+        with contextlib.closing(received(running, clock.deadline, self._limits)) as messages:
+            for message in messages:
+                event = checker.take(message)
+                if isinstance(event, LoadReport) or self._served:
+                    clock.loaded()
+                yield event
+        if missing := checker.missing():
+            raise frames.Garbled(f"it ended without {missing}")
+
+    def _in_turns(self, launch: LaunchSpec, cold: bool, clock: LaunchDeadlines) -> Iterator[Event]:
+        """A child for each model, which share the memory of one."""
+        order = self._order
+        beside = zip(order.beside, order.beside_units, self._beside or repeat(self._zygote), strict=False)
+        models = [*beside, (order.model, order.unit, self._zygote)]
+        limits = replace(self._limits, memory_bytes=self._limits.memory_bytes // len(models))
+        sides = []
+        for slot, (model, unit, zygote) in enumerate(models, start=1):
+            own = slot == len(models)
+            alone = replace(
+                order, model=model, unit=unit, slot=0 if own else slot, beside=(), beside_units=()
+            )
+            start = partial(self._start, alone, limits, zygote, launch)
+            sides.append(TurnSide(unit, start, LaunchEvents(launch, served=False, cold=cold and own)))
+        yield from take_turns(sides, launch, limits, clock, random.Random())
 
 
 @dataclass(slots=True)
@@ -373,32 +407,6 @@ def _with_idle_note(event: Event, idle: IdleWaitReport) -> Event:
     if idle.busy_share is None or not isinstance(event, ModelDescription):
         return event
     return replace(event, notes=(*event.notes, idle.note()))
-
-
-class _Deadlines:
-    """`load_s` until the load is over, then what is left of `run_s`, which all launches share."""
-
-    def __init__(self, load_s: float, left_s: float) -> None:
-        self._left_s = left_s
-        self._loaded: float | None = None
-        self._until = time.monotonic() + load_s
-
-    def deadline(self) -> float:
-        return self._until
-
-    def loaded(self) -> None:
-        if self._loaded is None:
-            self._loaded = time.monotonic()
-            self._until = self._loaded + self._left_s
-
-    def left_s(self) -> float:
-        """For further launches."""
-        return self._left_s if self._loaded is None else max(0.0, self._until - time.monotonic())
-
-    def exceeded(self, limits: Limits) -> str:
-        if self._loaded is None:
-            return f"still loading after its limit of {limits.load_s:g} s"
-        return f"still running after its limit of {limits.run_s:g} s"
 
 
 def measure(order: WorkOrder, limits: Limits, zygote: Zygote) -> Iterator[Event]:

@@ -51,6 +51,14 @@ class Child(Protocol):
         """Kill it, remove its private folder, release everything. Returns the last of what it printed."""
         ...
 
+    def give_turn(self) -> None:
+        """Let a launch that takes turns run one block; never waits. Whether it is still there, `frames` tells."""
+        ...
+
+    def end_turns(self) -> None:
+        """There are no more."""
+        ...
+
     @property
     def code(self) -> int | None:
         """Exit code, negative for a signal; None if unknown."""
@@ -61,8 +69,16 @@ class ForkedChild:
     """A launch forked from a zygote: a reaper with a worker below it. `control` is this end of the reaper's socket."""
 
     def __init__(
-        self, control: socket.socket, events: int, log: IO[bytes], folder: str, output_bytes: int
+        self,
+        control: socket.socket,
+        events: int,
+        log: IO[bytes],
+        folder: str,
+        output_bytes: int,
+        turns: int | None = None,
     ) -> None:
+        """`turns`: the writing end of its token pipe, whose other end it alone holds."""
+        self._turns = turns
         self._control = control
         self._events = events
         self._log = log
@@ -137,8 +153,19 @@ class ForkedChild:
                 with contextlib.suppress(OSError):
                     kill(int(lines[0]), signal.SIGKILL)
 
+    def give_turn(self) -> None:
+        if self._turns is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._turns, frames.TURN)
+
+    def end_turns(self) -> None:
+        if self._turns is not None:
+            os.close(self._turns)
+            self._turns = None
+
     def close(self) -> str:
         self.kill()
+        self.end_turns()
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         while not self._read_reply() and poller.poll(KILL_S * 1000):
@@ -235,8 +262,8 @@ class ZygoteProcess:
         """Whether it can still fork."""
         return self._process.poll() is None
 
-    def fork(self, order_bytes: bytes, output_bytes: int) -> ForkedChild:
-        """Start one launch in a private folder of its own.
+    def fork(self, order_bytes: bytes, output_bytes: int, *, in_turns: bool = False) -> ForkedChild:
+        """Start one launch in a private folder of its own. `in_turns`: it waits for `ForkedChild.give_turn`.
 
         Raises `Crashed` if the zygote is gone, or this device cannot start another launch.
         """
@@ -245,18 +272,23 @@ class ZygoteProcess:
             log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             control, reapers = socket.socketpair()
             undo.enter_context(control)
-            with reapers:
+            with reapers, contextlib.ExitStack() as theirs:
                 events, workers = os.pipe()
                 undo.callback(os.close, events)
+                theirs.callback(os.close, workers)
+                fds, turns = [reapers.fileno(), workers, log.fileno()], None
+                if in_turns:
+                    token, turns = os.pipe()
+                    undo.callback(os.close, turns)
+                    theirs.callback(os.close, token)
+                    fds.append(token)
                 try:
                     request = os.fsencode(folder) + b"\0" + order_bytes
                     with self._sending:
-                        frames.send_request(self._socket, request, [reapers.fileno(), workers, log.fileno()])
+                        frames.send_request(self._socket, request, fds)
                 except OSError as why:
                     raise Crashed(f"the process that launches drivers is gone: {why}") from why
-                finally:
-                    os.close(workers)
-            return ForkedChild(control, events, log, folder, output_bytes)
+            return ForkedChild(control, events, log, folder, output_bytes, turns)
 
     def close(self) -> str:
         """End it; launches that are still running end by their own sockets. Returns the last of what it printed."""

@@ -78,10 +78,10 @@ def serve_launch(
         if request is None:
             os._exit(0)  # and the init with it
         order_bytes, fds = request
-        control, events, log = socket.socket(fileno=fds[0]), fds[1], fds[2]
+        control, passed = socket.socket(fileno=fds[0]), fds[1:]
         if to_init is not None:
             with suppress(OSError):  # a dead init is reported like the end of any run
-                frames.send_request(to_init, order_bytes, [events, log])
+                frames.send_request(to_init, order_bytes, passed)
             worker = init
         else:
             sandbox = sandbox_for(order_bytes, driver, tier)
@@ -90,8 +90,9 @@ def serve_launch(
                 _close_inherited(orders, control, status_read, woken, wake, status_write)
                 enter.die_with(reaper)
                 os.setsid()
-                child.work(events, log, order_bytes, driver, sandbox)
-        for fd in (events, log, status_write):
+                events, log, *token = passed
+                child.work(events, log, order_bytes, driver, sandbox, token=next(iter(token), None))
+        for fd in (*passed, status_write):
             os.close(fd)
         with suppress(OSError):  # the parent may be gone
             control.sendall(b"%d\n" % worker)
@@ -137,14 +138,14 @@ def _run_init(
         inner.close()
         if request is None:
             os._exit(0)
-        order_bytes, (events, log) = request
+        order_bytes, (events, log, *token) = request
         sandbox = sandbox_for(order_bytes, driver, Tier.FULL)
         assert sandbox is not None
         plan = sandbox.plan
         trouble = trouble or linux.error_of(lambda: linux.finish_view(plan))
         linux.die_with_reaper(status_write)  # again: another user's process loses it
         linux.fork_worker(status_write)
-        child.work(events, log, order_bytes, driver, sandbox, trouble)
+        child.work(events, log, order_bytes, driver, sandbox, trouble, next(iter(token), None))
     finally:
         os._exit(1)
 

@@ -89,6 +89,18 @@ class SpawnedChild:
             self._process.kill()
         self._process.wait()
 
+    def give_turn(self) -> None:
+        self._write(frames.TURN)
+
+    def end_turns(self) -> None:
+        self._write(frames.NO_MORE_TURNS)
+
+    def _write(self, byte: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it is gone: frames() reports it
+            self._process.stdin.write(byte)
+            self._process.stdin.flush()
+
     def close(self) -> str:
         self.kill()
         while self._reader.is_alive():  # let it put its last chunk and end

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from drivers.contract.base import Event, WorkOrder
+from drivers.contract.base import Event, WaitTurn, WorkOrder
 
 if TYPE_CHECKING:
     from drivers.local.model import LocalModel
@@ -33,6 +33,12 @@ class LocalDriver(ABC):
         from drivers.local import together
 
         yield from together.run_together(self, order)
+
+    def run_in_turns(self, order: WorkOrder, has_turn: WaitTurn) -> Iterator[Event]:
+        """The one model of an order, in turns with those of other processes: a block of inferences whenever `has_turn` returns True."""
+        from drivers.local import turns
+
+        yield from turns.run_in_turns(self, order, has_turn)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         from drivers.local import model

@@ -27,7 +27,6 @@ from drivers.contract.base import (
     ProgressReport,
     RoundsReport,
     Unfit,
-    Unshaped,
     WorkOrder,
 )
 from drivers.local.driver import LocalDriver
@@ -35,7 +34,14 @@ from drivers.local.model import LocalModel, Prepared, describe, load
 from drivers.measure import host
 from drivers.measure.check import make_report
 from drivers.measure.cpu_clock import computes_on_cpu, cpu_clock
-from drivers.measure.interleave import RoundPlan, RoundTimes, draw_orders, plan_rounds, time_rounds
+from drivers.measure.interleave import (
+    RoundPlan,
+    RoundTimes,
+    check_shapes,
+    draw_orders,
+    plan_rounds,
+    time_rounds,
+)
 from drivers.measure.timing import CHUNK_NS, GLANCES, WarmUp, warm_up
 from protocol.formats.phase import Phase
 from protocol.formats.reference_model import reference_model
@@ -63,6 +69,11 @@ def is_reference(path: str) -> bool:
     )
 
 
+def order_of(order: WorkOrder) -> WorkOrder:
+    """The order of one of several models: what is said of inputs is not of a reference model beside."""
+    return replace(order, **PLAIN) if order.slot and is_reference(order.model) else order
+
+
 @dataclass(slots=True)
 class LoadedModel:
     """One of them, with inputs that run."""
@@ -77,7 +88,7 @@ def run_together(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
     if order.witnessed:
         raise Unfit("a witnessed run has one model: what takes turns with others cannot be repeated alone")
     own, *others = (
-        replace(order, model=path, beside=(), slot=slot, **(PLAIN if slot and is_reference(path) else {}))
+        order_of(replace(order, model=path, beside=(), slot=slot))
         for slot, path in enumerate((order.model, *order.beside))
     )
     with ExitStack() as running:
@@ -85,26 +96,27 @@ def run_together(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
         models = [opened]
         for number, other in enumerate(others):
             models.insert(number, (yield from _load_beside(driver, other)))
-        loaded = []
-        for model in models:
-            running.enter_context(model.running())
-            prepared = model.prepare()
-            warm = WarmUp(order.runs, order.warmup, max(1, order.warmup_floor), order.window_s)
-            loaded.append(LoadedModel(model, prepared, warm))
-        _check_shapes(
-            [each for each in loaded if each is loaded[-1] or not is_reference(each.model.order.model)]
-        )
+        loaded = [prepare(model, running) for model in models]
+        check_shapes([sizes for each in loaded if (sizes := input_shapes(each)) is not None])
         measured, rounds = yield from _measure(loaded, order)
         if not order.brief:
             for each in loaded[:-1]:
-                yield BesideReport(*_described(driver, each))
-        described, checked = (None, None) if order.brief else _described(driver, loaded[-1])
+                yield BesideReport(*report_on(driver, each))
+        described, checked = (None, None) if order.brief else report_on(driver, loaded[-1])
         if described is not None:
             yield described
         yield measured
         yield rounds
         if checked is not None:
             yield checked
+
+
+def prepare(model: LocalModel, running: ExitStack) -> LoadedModel:
+    """Find inputs that run."""
+    running.enter_context(model.running())
+    prepared, order = model.prepare(), model.order
+    warm = WarmUp(order.runs, order.warmup, max(1, order.warmup_floor), order.window_s)
+    return LoadedModel(model, prepared, warm)
 
 
 def _load_beside(driver: LocalDriver, order: WorkOrder) -> Generator[Event, None, LocalModel]:
@@ -120,18 +132,11 @@ def _load_beside(driver: LocalDriver, order: WorkOrder) -> Generator[Event, None
             yield event
 
 
-def _check_shapes(loaded: Sequence[LoadedModel]) -> None:
-    """Names of inputs may differ, as another export has them."""
-    sizes = [[each.prepared.shapes[one.name] for one in each.model.inputs] for each in loaded]
-    for other in sizes[:-1]:
-        if sorted(other) != sorted(sizes[-1]):
-            raise Unshaped(
-                f"they take inputs of different shapes ({_text(other)} and {_text(sizes[-1])}): their times do not compare"
-            )
-
-
-def _text(shapes: Sequence[Sequence[int]]) -> str:
-    return ", ".join("×".join(map(str, shape)) or "one value" for shape in shapes)
+def input_shapes(each: LoadedModel) -> tuple[tuple[int, ...], ...] | None:
+    """In the model's order; None: it is the reference model beside another, whose inputs are its own."""
+    if each.model.order.slot and is_reference(each.model.order.model):
+        return None
+    return tuple(each.prepared.shapes[one.name] for one in each.model.inputs)
 
 
 def _measure(
@@ -194,7 +199,8 @@ def _own_times(
     )
 
 
-def _described(driver: LocalDriver, each: LoadedModel) -> tuple[ModelDescription, CheckReport]:
+def report_on(driver: LocalDriver, each: LoadedModel) -> tuple[ModelDescription, CheckReport]:
+    """What ran, and whether its outputs agree."""
     model, prepared = each.model, each.prepared
     outputs = prepared.outputs()
     description = describe(driver, model, prepared, model.ran_on(prepared), [each.warm.note()])

@@ -15,7 +15,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from drivers.measure.cpu_clock import CpuClock
+from drivers.contract.base import Unshaped
+from drivers.measure.cpu_clock import CpuClock, read_cpu
 from drivers.measure.timing import TimedLoop
 
 ROUNDS: Final = 24
@@ -43,9 +44,14 @@ class RoundPlan:
         return len(self.per_block)
 
 
+def block_of(typical_ns: float) -> int:
+    """Inferences in one block of a model of which one takes so long."""
+    return max(1, round(BLOCK_NS / max(1.0, typical_ns)))
+
+
 def plan_rounds(typical_ns: Sequence[float]) -> RoundPlan:
     """By how long one inference of each model takes."""
-    per_block = tuple(max(1, round(BLOCK_NS / max(1.0, each))) for each in typical_ns)
+    per_block = tuple(map(block_of, typical_ns))
     once = sum(count * each for count, each in zip(per_block, typical_ns, strict=True))
     turns = 2 if 2 * once * ROUNDS <= SHORT_NS else 1
     fitting = math.floor(LONGEST_NS / max(1.0, turns * once))
@@ -69,6 +75,36 @@ class RoundTimes:
     cpu_ns: tuple[tuple[int, ...], ...] | None
 
 
+def check_shapes(shapes: Sequence[Sequence[tuple[int, ...]]]) -> None:
+    """Of the inputs of each model; names may differ, as another export has them. Raises `Unshaped` unless they are equal."""
+    for other in shapes[:-1]:
+        if sorted(other) != sorted(shapes[-1]):
+            raise Unshaped(
+                f"they take inputs of different shapes ({_text(other)} and {_text(shapes[-1])}): their times do not compare"
+            )
+
+
+def _text(shapes: Sequence[Sequence[int]]) -> str:
+    return ", ".join("×".join(map(str, shape)) or "one value" for shape in shapes)
+
+
+Block = tuple[int, int | None]
+"""Wall and CPU nanoseconds of one block; no CPU time where the system does not tell, or a thread has ended meanwhile."""
+
+
+def time_block(
+    loop: TimedLoop, count: int, cpu: CpuClock | None, clock: Callable[[], int] = time.perf_counter_ns
+) -> Block:
+    """Time one block of `count` inferences."""
+    sample = array("q", [0])
+    before = read_cpu(cpu)
+    began = clock()
+    loop.time(sample, 0, 1, count)
+    wall_ns = clock() - began
+    after = None if before is None else read_cpu(cpu)
+    return wall_ns, None if before is None or after is None else after - before
+
+
 def time_rounds(
     loops: Sequence[TimedLoop],
     plan: RoundPlan,
@@ -76,31 +112,27 @@ def time_rounds(
     cpu: CpuClock | None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Generator[int, None, RoundTimes]:
-    """Time all rounds; yields the number of each that is done, between rounds. CPU time is dropped where a thread ended meanwhile."""
-    wall = [array("q", bytes(8 * plan.rounds)) for _ in loops]
-    used = [array("q", bytes(8 * plan.rounds)) for _ in loops]
-    sample = array("q", [0])
+    """Time all rounds; yields the number of each that is done, between rounds."""
+    blocks: list[list[Block]] = [[] for _ in loops]
     for number, order in enumerate(orders):
         for model in order:
-            count = plan.per_block[model]
-            try:
-                before = 0 if cpu is None else cpu()
-            except OSError:
-                cpu, before = None, 0
-            began = clock()
-            loops[model].time(sample, 0, 1, count)
-            wall[model][number] += clock() - began
-            if cpu is not None:
-                try:
-                    used[model][number] += cpu() - before
-                except OSError:
-                    cpu = None
+            blocks[model].append(time_block(loops[model], plan.per_block[model], cpu, clock))
         yield number + 1
-    per_round = [count * plan.turns for count in plan.per_block]
+    return round_times(plan, blocks)
 
-    def per_inference(sums: Sequence[array[int]]) -> tuple[tuple[int, ...], ...]:
+
+def round_times(plan: RoundPlan, blocks: Sequence[Sequence[Block]]) -> RoundTimes:
+    """What the blocks of each model, in their order, come to. CPU time is dropped for all where one block has none."""
+    starts = range(0, plan.rounds * plan.turns, plan.turns)
+
+    def per_inference(part: int) -> tuple[tuple[int, ...], ...]:
         return tuple(
-            tuple(round(total / count) for total in each) for each, count in zip(sums, per_round, strict=True)
+            tuple(
+                round(sum(block[part] or 0 for block in own[at : at + plan.turns]) / (count * plan.turns))
+                for at in starts
+            )
+            for own, count in zip(blocks, plan.per_block, strict=True)
         )
 
-    return RoundTimes(per_inference(wall), None if cpu is None else per_inference(used))
+    timed = all(cpu_ns is not None for own in blocks for _, cpu_ns in own)
+    return RoundTimes(per_inference(0), per_inference(1) if timed else None)

@@ -47,10 +47,18 @@ class MeasureJob(StrEnum):
     """Load, describe, infer for a long time, rest, check."""
     SAMPLES = "samples"
     """Make the driver's sample models."""
+    TURNS = "turns"
+    """Load one model, describe, time it in turns with those of other processes, check."""
+    TURNS_REPEAT = "turns-repeat"
+    """Load one model and time it in turns with those of other processes."""
 
 
 NO_MODEL: Final = frozenset({MeasureJob.UNITS, MeasureJob.SAMPLES})
 """Jobs that run no model: outside the sandbox, by a driver that is not preloaded."""
+IN_TURNS: Final = frozenset({MeasureJob.TURNS, MeasureJob.TURNS_REPEAT})
+"""Jobs that wait for the token."""
+BRIEF: Final = frozenset({MeasureJob.REPEAT, MeasureJob.ROUNDS_REPEAT, MeasureJob.TURNS_REPEAT})
+"""Jobs whose model another launch describes and checks."""
 
 
 class StopRule(StrEnum):
@@ -129,6 +137,8 @@ class LaunchPlanner:
             raise Unfit(f"precision ({self.order.precision}) must be above 0 and at most 1: 0.02 is ±2 %")
         if self.order.sustain_s is not None and self.order.beside:
             raise Unfit("models that take turns are not sustained: measure each with sustain alone")
+        if len(self.order.beside_units) not in {0, len(self.order.beside)}:
+            raise Unfit(f"{len(self.order.beside_units)} units for {len(self.order.beside)} models beside")
 
     def measured(self, samples_ns: Sequence[int]) -> None:
         """The samples of the launch that was given last."""
@@ -147,9 +157,10 @@ class LaunchPlanner:
         if self.order.beside:
             late = StopRule.TIME if spent_s + self._longest_s > self.budget_s else None
             why = StopRule.ANSWERED if made and self.enough() else late if made else None
-            return self._or(
-                why, LaunchSpec(MeasureJob.ROUNDS_REPEAT if made else MeasureJob.ROUNDS, window_s=WINDOW_S)
-            )
+            full, brief = MeasureJob.ROUNDS, MeasureJob.ROUNDS_REPEAT
+            if self.order.beside_units:
+                full, brief = MeasureJob.TURNS, MeasureJob.TURNS_REPEAT
+            return self._or(why, LaunchSpec(brief if made else full, window_s=WINDOW_S))
         if self.order.precision is not None:
             why = self._enough(self.order.precision, spent_s) if made else None
             return self._or(why, LaunchSpec(job, window_s=WINDOW_S))

@@ -37,12 +37,16 @@ from drivers.contract.base import (
     ModelDescription,
     OutputReport,
     ProgressReport,
+    ReadyReport,
     SketchReport,
+    TurnReport,
     Unfit,
     UnitInfo,
+    WaitTurn,
     WorkOrder,
     WrongUnit,
 )
+from drivers.measure.interleave import block_of
 from protocol.formats.chain import SUMS
 from protocol.formats.phase import Phase
 
@@ -87,21 +91,10 @@ class FakeDriver:
         """A load, then exactly the scripted times."""
         yield from self.load_only(order)
         script = read_script(order.model)
-        latencies = [float(ms) for ms in script.get("latencies_ms", [1.0])]
+        latencies = _latencies(script)
         runs = order.runs if order.window_s is None else WINDOW_RUNS
         warmup = order.warmup_floor if order.warmup is None else max(1, order.warmup)
-        yield ModelDescription(
-            UNIT,
-            self.name,
-            "script",
-            (UNIT,),
-            order.threads or 1,
-            {},
-            {},
-            order.seed,
-            (ANNOUNCED,),
-            batch=order.batch,
-        )
+        yield self._described(order)
         yield ProgressReport(Phase.WARM_UP, warmup, warmup)
         _act(script, Phase.WARM_UP, order)
         samples: list[int] = []
@@ -119,9 +112,50 @@ class FakeDriver:
         yield MeasureReport(tuple(samples), (samples[0],) * warmup, wall, wall, None, 0, None)
         yield ProgressReport(Phase.CHECK)
         _act(script, Phase.CHECK, order)
-        agrees = bool(script.get("agrees", True)) if order.check else None
-        why = "" if agrees else "the script says so"
-        yield CheckReport(agrees, hashlib.sha256(Path(order.model).read_bytes()).hexdigest(), None, None, why)
+        yield _checked(script, order)
+
+    def run_in_turns(self, order: WorkOrder, has_turn: WaitTurn) -> Iterator[Event]:
+        """Blocks of exactly the scripted times. Only with `sleep` do they take as long; else the parent finds them untrue."""
+        yield from self.load_only(order)
+        script = read_script(order.model)
+        latencies = _latencies(script)
+        ready = ReadyReport(max(1, round(latencies[0] * 1e6)), ())
+        count = block_of(ready.typical_ns)
+        times = itertools.cycle(latencies)
+        yield ProgressReport(Phase.WARM_UP)
+        _act(script, Phase.WARM_UP, order)
+        yield ready
+        blocks: list[int] = []
+        while has_turn():
+            _act(script, Phase.RUN, order)
+            block_ms = sum(itertools.islice(times, count))
+            _pause(script, block_ms)
+            blocks.append(round(block_ms * 1e6))
+            yield TurnReport(blocks[-1], None)
+        wall = sum(blocks) / 1e9
+        per_inference = tuple(round(block / count) for block in blocks)
+        yield MeasureReport(per_inference, (ready.typical_ns,), wall, wall, None, 0, None, count)
+        if not order.brief:
+            yield self._described(order)
+            yield ProgressReport(Phase.CHECK)
+            _act(script, Phase.CHECK, order)
+            yield _checked(script, order)
+
+    def _described(self, order: WorkOrder) -> ModelDescription:
+        threads, notes = order.threads or 1, (ANNOUNCED,)
+        return ModelDescription(
+            UNIT, self.name, "script", (UNIT,), threads, {}, {}, order.seed, notes, batch=order.batch
+        )
+
+
+def _latencies(script: Mapping[str, Any]) -> list[float]:
+    return [float(ms) for ms in script.get("latencies_ms", [1.0])]
+
+
+def _checked(script: Mapping[str, Any], order: WorkOrder) -> CheckReport:
+    agrees = bool(script.get("agrees", True)) if order.check else None
+    why = "" if agrees else "the script says so"
+    return CheckReport(agrees, hashlib.sha256(Path(order.model).read_bytes()).hexdigest(), None, None, why)
 
 
 def scripted_outputs(order: WorkOrder) -> OutputReport:

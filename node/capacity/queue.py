@@ -174,7 +174,15 @@ class RunTimeEstimate:
 def _keys(task: Task) -> tuple[tuple[str, str], tuple[object, ...]]:
     kind, measure = (task.model.sha256, task.unit), task.measure
     beside = tuple(model.sha256 for model in task.beside or ())
-    return kind, (*kind, measure.runs, measure.loads, measure.threads, measure.sustain_s, *beside)
+    return kind, (
+        *kind,
+        measure.runs,
+        measure.loads,
+        measure.threads,
+        measure.sustain_s,
+        *beside,
+        task.beside_units,
+    )
 
 
 def _mixed(before: float | None, seconds: float) -> float:

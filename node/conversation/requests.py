@@ -128,13 +128,17 @@ class RequestHandlers:
 
     # -- could you? ------------------------------------------------------------------------------------------------------
 
-    def unmet(self, unit: str, requirement: Requirement) -> tuple[str, ...]:
-        """Why this device does not fit, clause by clause; empty when it does."""
+    def unmet(self, requirement: Requirement, *units: str) -> tuple[str, ...]:
+        """Why this device does not fit, clause by clause; empty when it does. `units`: all that it needs."""
         advert = self.context.advert()
-        units = [offer.unit for offer in advert.units]
-        lines = [str(item) for item in match(requirement, advert).missing]
-        if unit not in units:
-            lines.insert(0, brief(f"unit {unit}: this device has {', '.join(units) or 'no unit that works'}"))
+        working = [offer.unit for offer in advert.units]
+        has = ", ".join(working) or "no unit that works"
+        lines = [
+            brief(f"unit {unit}: this device has {has}")
+            for unit in dict.fromkeys(units)
+            if unit not in working
+        ]
+        lines += [str(item) for item in match(requirement, advert).missing]
         return tuple(lines[:32])
 
     def quote(self, permission: CallPermission, request: work.Probe) -> work.Quote:
@@ -153,7 +157,7 @@ class RequestHandlers:
         return self.ledger.quote(now).model_copy(update={"shapes": shapes})
 
     def _shape(self, shape: work.Shape, ahead: int, start_s: float | None, preempts: str) -> work.ShapeQuote:
-        unmet = self.unmet(shape.unit, shape.requirement)
+        unmet = self.unmet(shape.requirement, shape.unit)
         warm = self.context.has_model(shape.model)
         return work.ShapeQuote(
             fits=not unmet,
@@ -183,14 +187,15 @@ class RequestHandlers:
             return work.Denied(
                 reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's"
             )
-        programs = [model.name for model in task.models() if may_run_code(task.unit, model.name)]
+        placed = zip(task.models(), task.units(), strict=True)
+        programs = [model.name for model, unit in placed if may_run_code(unit, model.name)]
         if permission.stranger and programs:
             why = shorten(f"{ascii_line(programs[0])}: {NO_PROGRAMS}")
             # with a clause: it is this task that is refused, not all that this scheduler has
             return work.Denied(
                 reason=Reason.NOT_ALLOWED, detail=why, unmet=("a model that carries no program",)
             )
-        unmet = self.unmet(task.unit, task.requirement)
+        unmet = self.unmet(task.requirement, *task.units())
         max_s = math.inf if permission.owner else self.context.max_duration_s
         if (task_s := max_seconds(task)) > max_s:
             limit = f"this device's owner lets others have it for {show_duration(max_s)} at a time"

@@ -51,10 +51,8 @@ class Launchers:
 
     def launch(self, order: WorkOrder, limits: Limits, reveal: AskReveal | None = None) -> Launch:
         """`reveal`: the run is witnessed; see `Launch`."""
-        driver = self._profile.driver_of(order.unit)
-        if driver is None:
-            raise LocalProtocolError(f"a run on {order.unit} was let in, which does not work here")
-        self.start([driver])
+        driver, *beside = map(self._driver_of, (order.unit, *order.beside_units))
+        self.start([driver, *beside])
         idle_wait = None if driver in SIMULATED else self._idle_wait
         return Launch(
             order,
@@ -64,7 +62,14 @@ class Launchers:
             reveal=reveal,
             enough=enough_rounds,
             metering=self._meters.of_run(gpu=order.unit.startswith(SAMPLED_UNITS), run_s=order.sustain_s),
+            beside=[self._zygotes[each] for each in beside],
         )
+
+    def _driver_of(self, unit: str) -> str:
+        driver = self._profile.driver_of(unit)
+        if driver is None:
+            raise LocalProtocolError(f"a run on {unit} was let in, which does not work here")
+        return driver
 
     def launch_at_once(self, order: WorkOrder, limits: Limits) -> Launch:
         """Without waiting for an idle host, and without meters of energy."""

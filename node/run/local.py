@@ -105,16 +105,20 @@ class LocalDevice:
         timeouts: Timeouts | None = None,
         report: Report = lambda phase, done, total, median_ms: None,
         beside: Sequence[Path] = (),
+        beside_units: Sequence[str] = (),
     ) -> Local:
         """Measure the model in the file at `path`. A model that fails is a record that says so, not an error. `beside`: other models'
-        files, with which it takes turns in one process until it is compared with the first of them.
+        files, with which it takes turns in one process until it is compared with the first of them. `beside_units`: where each of those
+        runs, in a process of its own.
 
         Raises `CampaignError` for a file that is not there, `ResourceError` for a unit that does not work here.
         """
-        self._require(unit)
+        for each in (unit, *beside_units):
+            self._require(each)
         with contextlib.suppress(DriverError):  # which the launch meets again, and the record tells
-            self._launchers.start([self.profile.drivers[unit]])  # imports its runtime while the model is read
-        task = self._task(path, unit, measure, timeouts or Timeouts(), beside)
+            # imports their runtimes while the models are read
+            self._launchers.start([self.profile.drivers[each] for each in (unit, *beside_units)])
+        task = self._task(path, unit, measure, timeouts or Timeouts(), beside, beside_units)
         body = task_body(task)
         job = RecordJob(
             lease="bench",
@@ -160,7 +164,13 @@ class LocalDevice:
         return {"warmup_floor": calibration.floor, "first_look": calibration.first_look}
 
     def _task(
-        self, path: Path, unit: str, measure: Measure, timeouts: Timeouts, beside: Sequence[Path]
+        self,
+        path: Path,
+        unit: str,
+        measure: Measure,
+        timeouts: Timeouts,
+        beside: Sequence[Path],
+        beside_units: Sequence[str],
     ) -> Task:
         model, *others = map(_model, (path, *beside))
         self._count += 1
@@ -175,6 +185,7 @@ class LocalDevice:
             timeouts=timeouts,
             memory=memory_cap(self.profile, MEMORY_SHARE),
             beside=tuple(others) or None,
+            beside_units=tuple(beside_units) or None,
         )
 
 

@@ -162,16 +162,17 @@ class RunObservations:
             case driver.BetweenLaunches():
                 self.timed = False
 
-    def verdict(self, unit: str, batch: int | None = None) -> RunEnd:
-        """How a launch that ended by itself is to be taken: as complete only if the unit that was asked for ran, with the batch that was
+    def verdict(self, task: Task) -> RunEnd:
+        """How a launch that ended by itself is to be taken: as complete only if the units that were asked for ran, with the batch that was
         asked for. Outputs that differ from the reference are marked in the row."""
         if self.described is None or not self.measured:
             return failed(Reason.CRASHED, "the driver ended without a measurement")
-        live = self.described.providers
-        expected = PROVIDERS.get(unit)
-        if self.described.unit != unit or (expected is not None and (not live or live[0] not in expected)):
-            ran = ", ".join(live) or "nothing"
-            return failed(Reason.WRONG_UNIT, f"asked for {unit}, it ran on {self.described.unit} ({ran})")
+        batch, ran = task.measure.batch, (self.described, *(other.described for other in self.beside))
+        for described, unit in zip(ran, task.units(), strict=False):
+            live, expected = described.providers, PROVIDERS.get(unit)
+            if described.unit != unit or (expected is not None and (not live or live[0] not in expected)):
+                where = f"{described.unit} ({', '.join(live) or 'nothing'})"
+                return failed(Reason.WRONG_UNIT, f"asked for {unit}, it ran on {where}")
         if batch is not None and self.described.batch != batch:
             why = f"the driver {self.described.driver} heeds no batch: it did not run with one of {batch}"
             return failed(Reason.DOES_NOT_FIT, why)

@@ -146,6 +146,7 @@ def work_order(
         warmup_floor=floor,
         trusted=not stranger,
         beside=tuple(map(str, beside)),
+        beside_units=task.beside_units or (),
         first_look=look,
         **measure,
     )
@@ -252,7 +253,7 @@ async def _attempt(
         return failed(exc.reason, exc.what + hint, permanent=exc.permanent)
     except ResourceError as exc:
         return failed(Reason.CRASHED, exc.what)
-    return problem or observations.verdict(task.unit, task.measure.batch)
+    return problem or observations.verdict(task)
 
 
 def _ask_from_thread(witness: RunWitness, observations: RunObservations) -> Callable[[], tuple[bytes, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from protocol.formats.sustain import MAX_SUSTAIN_S, MIN_SUSTAIN_S
 from protocol.values.requirement import Requirement
@@ -135,8 +135,20 @@ class Task(Message):
         """Where one of them can be fetched too."""
         return self.model_url if model == self.model else (self.beside_urls or {}).get(model.sha256)
 
+    def units(self) -> tuple[str, ...]:
+        """Where each of `models` runs."""
+        return (self.unit, *(self.beside_units or (self.unit,) * len(self.beside or ())))
+
     sitting: Sitting | None = None
     """Which of several sittings it is. None: it is measured once."""
+    beside_units: Annotated[tuple[Line, ...], Field(min_length=1, max_length=MAX_TOGETHER - 1)] | None = None
+    """Where each of `beside` runs, in a process of its own, as this one then has. None: all run on `unit`, in one process."""
+
+    @model_validator(mode="after")
+    def _check_units(self) -> Task:
+        if self.beside_units is not None and len(self.beside_units) != len(self.beside or ()):
+            raise ValueError("beside_units has another number of units than beside of models")
+        return self
 
 
 def task_body(task: Task) -> bytes:

@@ -195,9 +195,9 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
             Reason.DOES_NOT_FIT,
             f"it was to take turns with {task.beside[0].name}, the worker ran it alone",
         )
-    for other in record.ran_beside or ():
-        if other.unit != task.unit:
-            return Reason.WRONG_UNIT, f"{task.unit} was asked for, {other.unit} ran the model beside"
+    for other, unit in zip(record.ran_beside or (), task.units()[1:], strict=False):
+        if other.unit != unit:  # also a worker of a version that runs all models in one process
+            return Reason.WRONG_UNIT, f"{unit} was asked for, {other.unit} ran the model beside"
     if task.measure.sustain_s is not None and record.sustained is None:
         return Reason.DOES_NOT_FIT, "a sustained run was asked for, the worker's version makes none"
     for name, shape in task.measure.shapes.items():

@@ -330,7 +330,8 @@ class Row(BaseModel):
     """How often the task gave way to a higher priority and began again from the start: nothing measured before that is in the row. Empty
     where nothing could preempt it."""
     against: str = ""
-    """The model that took turns with this one in the same processes, and that it is compared with. Empty: it was measured alone."""
+    """The model that took turns with this one, and that it is compared with: in the same processes, or as NAME on UNIT in processes of its
+    own. Empty: it was measured alone."""
     compare_verdict: str = ""
     """FASTER, SLOWER, SAME or AMBIGUOUS, compared with Against."""
     compare_reason: str = ""
@@ -456,7 +457,7 @@ def make_row(
         variant=task.model.variant or "",
         batch=task.measure.batch,
         sustain_s=task.measure.sustain_s,
-        against=task.beside[0].name if task.beside else "",
+        against=_against(task),
         reason=str(reason or ""),
         detail=detail,
         simulated=True if task.unit == SIMULATED_UNIT else None,
@@ -478,11 +479,18 @@ def make_row(
     if account is None and trust == TrustKind.STRANGER:
         account = WitnessAccount()
     figures = measure_figures(record, observed, task.measure, bool(row.simulated), account)
-    return row.model_copy(update=figures | _compared(observed.rounds))
+    return row.model_copy(update=figures | _compared(observed.rounds, apart=task.beside_units is not None))
 
 
-def _compared(rounds: Sequence[LaunchRounds]) -> dict[str, object]:
-    """Of models that took turns: the task's own, the last, with the first."""
+def _against(task: Task) -> str:
+    if task.beside is None:
+        return ""
+    where = "" if task.beside_units is None else f" on {task.beside_units[0]}"
+    return task.beside[0].name + where
+
+
+def _compared(rounds: Sequence[LaunchRounds], *, apart: bool) -> dict[str, object]:
+    """Of models that took turns: the task's own, the last, with the first. `apart`: each had a process of its own."""
     if not rounds:
         return {}
     return compared_columns(compare_rounds(rounds)[-1])
@@ -492,7 +500,7 @@ def compared_columns(result: Comparison) -> dict[str, object]:
     """The columns of a model that took turns with another."""
     facts: dict[str, object] = {
         "compare_verdict": str(result.verdict),
-        "compare_reason": result.why,
+        "compare_reason": result.why + ("; each in a process of its own" if apart else ""),
         "ratio": result.ratio,
         "ratio_low": result.low,
         "ratio_high": result.high,
@@ -568,6 +576,8 @@ def fingerprint(task: Task, record: Record) -> str:
         facts["sustain"] = task.measure.sustain_s
     if task.beside is not None:
         facts["beside"] = [model.sha256 for model in task.beside]
+    if task.beside_units is not None:
+        facts["beside_units"] = list(task.beside_units)
     return hashlib.sha256(pack(facts)).hexdigest()
 
 

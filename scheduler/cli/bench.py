@@ -116,7 +116,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             CheckKind, typer.Option(help="Compare the outputs with a plain reference run, or do not.")
         ] = CheckKind.REFERENCE,
         against: Annotated[
-            bool, typer.Option("--compare", help="Compare two models that take turns in one process.")
+            bool, typer.Option("--compare", help="Compare two models, or two units, that take turns.")
         ] = False,
         csv: Annotated[
             Path | None, typer.Option(help="Write the results to this CSV file.", dir_okay=False)
@@ -194,7 +194,12 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         if on is not None:
             _refuse({"--operators": operators, "--simulate": simulate}, "is for this device", "--on")
             if against:
-                _check_compared(models, unit or [], options)
+                _check_compared(models, options)
+                if len(unit or []) > 1:
+                    raise CampaignError(
+                        "--compare on other devices has one unit for both models",
+                        hint="leave out one --unit, or --on: two units are compared on this device",
+                    )
                 options["against"] = True
             for path in map(Path, models):
                 if path.is_file():
@@ -217,13 +222,18 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         progress = _Progress(quiet=as_json)
         with contextlib.ExitStack() as stack:
             paths = stack.enter_context(local_paths(models, ctx.obj.cache, fetching(ctx.obj)))
-            for path in paths:
-                for name in unit if unit and unit != ["all"] else [unit_for(path)]:
-                    options |= _look_at(path, name, options, ask=not as_json)
+            if against:
+                _check_compared(models, options)
+                looks = list(zip(paths, _compared_units(paths, unit or []), strict=True))
+            else:
+                named = unit if unit != ["all"] else None
+                looks = [(path, name) for path in paths for name in named or [unit_for(path)]]
+            for path, name in looks:
+                options |= _look_at(path, name, options, ask=not as_json)
             bench = stack.enter_context(Bench(open_device(ctx.obj, simulate), progress.show))
             measurements = []
             if against:
-                measurements.append(_compare(bench, paths, unit or [], options, progress))
+                measurements.append(_compare(bench, looks, options, progress))
             for model in () if against else paths:
                 units = list(bench.units) if unit == ["all"] else unit
                 for name in units or [unit_for(model)]:
@@ -276,13 +286,10 @@ def _look_at(path: Path, unit: str, options: dict[str, Any], *, ask: bool) -> di
     return options
 
 
-def _check_compared(models: Sequence[object], units: Sequence[str], options: Mapping[str, object]) -> None:
+def _check_compared(models: Sequence[object], options: Mapping[str, object]) -> None:
     """Raises `CampaignError` for what does not go with `--compare`."""
-    if len(models) != 2 or len(units) > 1:
-        raise CampaignError(
-            "--compare requires two models and at most one unit",
-            hint="sark-node bench A.onnx B.onnx --compare",
-        )
+    if len(models) != 2:
+        raise CampaignError("--compare requires two models", hint="sark-node bench A.onnx B.onnx --compare")
     if options.keys() & {"runs", "precision", "loads", "sustain_s"}:
         raise CampaignError(
             "--compare chooses its own runs and launches",
@@ -290,22 +297,37 @@ def _check_compared(models: Sequence[object], units: Sequence[str], options: Map
         )
 
 
+def _compared_units(models: Sequence[Path], units: Sequence[str]) -> list[str]:
+    """The unit of each of two models. Raises `CampaignError`."""
+    from scheduler.local.bench import unit_for
+
+    if "all" in units or len(units) > 2:
+        raise CampaignError(
+            "--compare requires at most two units: the first model's and the second's",
+            hint="sark-node bench A.onnx B.pt2 --compare --unit 'CPU (ONNX)' --unit 'CPU (Torch)'",
+        )
+    return [*units] if len(units) == 2 else [*units] * 2 or [unit_for(path) for path in models]
+
+
 def _compare(
-    bench: Bench, models: Sequence[Path], units: list[str], options: dict[str, Any], progress: _Progress
+    bench: Bench, pair: Sequence[tuple[Path, str]], options: dict[str, Any], progress: _Progress
 ) -> Measurement:
-    """Compares, and shows the answer."""
-    _check_compared(models, units, options)
-    progress.announce(f"{models[0].name} and {models[1].name} in turns")
-    comparison, done = bench.compare(models[0], models[1], units[0] if units else None, **options)
+    """Compares two models on their units, and shows the answer."""
+    (one, first_unit), (other, unit) = pair
+    apart = first_unit != unit
+    progress.announce(f"{one.name} and {other.name} in turns")
+    comparison, done = bench.compare(one, other, unit, first_unit=first_unit, **options)
     progress.clear()
     medians = comparison.medians_ms or (None, None)
-    unit, names, cpu = done.row.compute_units, (models[0].name, models[1].name), comparison.cpu
+    cpu = comparison.cpu
     if progress.quiet:
         print_json(
             {
-                "first": names[0],
-                "second": names[1],
-                "unit": unit,
+                "first": one.name,
+                "second": other.name,
+                "unit": done.row.compute_units,
+                "first_unit": first_unit,
+                "processes": 2 if apart else 1,
                 "verdict": comparison.verdict,
                 "first_median_ms": medians[0],
                 "second_median_ms": medians[1],
@@ -321,11 +343,12 @@ def _compare(
             }
         )
         return done
-    one, other = (
-        name + ("" if median is None else f" ({median:.4g} ms)")
-        for name, median in zip(names, medians, strict=True)
+    first, second = (
+        path.name + (f" on {name}" if apart else "") + ("" if median is None else f" ({median:.4g} ms)")
+        for (path, name), median in zip(pair, medians, strict=True)
     )
-    print_lines([f"{other} compared with {one} on {unit}: {comparison.verdict}: {comparison.why}"])
+    where = ", in two processes" if apart else f" on {unit}"
+    print_lines([f"{second} compared with {first}{where}: {comparison.verdict}: {comparison.why}"])
     return done
 
 

@@ -87,6 +87,7 @@ class BenchDevice(Protocol):
         timeouts: Timeouts | None = None,
         report: ReportProgress = ...,
         beside: Sequence[Path] = (),
+        beside_units: Sequence[str] = (),
     ) -> SignedResult: ...
 
     def close(self) -> None: ...
@@ -211,12 +212,14 @@ class Bench(AbstractContextManager["Bench"]):
         measure: Measure,
         timeouts: Timeouts | None = None,
         beside: Sequence[Path] = (),
+        beside_units: Sequence[str] = (),
     ) -> Measurement:
-        if unit is not None:
-            check_unit(unit, self.units)
+        for name in (*([] if unit is None else [unit]), *beside_units):
+            check_unit(name, self.units)
         limits = timeouts or Timeouts()
         limits = limits.model_copy(update={"run_s": with_sustained(limits.run_s, measure.sustain_s)})
-        made = self._device.measure(path, unit or unit_for(path), measure, limits, self._report, beside)
+        unit = unit or unit_for(path)
+        made = self._device.measure(path, unit, measure, limits, self._report, beside, beside_units)
         record = read_record(made.signed.body)
         row = make_row(made.task, _ENDED[record.outcome], record)
         return Measurement(made.task, made.signed, row, observe(record))
@@ -227,11 +230,15 @@ class Bench(AbstractContextManager["Bench"]):
         second: str | Path,
         unit: str | None = None,
         *,
+        first_unit: str | None = None,
         timeouts: Timeouts | None = None,
         **how: Any,
     ) -> tuple[Comparison, Measurement]:
         """Is the second model slower or faster than the first? Both are loaded in one process, where short blocks of their inferences take
         turns, so that whatever the host does to one it does to the other; further processes follow until the answer is sure.
+
+        `unit`: of both, or of the second where the first has a `first_unit`; None: by the files' endings. Models of two units take turns in
+        a process each, and may be one model.
 
         Gives the comparison (ratio: second / first), with both medians, and the second model's measurement, whose record has all rounds of
         both. Raises `CampaignError` where they cannot be compared: one of them fails, or their inputs have different shapes.
@@ -240,7 +247,15 @@ class Bench(AbstractContextManager["Bench"]):
             raise CampaignError(f"a comparison chooses its own {name}", hint=f"leave out {name}")
         measure = read_measure(how)
         with self._paths(first, second) as (one, other):
-            done = self._measured(other, unit, measure, timeouts, (one,))
+            its, own = first_unit or unit or unit_for(one), unit or unit_for(other)
+            for name in (its, own):
+                if name.startswith(SERVED):
+                    raise CampaignError(
+                        f"no two models take turns on {name}",
+                        hint="leave out --compare, and compare the results",
+                    )
+            apart = () if its == own else (its,)
+            done = self._measured(other, own, measure, timeouts, (one,), apart)
         if done.row.status is not RowStatus.COMPLETE:
             raise CampaignError(
                 f"{one.name} and {other.name} cannot be compared: {done.why}", hint="see: sark-node bench"

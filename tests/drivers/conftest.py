@@ -69,8 +69,8 @@ def nothing_is_left(stage: Zygote) -> Iterator[None]:
 def script(tmp_path: Path) -> Callable[..., str]:
     """Write a script for the fake driver; returns its path."""
 
-    def write(**keys: Any) -> str:
-        path = tmp_path / "script.json"
+    def write(name: str = "script", **keys: Any) -> str:
+        path = tmp_path / f"{name}.json"
         path.write_text(json.dumps(keys))
         return str(path)
 

@@ -37,6 +37,13 @@ async def test_a_stranger_is_refused_a_program_with_a_line_before_anything_is_fe
     beside = (named(eve, "beside.pt2"),)
     other = await link.ask(eve.commit(eve.task(3, unit=TORCH, beside=beside)), Denied)
     assert "beside.pt2" in other.detail
+    apart = await link.ask(eve.commit(eve.task(4, beside=beside, beside_units=(TORCH,))), Denied)
+    assert "beside.pt2" in apart.detail
+    nowhere = await link.ask(
+        eve.commit(eve.task(5, beside=(named(eve, "m.onnx"),), beside_units=("GPU (X)",))), Denied
+    )
+    assert nowhere.reason is Reason.DOES_NOT_FIT
+    assert "unit GPU (X): this device has" in nowhere.detail
     assert answer.unmet  # so it is this task that is refused, not its scheduler
     # what it calls by a harmless name is looked at again by the driver, which learns whose it is
     granted = await link.ask(eve.commit(eve.task(2)), Granted)

@@ -53,3 +53,18 @@ def test_a_model_is_measured_and_a_broken_one_reported_under_this_devices_key(tm
     broken = read_record(failed.signed.body)
     assert (broken.outcome, broken.reason) == (RunOutcome.FAILED, Reason.BROKEN_MODEL)
     assert not (tmp_path / "home" / "cache" / "models").exists(), "a user's own file is not copied"
+
+
+@pytest.mark.slow
+def test_models_that_cannot_share_a_process_are_compared_in_one_each(tmp_path: Path) -> None:
+    model = tmp_path / "good.onnx"
+    model.write_bytes(TINY_MODEL)
+    unit = "CPU (ONNX)"
+    with LocalDevice(Home.at(tmp_path / "home"), max_wait_s=0, lock_folder=tmp_path) as device:
+        made = device.measure(model, unit, Measure(threads=1), beside=(model,), beside_units=(unit,))
+        with pytest.raises(ResourceError, match=r"GPU \(Nowhere\) does not work"):
+            device.measure(model, unit, Measure(), beside=(model,), beside_units=("GPU (Nowhere)",))
+    record = read_record(made.signed.body)
+    assert record.outcome is RunOutcome.COMPLETE
+    assert len(record.rounds or ()) == len(record.timings) in LOOKS
+    check_whole(record, made.task)

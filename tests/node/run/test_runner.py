@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from drivers.contract.base import (
+    BesideReport,
     BetweenLaunches,
     Cancelled,
     CheckReport,
@@ -752,7 +753,23 @@ def test_each_model_of_a_task_may_take_its_memory_and_all_together_no_more_than_
     of_two = task(memory=100, beside=(other,))
     assert (limits(of_two, 1000).memory_bytes, limits(of_two, 150).memory_bytes) == (200, 150)
     order = work_order(of_two, "/m/own", beside=(Path("/m/other"),))
-    assert (order.model, order.beside) == ("/m/own", ("/m/other",))
+    assert (order.model, order.beside, order.beside_units) == ("/m/own", ("/m/other",), ())
+    apart = of_two.model_copy(update={"beside_units": ("CPU (Torch)",)})
+    assert work_order(apart, "/m/own", beside=(Path("/m/other"),)).beside_units == ("CPU (Torch)",)
+
+
+def test_a_model_beside_that_ran_elsewhere_is_no_comparison() -> None:
+    other = Model(name="other.onnx", sha256="ab" * 32, size=1)
+    asked = task(beside=(other,), beside_units=("CPU (Torch)",))
+    observations = RunObservations()
+    own = ModelDescription(asked.unit, "onnx", "r", ("CPUExecutionProvider",), 1, {}, {}, 0)
+    observations.add(own, 0.0)
+    observations.add(MeasureReport((1,), (1,), 0.0, 0.0, None, 0, None), 0.0)
+    checked = CheckReport(None, "", None, None)
+    observations.add(BesideReport(replace(own, unit="CPU (Torch)", providers=("cpu",)), checked), 0.0)
+    assert observations.verdict(asked).outcome is RunOutcome.COMPLETE
+    observations.beside[0] = BesideReport(own, checked)
+    assert observations.verdict(asked).reason is Reason.WRONG_UNIT
 
 
 @pytest.mark.parametrize("lasting", [False, True])

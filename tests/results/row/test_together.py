@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.attempt import TaskState
@@ -128,6 +129,21 @@ def test_a_model_beside_has_to_run_where_it_was_asked() -> None:
 
     assert of() is None
     assert (of(unit="GPU (ONNX)") or [""])[0] is Reason.WRONG_UNIT
+
+
+def test_a_model_beside_with_a_unit_of_its_own_has_to_run_there_in_a_process_of_its_own() -> None:
+    torch = "CPU (Torch)"
+    apart = TASK.model_copy(update={"beside_units": (torch,)})
+    ran = record(ran_beside=(RAN.model_copy(update={"unit": torch}),))
+    assert not_as_asked(ran, apart) is None
+    older = not_as_asked(record(), apart)
+    assert older == (Reason.WRONG_UNIT, f"{torch} was asked for, {UNIT} ran the model beside")
+    row = make_row(apart, TaskState.SUCCEEDED, ran)
+    assert row.against == f"a.onnx on {torch}"
+    assert row.compare_reason.endswith("; each in a process of its own")
+    assert fingerprint(apart, ran) != fingerprint(TASK, ran)
+    with pytest.raises(ValidationError, match="another number of units"):
+        Task(**{**TASK.model_dump(), "beside_units": (torch, torch)})
 
 
 def test_a_worker_that_ran_the_model_alone_has_not_done_what_was_asked() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,8 @@ class Scripted:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     asked: list[tuple[str, Measure]] = field(default_factory=list)
     units: tuple[str, ...] = ("CPU (ONNX)",)
+    placed: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    """The unit of each model that was measured, and of those beside it."""
 
     def measure(
         self,
@@ -66,7 +69,9 @@ class Scripted:
         timeouts: Timeouts | None = None,
         report: Callable[..., None] = print,
         beside: Sequence[Path] = (),
+        beside_units: Sequence[str] = (),
     ) -> Made:
+        self.placed.append((unit, tuple(beside_units)))
         self.asked.append((path.name, measure))
         micros = self.micros.get(path.name)
         task = Task(
@@ -79,6 +84,7 @@ class Scripted:
             measure=measure,
             timeouts=Timeouts(),
             beside=tuple(Model(name=one.name, sha256="cd" * 32, size=10) for one in beside) or None,
+            beside_units=tuple(beside_units) or None,
         )
         facts: dict[str, Any] = {
             "outcome": RunOutcome.FAILED,
@@ -187,6 +193,21 @@ def test_two_models_take_turns_and_the_ratio_is_of_the_second_to_the_first(
     assert (row.ratio, row.cpu_ratio, row.contention) == (compared.ratio, compared.cpu.ratio, None)
 
 
+def test_models_of_two_units_are_compared_in_a_process_each() -> None:
+    device = Scripted({"a.onnx": 1000, "b.pt2": 1050}, units=("CPU (ONNX)", "CPU (Torch)"))
+    bench = Bench(device)
+    compared, done = bench.compare("a.onnx", "b.pt2")
+    assert compared.verdict is ComparisonVerdict.SLOWER
+    bench.compare("a.onnx", "a.onnx", "CPU (Torch)", first_unit="CPU (ONNX)")
+    bench.compare("a.onnx", "b.pt2", "CPU (Torch)")
+    apart = ("CPU (Torch)", ("CPU (ONNX)",))
+    assert device.placed == [apart, apart, ("CPU (Torch)", ())]
+    assert done.row.against == "a.onnx on CPU (ONNX)"
+    assert done.row.compare_reason.endswith("; each in a process of its own")
+    with pytest.raises(CampaignError, match=r"no two models take turns on API \(OpenAI\)"):
+        bench.compare("a.onnx", "w.yaml")
+
+
 def test_what_cannot_be_compared_says_why() -> None:
     device = Scripted({"a.onnx": 10, "b.onnx": 10})
     with pytest.raises(CampaignError, match=r"a\.onnx and c\.onnx cannot be compared: no graph"):
@@ -214,6 +235,28 @@ def test_a_comparison_is_one_signed_result_that_can_be_exported_and_verified(tmp
     assert row.compare_verdict in csv.read_text("utf-8")
     forged = results[0].model_copy(update={"row": row.model_copy(update={"ratio": 1.0})})
     assert "Ratio" in str(check_results("bench-1", [forged])[0].wrong)
+
+
+def test_two_units_of_a_comparison_belong_to_the_models_in_order(tmp_path: Path) -> None:
+    units = ("CPU (ONNX)", "OpenVINO (ONNX)")
+    device = Scripted({"a.onnx": 1000}, units=units)
+    app, model = typer.Typer(), tmp_path / "a.onnx"
+    add_bench(app, lambda home, simulate: device)
+    model.write_bytes(tiny_onnx())
+    command = [str(model), str(model), "--compare", "--unit", units[0], "--unit", units[1]]
+    done = CliRunner().invoke(app, command, obj=Home.at(tmp_path))
+    assert done.exit_code == 0, done.exception
+    assert (
+        "a.onnx on OpenVINO (ONNX) (1 ms) compared with a.onnx on CPU (ONNX) (1 ms), in two processes: SAME:"
+        in " ".join(done.output.split())
+    )
+    assert device.placed == [(units[1], units[:1])]
+    shown = CliRunner().invoke(app, [*command, "--json"], obj=Home.at(tmp_path)).stdout
+    answer = json.loads(shown)
+    assert (answer["first_unit"], answer["unit"], answer["processes"]) == (*units, 2)
+    done = CliRunner().invoke(app, [*command, "--unit", units[0]], obj=Home.at(tmp_path))
+    assert isinstance(done.exception, CampaignError)
+    assert "at most two units" in str(done.exception)
 
 
 def test_what_cannot_be_asked_for_is_refused_with_what_can() -> None:
