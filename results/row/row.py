@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -493,14 +493,17 @@ def _compared(rounds: Sequence[LaunchRounds], *, apart: bool) -> dict[str, objec
     """Of models that took turns: the task's own, the last, with the first. `apart`: each had a process of its own."""
     if not rounds:
         return {}
-    return compared_columns(compare_rounds(rounds)[-1])
+    result = compare_rounds(rounds)[-1]
+    return compared_columns(
+        replace(result, why=f"{result.why}; each in a process of its own") if apart else result
+    )
 
 
 def compared_columns(result: Comparison) -> dict[str, object]:
     """The columns of a model that took turns with another."""
     facts: dict[str, object] = {
         "compare_verdict": str(result.verdict),
-        "compare_reason": result.why + ("; each in a process of its own" if apart else ""),
+        "compare_reason": result.why,
         "ratio": result.ratio,
         "ratio_low": result.low,
         "ratio_high": result.high,
