@@ -48,7 +48,7 @@ class Reason(StrEnum):
     # the end of a run
     BROKEN_MODEL = "broken-model"
     NO_SHAPE = "no-shape"
-    """The task does not say how large the model's inputs are."""
+    """The task does not say how large the model's inputs are, or gives sizes with which the model does not run."""
     WRONG_UNIT = "wrong-unit"
     """The unit that was asked for did not run the model, or this device lacks something that it needs for it."""
     WRONG_HASH = "wrong-hash"

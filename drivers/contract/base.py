@@ -501,7 +501,8 @@ class Unfit(DriverError):
 
 
 class Unshaped(Unfit):
-    """The order does not say how large the model's inputs are, or says it of inputs that the model does not have."""
+    """The order does not say how large the model's inputs are, says it of inputs that the model does not have, or gives sizes with which
+    the model does not run."""
 
 
 class WrongUnit(Unfit):

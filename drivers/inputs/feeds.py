@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from drivers.contract import steps
-from drivers.contract.base import DriverError, Unfit, Unshaped, WorkOrder
+from drivers.contract.base import Unfit, Unshaped, WorkOrder
 from drivers.inputs.made import DTYPES, Input, id_bounds, make
 from protocol.formats.shapes import GivenSizes, ShapeError, dim_keys, resolve, show_shape
 from protocol.formats.steps import PRE
@@ -54,18 +54,21 @@ def shapes_of(order: WorkOrder, inputs: Sequence[Input]) -> Shapes:
 
 
 def find_runnable(order: WorkOrder, inputs: Sequence[Input], attempt: Callable[[Shapes, int], T]) -> T:
-    """What `attempt(shapes, bound of made integers)` returns for the first integers that run. Raises what the first failed with."""
+    """What `attempt(shapes, bound of made integers)` returns for the first integers that run. Raises what the first failed with,
+    as `Unshaped` where its user chose sizes and nothing else is known to be wrong."""
     steps.check(order.pre, PRE, [one.name for one in inputs])
     shapes = shapes_of(order, inputs)
-    why: DriverError | None = None
+    why: Unfit | None = None
     for bound in id_bounds(inputs):
         try:
             return attempt(shapes, bound)
         except Unfit as failed:
             why = why or failed
     assert why is not None
-    if isinstance(why, Unfit) and (chosen := _chosen(order, inputs, shapes)):
-        raise Unshaped(f"it does not run with {chosen}; give sizes that the model takes: {why}")
+    if type(why) is Unfit and (chosen := _chosen(order, inputs, shapes)):
+        raise Unshaped(
+            f"it failed with {chosen}: {why}; if these sizes are wrong, give ones that the model takes"
+        )
     raise why
 
 

@@ -139,7 +139,7 @@ def events_of(
             return _all_events(driver, order)
         case MeasureJob.SUSTAIN:
             if getattr(driver, "sustains", False) is not True:
-                raise Unfit(f"{order.unit} is measured by runs alone: leave out sustain")
+                raise Unfit(f"{order.unit} cannot make sustained runs: remove sustain")
             return _all_events(driver, order)
         case MeasureJob.ROUNDS | MeasureJob.ROUNDS_REPEAT:
             together = getattr(driver, "run_together", None)

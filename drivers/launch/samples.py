@@ -14,6 +14,7 @@ from drivers.measure.stopping import MeasureJob
 
 LIMITS: Final = Limits(load_s=30, run_s=30)
 MOST: Final = 4
+BROKE: Final = "it broke its contract: "
 
 
 def sample_models(zygote: Zygote) -> dict[str, bytes]:
@@ -26,10 +27,12 @@ def contents_of(replies: Iterable[Reply]) -> dict[str, bytes]:
     """Content by file name. Raises `Crashed` for what is no sample."""
     made: dict[str, bytes] = {}
     for reply in replies:
-        if not isinstance(reply, SampleModel) or len(made) == MOST:
-            raise Crashed(f"it broke its contract: more than {MOST} samples, or none where one was due")
+        if not isinstance(reply, SampleModel):
+            raise Crashed(f"{BROKE}it sent a {type(reply).__name__} instead of a sample")
+        if len(made) == MOST:
+            raise Crashed(f"{BROKE}it sent more than {MOST} samples")
         try:
             made[reply.name] = b64decode(reply.content, validate=True)
         except binascii.Error as why:
-            raise Crashed(f"it broke its contract: sample {reply.name} is not base64: {why}") from why
+            raise Crashed(f"{BROKE}sample {reply.name} is not base64: {why}") from why
     return made

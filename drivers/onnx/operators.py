@@ -63,7 +63,7 @@ class SessionFacts:
 
 
 def read_profile(text: str) -> tuple[KernelCall, ...]:
-    """The executions of the last inference in a profile, without copies. None if it is unusable."""
+    """The executions of the last inference in a profile, without copies. Empty if it is unusable."""
     try:
         events = json.loads(text)
     except (ValueError, RecursionError):

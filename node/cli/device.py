@@ -37,14 +37,14 @@ def calibrate(
         bool, typer.Option("--full", help="Measure whole curves: half a minute instead of seconds.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Make one more round even if nothing has changed.")
+        bool, typer.Option("--force", help="Calibrate once more even if nothing has changed.")
     ] = False,
     wait: Annotated[
         str | None,
         typer.Option(
             "--wait",
             metavar="DURATION",
-            help="Wait so long for a quiet host at most.  \\[default: 3s; with --full 30s]",
+            help="Longest wait for a quiet host.  \\[default: 3s; with --full 30s]",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

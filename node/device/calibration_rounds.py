@@ -99,7 +99,7 @@ class Calibrator:
             made = await _in_thread(lambda stop: make_round(self.profile, self.tools, busy, stop, full=full))
             self.current, trouble = await self._keep(made)
         if trouble:
-            report(f"the calibration is not kept: {trouble}")
+            report(f"cannot save the calibration: {trouble}")
         report(f"calibrated: {headline(self.current)}")
         return self.current
 

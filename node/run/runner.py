@@ -31,6 +31,8 @@ from drivers.contract.base import (
     WorkOrder,
 )
 from drivers.launch.launch import digest_of
+from drivers.measure.stopping import CHECKED_AFTER
+from node.device.calibration import FLOOR_UNKNOWN
 from node.device.lock import DeviceLock
 from node.run.record_builder import RecordJob, RunEnd, RunObservations, end_of, failed
 from node.store.cache import Progress as FetchProgress
@@ -53,10 +55,6 @@ class RunLauncher(Protocol):
 
 
 PROGRESS_S: Final = 0.1
-FLOOR: Final = WorkOrder("", "").warmup_floor
-"""Where nothing was learned about a unit."""
-
-FIRST_LOOK: Final = WorkOrder("", "").first_look
 
 Report = Callable[[Phase, int, int | None, float | None], None]
 """(phase, done, total, median in ms), in the loop."""
@@ -108,10 +106,10 @@ class RunBench:
     """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
     fetch_manifest: Callable[[RecordJob], Awaitable[None]] = _no_manifest
     """Fetches the campaign's manifest; never fails, never takes long."""
-    warmup_floor: Callable[[str], int] = lambda unit: FLOOR
+    warmup_floor: Callable[[str], int] = lambda unit: FLOOR_UNKNOWN
     """Inferences that a unit of this device needs at least before its times settle, as its calibration has it."""
     clock: Callable[[], float] = time.monotonic
-    first_look: Callable[[str, float], int] = lambda unit, precision: FIRST_LOOK
+    first_look: Callable[[str, float], int] = lambda unit, precision: CHECKED_AFTER[0]
     """Launches of a unit before an interval may be so narrow, as the device's calibration has it."""
 
 
@@ -133,9 +131,9 @@ def work_order(
     task: Task,
     model: str,
     stranger: bool = False,
-    floor: int = FLOOR,
+    floor: int = FLOOR_UNKNOWN,
     beside: Sequence[Path] = (),
-    look: int = FIRST_LOOK,
+    look: int = CHECKED_AFTER[0],
 ) -> WorkOrder:
     """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us. `beside`: its other models. `look`: launches
     before its precision is looked at."""

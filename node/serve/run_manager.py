@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
@@ -122,7 +122,10 @@ class RunManager:
     def __post_init__(self) -> None:
         self._ledger = self.conversation.ledger
         device, sharing = self.device, self.sharing
-        learned = device.calibrator
+        known = device.calibrator
+        learned: dict[str, Any] = (
+            {} if known is None else {"warmup_floor": known.floor, "first_look": known.first_look}
+        )
         self._bench = runner.RunBench(
             worker=self.network.peer_id,
             facts=lambda: device_facts(device.profile, device.version),
@@ -133,8 +136,7 @@ class RunManager:
             wait_idle=self._wait_idle,
             exclusive=sharing.exclusive,
             fetch_manifest=self._fetch_manifest,
-            warmup_floor=learned.floor if learned is not None else lambda unit: runner.FLOOR,
-            first_look=learned.first_look if learned is not None else lambda unit, share: runner.FIRST_LOOK,
+            **learned,
         )
 
     def begin(self, lease: str, nursery: trio.Nursery) -> None:
@@ -235,10 +237,10 @@ class RunManager:
     async def _fetch_manifest(self, job: RecordJob) -> None:
         """The campaign's manifest comes with the first model of it. That its principal has the models is seen once."""
         allocation = self._ledger.allocation(job.lease)
-        for model in job.task.models() if allocation is not None else ():
-            assert allocation is not None
-            tail = partial(self._tail, allocation.peer, model)
-            await self.sharing.prove_model(allocation.request.principal, model, tail)
+        if allocation is not None:
+            for model in job.task.models():
+                tail = partial(self._tail, allocation.peer, model)
+                await self.sharing.prove_model(allocation.request.principal, model, tail)
         held = {allocation.request.task.campaign for allocation in self._ledger.allocations()}
         needed = held.union(self.conversation.outbox.campaigns())
         run_s = self._ledger.expect_s(job.task)

@@ -122,6 +122,10 @@ class Task(Message):
     do not count then: launches are made until the comparison is decided. None: it is measured alone."""
     beside_urls: Annotated[dict[Sha256, UrlText], Field(max_length=MAX_TOGETHER - 1)] | None = None
     """Where those can be fetched too, by their hashes, as `model_url` says it of its own."""
+    sitting: Sitting | None = None
+    """Which of several sittings it is. None: it is measured once."""
+    beside_units: Annotated[tuple[Line, ...], Field(min_length=1, max_length=MAX_TOGETHER - 1)] | None = None
+    """Where each of `beside` runs, in a process of its own, as this one then has. None: all run on `unit`, in one process."""
 
     def models(self) -> tuple[Model, ...]:
         """All that it needs, its own first."""
@@ -138,11 +142,6 @@ class Task(Message):
     def units(self) -> tuple[str, ...]:
         """Where each of `models` runs."""
         return (self.unit, *(self.beside_units or (self.unit,) * len(self.beside or ())))
-
-    sitting: Sitting | None = None
-    """Which of several sittings it is. None: it is measured once."""
-    beside_units: Annotated[tuple[Line, ...], Field(min_length=1, max_length=MAX_TOGETHER - 1)] | None = None
-    """Where each of `beside` runs, in a process of its own, as this one then has. None: all run on `unit`, in one process."""
 
     @model_validator(mode="after")
     def _check_units(self) -> Task:

@@ -61,15 +61,17 @@ def test_a_sample_where_an_event_is_due_breaks_the_contract() -> None:
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "why"),
     [
-        [UnitInfo("u", "d", "r")],
-        [sample_model(f"{name}.onnx", b"x") for name in "abcde"],
-        [SampleModel("m.onnx", "?")],
+        ([UnitInfo("u", "d", "r")], "it sent a UnitInfo instead of a sample"),
+        ([sample_model(f"{name}.onnx", b"x") for name in "abcde"], "it sent more than 4 samples"),
+        ([SampleModel("m.onnx", "?")], "sample m.onnx is not base64"),
     ],
 )
-def test_a_driver_that_sends_no_samples_where_they_are_due_breaks_the_contract(sent: list[Reply]) -> None:
-    with pytest.raises(Crashed, match="broke its contract"):
+def test_a_driver_that_sends_no_samples_where_they_are_due_breaks_the_contract(
+    sent: list[Reply], why: str
+) -> None:
+    with pytest.raises(Crashed, match=f"it broke its contract: {why}"):
         contents_of(sent)
 
 

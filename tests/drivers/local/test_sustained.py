@@ -34,7 +34,8 @@ def test_one_launch_lasts_rests_and_is_checked(zygote: Zygote, models: OnnxModel
     assert sum(measured.samples_ns) * measured.per_sample <= measured.wall_s * 1e9 + rounding_ns
     assert measured.wall_s >= 1.0
     assert len(lasted.starts_ns) == len(measured.blocks)
-    assert len(lasted.probes_ns) == 5
+    assert 2 <= len(lasted.probes_ns) <= 5, "the rest is too short for all"
+    assert lasted.pauses_ns[-1] >= 0.1e9
     totals = {
         event.total for event in events if isinstance(event, ProgressReport) and event.phase is Phase.RUN
     }
@@ -42,10 +43,10 @@ def test_one_launch_lasts_rests_and_is_checked(zygote: Zygote, models: OnnxModel
 
 
 def test_a_driver_that_does_not_sustain_says_so(stage: Zygote, script: Script) -> None:
-    with pytest.raises(Unfit, match="leave out sustain"):
+    with pytest.raises(Unfit, match="remove sustain"):
         list(Launch(WorkOrder(script(), FAKE, sustain_s=5.0), QUICK, stage).events())
 
 
 def test_models_that_take_turns_are_not_sustained(stage: Zygote, script: Script) -> None:
-    with pytest.raises(Unfit, match="measure each with sustain alone"):
+    with pytest.raises(Unfit, match="sustain cannot be combined with a comparison"):
         list(Launch(WorkOrder(script(), FAKE, beside=(script(),), sustain_s=5.0), QUICK, stage).events())
