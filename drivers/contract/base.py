@@ -536,7 +536,7 @@ class Driver(Protocol):
     """The contract behind the entry point group `sark.drivers`.
 
     Optional attributes: `run_together`, `run_in_turns` and `sustains` (see `drivers.local.driver.LocalDriver`), `samples` (`made_samples`),
-    `network = True` (`opens_connections`), `watches = True` (`looks_outside`) and `loads_models = False`
+    `formats` (`formats_of`), `network = True` (`opens_connections`), `watches = True` (`looks_outside`) and `loads_models = False`
     (`makes_loads`).
     """
 
@@ -568,6 +568,11 @@ def made_samples(driver: Driver) -> tuple[SampleModel, ...]:
     """Models that any unit of the driver runs, from small to large, none larger than 4 MiB; none if it has no `samples()`."""
     samples = getattr(driver, "samples", None)
     return tuple(samples()) if samples is not None else ()
+
+
+def formats_of(driver: Driver) -> tuple[str, ...]:
+    """The formats that its units take, in the words of `protocol.formats.frameworks.FORMATS`; empty: it does not say."""
+    return tuple(getattr(driver, "formats", ()))
 
 
 def opens_connections(driver: Driver) -> bool:

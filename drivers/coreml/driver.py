@@ -24,6 +24,7 @@ class CoreMLDriver(LocalDriver):
     """See `drivers.contract.base.Driver`. `ct`: coremltools, imported when it is first needed if None."""
 
     name = "coreml"
+    formats = ("coreml",)
 
     def __init__(self, ct: Any = None, platform: str = sys.platform) -> None:
         self._given = ct

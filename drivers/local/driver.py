@@ -16,6 +16,8 @@ class LocalDriver(ABC):
     """See `drivers.contract.base.Driver`."""
 
     name: str
+    formats: tuple[str, ...] = ()
+    """See `drivers.contract.base.formats_of`."""
     sustains = True
     """Its children infer as long as the order says (`WorkOrder.sustain_s`)."""
 

@@ -16,6 +16,7 @@ class OnnxDriver(LocalDriver):
     """See `drivers.contract.base.Driver`."""
 
     name = "onnx"
+    formats = ("onnx",)
 
     def preload(self) -> tuple[str, ...]:
         """onnxruntime with numpy, its C interface, and our own modules that need them."""

@@ -26,12 +26,16 @@ from drivers.contract.base import (
     ProgressReport,
     Unfit,
     WorkOrder,
+    formats_of,
 )
-from drivers.contract.registry import names
+from drivers.contract.registry import installed, make, names
 from drivers.launch.launch import Zygote, measure, probe_units
+from protocol.formats.frameworks import FORMATS
 from protocol.formats.phase import Phase
 
 NOWHERE = "Nowhere (Nothing)"
+_HEADS = {"tflite": b"\x1c\0\0\0TFL3", "gguf": b"GGUF\x03\0\0\0", "pte": b"\x24\0\0\0ET12"}
+"""How files of some formats begin."""
 LIMITS = Limits(load_s=60, run_s=120)
 
 
@@ -65,6 +69,7 @@ def check_all(subject: Subject) -> None:
         if subject.loads:
             checks += [runs_are_shared_out, few_runs_are_in_one_launch, a_window_of_time_is_filled]
         checks += [an_unknown_unit_is_unfit, a_missing_model_is_unfit, an_invalid_model_is_unfit]
+        checks += [models_of_other_formats_are_unfit]
         for check in checks:
             check(subject, zygote)
 
@@ -175,3 +180,18 @@ def an_invalid_model_is_unfit(subject: Subject, zygote: Zygote) -> None:
         model = Path(folder) / "invalid"
         model.write_bytes(bytes(range(256)) * 4)
         _unfit(WorkOrder(str(model), subject.unit, 1, 1), zygote, "a file that is not a model")
+
+
+def models_of_other_formats_are_unfit(subject: Subject, zygote: Zygote) -> None:
+    """A driver that declares its formats refuses files that begin as those of others do. Says which format it declares wrongly."""
+    point = next(point for point in installed() if point.name == subject.driver)
+    declared = formats_of(make(point))
+    unknown = [form for form in declared if form not in FORMATS]
+    assert not unknown, f"unknown formats are declared: {unknown}; there are: {', '.join(FORMATS)}"
+    for form, head in _HEADS.items() if declared else ():
+        if form in declared:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model"
+            model.write_bytes(head + bytes(512))
+            _unfit(WorkOrder(str(model), subject.unit, 1, 1), zygote, f"a file in the format {form}")

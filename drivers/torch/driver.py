@@ -18,6 +18,7 @@ class TorchDriver(LocalDriver):
     """See `drivers.contract.base.Driver`."""
 
     name = "torch"
+    formats = ("pt2", "torchscript", "safetensors")
 
     def preload(self) -> tuple[str, ...]:
         """Torch; what exported programs need only if launches are forked."""

@@ -31,6 +31,11 @@ class ModelFormat(StrEnum):
     ZIP = "zip archive"
     MLPACKAGE = "mlpackage"
     DECLARED = "safetensors with a declaration"
+    TFLITE = "LiteRT model"
+    GGUF = "GGUF model"
+    EXECUTORCH = "ExecuTorch program"
+    OPENVINO = "OpenVINO model"
+    TRANSFORMERS = "Transformers model"
     FOLDER = "folder"
     OTHER = "other file"
 
@@ -41,6 +46,12 @@ UNPICKLES: Final = frozenset({ModelFormat.CHECKPOINT, ModelFormat.PICKLE})
 """Never opened."""
 _PROGRAM_SUFFIXES: Final = frozenset({".pt", ".pt2", ".pth", ".ts", ".jit", ".bin", ".ckpt", ".pkl"})
 
+_MAGIC: Final = (
+    (0, b"GGUF", ModelFormat.GGUF),
+    (4, b"TFL3", ModelFormat.TFLITE),
+    (4, b"ET1", ModelFormat.EXECUTORCH),
+)
+"""Offset, bytes there, and the format that has them."""
 _EXPORT: Final = "export it to ONNX first"
 _UNPACK: Final = "unpack it first"
 _OTHER_FILE: Final = "give the model's file"
@@ -61,8 +72,6 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str, str], ...]] = (
     (257, b"ustar", "a tar archive", _UNPACK),
     (0, b"\x89HDF\r\n", "an HDF5 file (Keras)", _EXPORT),
     (0, b"\x93NUMPY", "a NumPy array", _OTHER_FILE),
-    (4, b"TFL3", "a TensorFlow Lite model, which no driver here runs", _EXPORT),
-    (0, b"GGUF", "a GGUF model, which no driver here runs", _EXPORT),
     (0, b"\x7fELF", "a program", _OTHER_FILE),
     (0, b"MZ", "a program", _OTHER_FILE),
     (0, b"#!", "a script", _OTHER_FILE),
@@ -89,6 +98,11 @@ def find_other_format(head: bytes) -> tuple[str, str] | None:
         if head.startswith(signature, offset):
             return what, hint
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if start.startswith(b"<?xml") and b"<net " in start:
+        return (
+            "the text of an OpenVINO model without its weights",
+            "give the folder that holds the .xml file and its .bin file",
+        )
     if start.startswith((b"<!doctype", b"<html", b"<?xml")):
         return "a web page, not a model", "the download was answered by a page: get the file itself"
     return ("JSON text, not a model", _OTHER_FILE) if start.startswith((b"{", b"[")) else None
@@ -107,6 +121,8 @@ def read_format(path: Path) -> ModelFormat:
         raise FormatError(f"model {path}: there is no such file") from None
     except OSError as why:
         raise FormatError(f"model {path} cannot be read: {why.strerror or why}") from why
+    if known := next((kind for at, magic, kind in _MAGIC if head.startswith(magic, at)), None):
+        return known
     if len(head) >= 2 and head[0] == 0x80 and head[1] in range(2, 6):
         return ModelFormat.PICKLE
     length = int.from_bytes(head[:8], "little")
@@ -120,6 +136,10 @@ def _folder_format(folder: Path) -> ModelFormat:
         return ModelFormat.MLPACKAGE
     if (folder / "model.json").is_file() and any(folder.glob("*.safetensors")):
         return ModelFormat.DECLARED
+    if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
+        return ModelFormat.TRANSFORMERS
+    if any(file.with_suffix(".bin").is_file() for file in folder.glob("*.xml")):
+        return ModelFormat.OPENVINO
     return ModelFormat.FOLDER
 
 

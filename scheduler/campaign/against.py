@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from protocol.formats.frameworks import runs
 from protocol.formats.reference_model import NAME
 from protocol.words import UNIT as SIMULATED_UNIT
-from scheduler.campaign.endings import ONNX
 from scheduler.campaign.errors import FileProblem
 from scheduler.campaign.model import Campaign, ModelEntry
 from swarm.base.text import did_you_mean, safe_text
@@ -79,7 +79,7 @@ def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
     for entry, base in pairs:
         if base is REFERENCE:
             other = next(
-                (line.unit for line in campaign.lines_of(entry) if not line.unit.endswith(ONNX)), None
+                (line.unit for line in campaign.lines_of(entry) if not runs(line.unit, "onnx")), None
             )
             if other is not None:
                 what = f"measure.against: the reference model is an ONNX model, which {other} cannot run"

@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from protocol.errors import CampaignError, Refused
+from protocol.formats.frameworks import FORMATS
 from protocol.formats.shapes import MAX_SIZE
 from protocol.formats.sustain import MAX_SUSTAIN_S, MIN_SUSTAIN_S
 from protocol.values.requirement import parse_clause
@@ -25,7 +26,7 @@ from protocol.values.task import DimName, InputShape, InputSize
 from protocol.wire.base import PeerName
 from protocol.words import Reason
 from swarm.base import units
-from swarm.base.text import is_safe, safe_text
+from swarm.base.text import did_you_mean, is_safe, safe_text
 from swarm.download.urls import FOR_OWNER, MAX_URL, read_hf, read_url, scheme_of, without_secrets
 from swarm.net.identity import peer_id_bytes
 
@@ -44,6 +45,16 @@ UNITS: Final = (
     "CPU (CoreML)",
     "CPU (Torch)",
     "GPU (Torch)",
+    "CPU (LiteRT)",
+    "GPU (LiteRT)",
+    "CPU (OpenVINO)",
+    "GPU (OpenVINO)",
+    "NPU (OpenVINO)",
+    "CPU (llama.cpp)",
+    "GPU (llama.cpp)",
+    "CPU (ExecuTorch)",
+    "CPU (Transformers)",
+    "GPU (Transformers)",
     "API (OpenAI)",
     "Fake (Simulation)",
 )
@@ -82,6 +93,13 @@ def read_sustained(value: Any) -> float:
         limits = f"between {units.show_duration(MIN_SUSTAIN_S)} and {units.show_duration(MAX_SUSTAIN_S)}"
         raise wrong(f"sustain {safe_text(str(value), 20)} is out of range", f"{limits}, such as 10m")
     return seconds
+
+
+def _check_format(name: str) -> str:
+    if name not in FORMATS:
+        hint = "  ".join(filter(None, [did_you_mean(name, FORMATS), f"formats: {', '.join(FORMATS)}"]))
+        raise wrong(f"unknown format {safe_text(name, 40)!r}", hint)
+    return name
 
 
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
@@ -282,6 +300,9 @@ UnitName = Annotated[
     str,
     StringConstraints(pattern=r"^[!-~](?:[ -~]{0,98}[!-~])?$"),
     WithJsonSchema({"type": "string", "anyOf": [{"enum": list(UNITS)}, {"pattern": r"^[ -~]{1,100}$"}]}),
+]
+FormatName = Annotated[
+    str, AfterValidator(_check_format), WithJsonSchema({"type": "string", "enum": list(FORMATS)})
 ]
 Dims = Annotated[dict[DimName, InputSize], Field(max_length=64)]
 Bytes = Annotated[int, Field(ge=1, le=2**53)]

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from protocol.formats.frameworks import FORMATS, suggestion
 from protocol.formats.steps import POST, PRE, problem
 from scheduler.campaign.against import against_problems
 from scheduler.campaign.compat import is_plain, read_plain
@@ -33,6 +34,7 @@ _STEPS_HINT: Final = {
     "pre": "such as {step: normalise, of: x, mean: 127.5, std: 127.5}; examples/README.md has them all",
     "post": "such as {step: softmax, axis: -1}; examples/README.md has them all",
 }
+_SOURCE: Final = ("path", "url", "package", "sha256", "size", "format")
 Problems = Iterator[FileProblem]
 
 
@@ -83,19 +85,26 @@ def _validated(document: Document, value: dict[str, Any]) -> Campaign:
 
 def _unit_problems(campaign: Campaign, more: Collection[str]) -> Problems:
     names = (*UNITS, *sorted(more))
-    named = [line.unit for line in campaign.lines()]
-    for index, unit in enumerate(named):
-        where: Where = ("jobs", index, "compute_unit") if campaign.jobs else ("units", index)
+    if not campaign.units and any(entry.units is None for entry in campaign.models):
+        yield FileProblem((), "the key 'units' is missing", "add units: …")
+    jobs = [((("jobs", index, "compute_unit")), job.unit) for index, job in enumerate(campaign.jobs)]
+    lists: list[tuple[Where, Sequence[str]]] = [(("units",), () if jobs else campaign.units)]
+    lists += [(("models", n, "units"), entry.units or ()) for n, entry in enumerate(campaign.models)]
+    listed = [((*where, index), unit) for where, units in lists for index, unit in enumerate(units)]
+    for where, unit in (*jobs, *listed):
         if unit not in names:
             hint = "  ".join(filter(None, [did_you_mean(unit, names), f"units: {', '.join(names)}"]))
             yield FileProblem(where, f"unknown compute unit {safe_text(unit, 60)!r}", hint)
-        elif not campaign.jobs and unit in named[:index]:
-            yield FileProblem(where, f"{unit!r} is listed twice", "remove one of the two")
+    for where, units in lists:
+        for index, unit in enumerate(units):
+            if unit in units[:index]:
+                yield FileProblem((*where, index), f"{unit!r} is listed twice", "remove one of the two")
 
 
 def _cross_problems(campaign: Campaign) -> Problems:
     measure, lines = campaign.measure, campaign.lines()
     yield from _model_problems(campaign)
+    yield from _format_problems(campaign)
     yield from _twice(measure.threads, ("measure", "threads"), "threads")
     yield from _twice(measure.batch, ("measure", "batch"), "batch")
     yield from _precision_problems(measure)
@@ -116,9 +125,12 @@ def _cross_problems(campaign: Campaign) -> Problems:
         what = f"replicas have no meaning with spread: {every}, which runs each task on every {every}"
         yield FileProblem(("replicas",), what, "take spread: class (or any), or remove replicas")
     forms = sum(len(entry.each()) * len(campaign.batches(entry)) for entry in campaign.models)
-    cells = forms * len(lines) * len(measure.threads)
+    own = (len(campaign.lines_of(one)) for entry in campaign.models for one in entry.each())
+    cells = forms * max(own, default=0) * len(measure.threads)
     if cells > MAX_CELLS:
-        models = "models" if forms == len(campaign.models) else "models with their variants and batches"
+        models = (
+            "models" if forms == len(campaign.models) else "models with their variants, files and batches"
+        )
         matrix = f"{forms} {models} × {len(lines)} units × {len(measure.threads)} thread counts"
         what = f"{matrix} make {cells:,} tasks; {MAX_CELLS:,} are allowed"
         yield FileProblem((), what, "split it into several campaigns")
@@ -185,28 +197,46 @@ def _model_problems(campaign: Campaign) -> Problems:
             what = f"more than {MAX_DIMS} dims for one model, those of measure counted in"
             yield FileProblem(where, what, "give only those the model has")
         for one in entry.each():
-            if one.label and one.label in names:
-                first = f"the first is number {names[one.label] + 1}"
+            if one.label and one.key in names:
+                first = f"the first is number {names[one.key] + 1}"
                 what = f"two models are called {safe_text(one.label, 60)!r} ({first})"
                 yield FileProblem(where, what, "give each a name: of its own")
-            names.setdefault(one.label, index)
+            names.setdefault(one.key, index)
+
+
+def _format_problems(campaign: Campaign) -> Problems:
+    """Models that none of their units can run."""
+    for index, entry in enumerate(campaign.models):
+        for one in entry.each():
+            form, units = one.known_format, one.units or campaign.units
+            if form is None or campaign.jobs or not units or campaign.lines_of(one):
+                continue
+            where: Where = ("models", index, "files", form) if entry.files else ("models", index)
+            what = f"{one.title} is {FORMATS[form].title}, which {' and '.join(units)} cannot run"
+            yield FileProblem(where, what, suggestion(form, UNITS))
 
 
 def _variant_problems(entry: ModelEntry, where: Where) -> Problems:
-    """What is wrong with where a model comes from, or each of its variants."""
-    if not entry.variants:
+    """What is wrong with where a model comes from, or each of its variants or files."""
+    several = "files" if entry.files else "variants" if entry.variants else ""
+    if entry.files and entry.variants:
+        hint = "give each variant as a model of its own, with its files"
+        yield FileProblem((*where, "files"), "files does not go with variants", hint)
+    if not several:
         yield from _source_problems(entry, where)
         return
-    lines = [key for key in ("path", "url", "sha256", "size", "variant") if getattr(entry, key) is not None]
+    lines = [key for key in (*_SOURCE, "variant") if getattr(entry, key) is not None and key != several]
+    if entry.files and entry.variant is not None:
+        lines.remove("variant")
     if lines:
-        hint = "give each variant its own, or remove variants"
-        yield FileProblem((*where, lines[0]), f"{lines[0]} does not go with variants", hint)
+        hint = f"give each of its {several} its own, or remove {several}"
+        yield FileProblem((*where, lines[0]), f"{lines[0]} does not go with {several}", hint)
     elif entry.name is None:
-        hint = "add name: rows then say the name and the variant"
-        yield FileProblem(where, "a model with variants needs a name", hint)
+        hint = f"add name: rows then say the name{' and the variant' if entry.variants else ''}"
+        yield FileProblem(where, f"a model with {several} needs a name", hint)
     else:
-        for one, name in zip(entry.each(), entry.variants, strict=True):
-            yield from _source_problems(one, (*where, "variants", name))
+        for one, name in zip(entry.each(), entry.files or entry.variants, strict=True):
+            yield from _source_problems(one, (*where, several, name))
 
 
 def _source_problems(entry: ModelEntry, where: Where) -> Problems:

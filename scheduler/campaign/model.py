@@ -22,18 +22,19 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from protocol.errors import CampaignError
+from protocol.formats.frameworks import format_of_name, runs
 from protocol.values.requirement import Clause, parse_clause
 from protocol.values.sitting import MAX_SITTINGS
 from protocol.values.task import DimName, VariantName
 from protocol.values.trust import TrustScope
 from protocol.wire.base import Name, Sha256
-from scheduler.campaign.endings import units_for
 from scheduler.campaign.fields import (
     Batches,
     Bytes,
     ClauseText,
     Dims,
     Duration,
+    FormatName,
     InputText,
     Percent,
     Runs,
@@ -90,7 +91,12 @@ class ModelEntry(FilePart):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "anyOf": [{"required": ["path"]}, {"required": ["url"]}, {"required": ["variants", "name"]}]
+            "anyOf": [
+                {"required": ["path"]},
+                {"required": ["url"]},
+                {"required": ["variants", "name"]},
+                {"required": ["files", "name"]},
+            ]
         }
     )
 
@@ -136,6 +142,23 @@ class ModelEntry(FilePart):
         Field(max_length=32),
     ] = Field(default={}, exclude_if=_unset)
     """The same model in several forms, such as numeric types: `{fp32: a.onnx, int8: b.onnx}`. Each is measured as a model of its own."""
+    files: Annotated[
+        dict[
+            FormatName,
+            Annotated[
+                VariantEntry, BeforeValidator(path_is_enough, json_schema_input_type=str | VariantEntry)
+            ],
+        ],
+        Field(max_length=32),
+    ] = Field(default={}, exclude_if=_unset)
+    """The same model in several formats: `{onnx: m.onnx, tflite: m.tflite}`. Each unit measures the file that it can run; all are rows of
+    one model."""
+    format: FormatName | None = Field(default=None, exclude_if=_unset)
+    """The format of its file, where the name does not tell."""
+    units: Annotated[tuple[UnitName, ...], Field(min_length=1, max_length=64, strict=False)] | None = Field(
+        default=None, exclude_if=_unset
+    )
+    """Compute units for this model, in place of those of the campaign."""
 
     _place: tuple[str, int | None] = PrivateAttr(default=("", None))
 
@@ -148,12 +171,27 @@ class ModelEntry(FilePart):
         return f"{name} {self.variant}" if self.variant else name
 
     @property
+    def key(self) -> str:
+        """What tells it apart from all others of a campaign: its label, and its format where the label is that of several files."""
+        return f"{self.label} ({self.format})" if self.format else self.label
+
+    @property
     def title(self) -> str:
         """`model 'yolo int8'`, for messages."""
-        return f"model {safe_text(self.label, 60)!r}"
+        return f"model {safe_text(self.key, 60)!r}"
+
+    @property
+    def known_format(self) -> str | None:
+        """The format of its file, as far as the campaign tells."""
+        return self.format or format_of_name(self.path or name_in(self.url or ""))
 
     def each(self) -> tuple[ModelEntry, ...]:
-        """Itself, or one for each of its variants."""
+        """Itself, or one for each of its variants or files."""
+        if self.files:
+            return tuple(
+                self.model_copy(update={**file.model_dump(exclude_none=True), "format": form, "files": {}})
+                for form, file in self.files.items()
+            )
         if not self.variants:
             return (self,)
         forms = ((variant, form.model_dump(exclude_none=True)) for variant, form in self.variants.items())
@@ -327,8 +365,8 @@ class Campaign(FilePart):
         Field(min_length=1, max_length=10_000, strict=False),
     ]
     """Files to measure, each a path or a mapping."""
-    units: Annotated[tuple[UnitName, ...], Field(min_length=1, max_length=64, strict=False)]
-    """Compute units by their public names."""
+    units: Annotated[tuple[UnitName, ...], Field(min_length=1, max_length=64, strict=False)] = ()
+    """Compute units by their public names; of models that do not name their own."""
     devices: Devices = Devices()
     measure: MeasureFields = MeasureFields()
     replicas: Annotated[int, Field(ge=1, le=16)] = 1
@@ -369,13 +407,20 @@ class Campaign(FilePart):
         return TrustScope(trust == "anyone", frozenset(trust) if isinstance(trust, tuple) else frozenset())
 
     def lines(self) -> tuple[JobFields, ...]:
-        """What each model runs on: the plain form's jobs, or one for each unit."""
-        return self.jobs or tuple(JobFields(unit=unit) for unit in self.units)
+        """What any of its models runs on: the plain form's jobs, or one for each unit."""
+        own = (unit for entry in self.models for unit in entry.units or ())
+        return self.jobs or tuple(JobFields(unit=unit) for unit in dict.fromkeys((*self.units, *own)))
 
     def lines_of(self, entry: ModelEntry) -> tuple[JobFields, ...]:
-        """Of these, what runs this model: units of another format are left out, if any is of its own. Jobs of the plain form stay."""
+        """What this model runs on: units that run no model of its format are left out. Jobs of the plain form stay."""
         if self.jobs:
             return self.jobs
-        lines = self.lines()
-        units = units_for(entry.path or name_in(entry.url or ""), [line.unit for line in lines])
-        return tuple(line for line in lines if line.unit in units)
+        units = self.units if entry.units is None else entry.units
+        return tuple(JobFields(unit=unit) for unit in units if runs(unit, entry.known_format))
+
+    def left_out(self, entry: ModelEntry) -> tuple[str, ...]:
+        """The units that `lines_of` leaves out."""
+        kept = {line.unit for line in self.lines_of(entry)}
+        return (
+            tuple(unit for unit in (entry.units or self.units) if unit not in kept) if not self.jobs else ()
+        )

@@ -4,28 +4,27 @@ once, and the others run. Pure.
 
 from __future__ import annotations
 
-from scheduler.campaign.endings import family_of, units_for
+from protocol.formats.frameworks import RUN_BY, framework_of, runs
 from scheduler.campaign.fields import UNITS
 from scheduler.campaign.model import Campaign
-from swarm.download.urls import name_in
 
 
 def unfit_jobs(campaign: Campaign) -> dict[str, str]:
     """The units of such jobs, by the model's ending, each with the reason and the units that can; none where no job could run."""
     entry, units = campaign.models[0], [job.unit for job in campaign.jobs]
-    name = entry.path or name_in(entry.url or "")
-    family, fit = family_of(name), units_for(name, units)
-    if family is None:
+    form = entry.known_format
+    if form is None or not any(runs(unit, form) for unit in units):
         return {}
-    can = f"units that can: {', '.join(_of_family(family))}"
-    return {unit: f"{unit} cannot run {entry.title}; {can}" for unit in units if unit not in fit}
+    can = f"units that can: {', '.join(units_for(form))}"
+    return {unit: f"{unit} cannot run {entry.title}; {can}" for unit in units if not runs(unit, form)}
 
 
-def give_another(family: str) -> str:
+def give_another(form: str) -> str:
     """What to write in a job instead."""
-    first, *others = _of_family(family)
-    return f'give "compute_unit": "{first}", or one of {", ".join(others)}'
+    first, *others = units_for(form)
+    return f'give "compute_unit": "{first}"' + (f", or one of {', '.join(others)}" if others else "")
 
 
-def _of_family(family: str) -> tuple[str, ...]:
-    return tuple(unit for unit in UNITS if unit.endswith(family))
+def units_for(form: str) -> tuple[str, ...]:
+    """The units known here that run the format."""
+    return tuple(unit for unit in UNITS if framework_of(unit) in RUN_BY and runs(unit, form))

@@ -35,6 +35,7 @@ from results.row.row import Row, RowStatus, make_row
 from results.row.verdicts import RowVerdict
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import ModelEntry
+from scheduler.campaign.unfit import units_for
 from scheduler.models.describe import Fetch, find_model, no_fetch, sha256_of
 from scheduler.models.inspect import UnshapedModel, WrongUnits, inspect
 from swarm.base.text import did_you_mean, safe_text
@@ -294,7 +295,7 @@ def look_at(path: Path, unit: str, measure: Measure) -> None:
         error.hint = error.missing.options
         raise
     except WrongUnits as error:
-        error.hint = f"measure it with --unit 'CPU {error.suffix}'"
+        error.hint = f"measure it with --unit '{units_for(error.form)[0]}'"
         raise
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError, Refused
+from protocol.formats.frameworks import words_of
 from protocol.formats.model_files import (
     RUNS_CODE,
     FormatError,
@@ -32,7 +33,7 @@ from swarm.blobs.bundles import contents
 from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
 
 Models = Mapping[str, tuple[Path | None, Model]]
-"""By name, as `ModelEntry.label` has it: the file or folder, and what the protocol calls it. None: each device fetches it by its URL."""
+"""By name, as `ModelEntry.key` has it: the file or folder, and what the protocol calls it. None: each device fetches it by its URL."""
 
 _HEAD: Final = 512
 
@@ -65,9 +66,9 @@ def describe_models(
                 graphs.append(_look_into(campaign, entry, path, units))
             except WrongUnits as error:
                 if campaign.jobs:
-                    error.hint = give_another(error.suffix)
+                    error.hint = give_another(error.form)
                 raise
-        described[entry.label] = path, model
+        described[entry.key] = path, model
     check_common_dims(campaign, graphs)
     return described
 
@@ -107,11 +108,9 @@ def model_notes(campaign: Campaign) -> tuple[str, ...]:
     """Units that a model is not measured on, and what cannot be known here of those that each device fetches itself: a line for each."""
     lines = [f"{why}: its jobs fail at once." for why in unfit_jobs(campaign).values()]
     for entry in campaign.models:
-        own = {line.unit for line in campaign.lines_of(entry)}
-        if others := dict.fromkeys(line.unit for line in campaign.lines() if line.unit not in own):
-            lines.append(
-                f"{entry.title} is not measured on {', '.join(others)}, which cannot run its format."
-            )
+        for unit in () if entry.format else campaign.left_out(entry):
+            what = f"{entry.title} is not measured on {unit}, which runs {words_of(unit)}"
+            lines.append(f"{what}, not {entry.known_format}.")
         if not entry.by_devices or entry.public_url is None:
             continue
         try:

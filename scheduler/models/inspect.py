@@ -9,9 +9,9 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from protocol.errors import CampaignError
+from protocol.formats.frameworks import FORMATS, format_of_kind, framework_of, runs, suggestion
 from protocol.formats.model_files import FormatError, ModelFormat, read_format
 from protocol.formats.onnx import OnnxGraph, read_graph
 from protocol.formats.shapes import (
@@ -25,27 +25,17 @@ from protocol.formats.shapes import (
 )
 from protocol.values.task import Model
 from results.row.form import short_shapes
-from scheduler.campaign.endings import COREML, ONNX, TORCH, family_of, is_foreign
+from scheduler.campaign.fields import UNITS
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.campaign.sizes import given_sizes
 from swarm.base.text import did_you_mean, safe_text
-from swarm.download.urls import name_in
-
-_RUN_BY: Final = {
-    ModelFormat.TORCHSCRIPT: TORCH,
-    ModelFormat.EXPORTED: TORCH,
-    ModelFormat.SAFETENSORS: TORCH,
-    ModelFormat.DECLARED: TORCH,
-    ModelFormat.MLPACKAGE: COREML,
-}
-"""The suffix of the units that run a format."""
 
 
 class WrongUnits(CampaignError):
     """A model of a format that none of its units runs."""
 
-    suffix: str
-    """Of the units that run it."""
+    form: str
+    """Its format, a word of `FORMATS`."""
 
 
 class UnshapedModel(CampaignError):
@@ -64,13 +54,18 @@ def inspect(
     the sizes of its inputs, with each batch. Raises `CampaignError`, with the line of the model, for a file that none of `units` runs, a
     broken ONNX file, and sizes of inputs that are missing or wrong; the first is `UnshapedModel`.
     """
-    suffix = _RUN_BY.get(kind := _format_of(path))
-    families = {unit[unit.rindex("(") :] for unit in units if "(" in unit}
-    if suffix is not None and families <= {ONNX, TORCH, COREML} - {suffix}:
-        raise _wrong_units(entry, f"in the format {kind}", units, suffix)
-    if suffix is not None or not (ONNX in families or path.suffix.lower() == ".onnx"):
+    form = format_of_kind(_format_of(path))
+    if form is not None:
+        if (claimed := entry.known_format) not in (None, form):
+            hint = f"write {form} in its place" if entry.format else f"rename it, or add format: {form}"
+            raise entry.error(f"{entry.title} is {FORMATS[form].title}, not {FORMATS[claimed].title}", hint)
+        _check_runs(entry, form, units)
         return None
-    graph = _read_onnx(entry, path, units, families)
+    if entry.known_format not in ("onnx", None) or not (
+        any(runs(unit, "onnx") for unit in units) or path.suffix.lower() == ".onnx"
+    ):
+        return None
+    graph = _read_onnx(entry, path, units)
     if graph is not None:
         check_shapes(entry, graph, given)
     return graph
@@ -78,17 +73,19 @@ def inspect(
 
 def check_ending(entry: ModelEntry, units: Collection[str]) -> None:
     """Of a model that nobody looks at here. Raises `WrongUnits` where its URL's ending tells that none of `units` runs it."""
-    suffix = family_of(name_in(entry.url or ""))
-    if suffix is not None and all(is_foreign(unit, suffix) for unit in units):
-        raise _wrong_units(entry, f"for {suffix[1:-1]} by its ending", units, suffix)
+    if entry.known_format is not None:
+        _check_runs(entry, entry.known_format, units)
 
 
-def _wrong_units(entry: ModelEntry, kind: str, units: Collection[str], suffix: str) -> WrongUnits:
-    what = f"{entry.title} is {kind}, which {' and '.join(sorted(units))} cannot run"
-    place = entry.error(what, f"measure it with units: [CPU {suffix}]")
+def _check_runs(entry: ModelEntry, form: str, units: Collection[str]) -> None:
+    """Raise `WrongUnits` if none of the units runs the format."""
+    if any(runs(unit, form) for unit in units):
+        return
+    what = f"{entry.title} is {FORMATS[form].title}, which {' and '.join(sorted(units))} cannot run"
+    place = entry.error(what, suggestion(form, UNITS))
     error = WrongUnits(place.detail, file=place.file, line=place.line, hint=place.hint)
-    error.suffix = suffix
-    return error
+    error.form = form
+    raise error
 
 
 def _format_of(path: Path) -> ModelFormat:
@@ -98,10 +95,8 @@ def _format_of(path: Path) -> ModelFormat:
         return ModelFormat.OTHER
 
 
-def _read_onnx(
-    entry: ModelEntry, path: Path, units: Collection[str], families: Collection[str]
-) -> OnnxGraph | None:
-    """The graph of an ONNX model, a file or a folder with one; None: it may be a model of another of `families`. Raises `CampaignError`."""
+def _read_onnx(entry: ModelEntry, path: Path, units: Collection[str]) -> OnnxGraph | None:
+    """The graph of an ONNX model, a file or a folder with one; None: it may be a model for another of `units`. Raises `CampaignError`."""
     file = path
     if path.is_dir():
         files = sorted(path.rglob("*.onnx"))
@@ -114,11 +109,10 @@ def _read_onnx(
     try:
         graph = read_graph(file)
     except FormatError as why:
-        if path.suffix.lower() != ".onnx" and set(families) != {ONNX}:
+        if path.suffix.lower() != ".onnx" and {framework_of(unit) for unit in units} != {"ONNX"}:
             return None
         raise entry.error(f"{entry.title} {why}", "export or download it again") from None
-    if set(families) <= {TORCH, COREML}:
-        raise _wrong_units(entry, "an ONNX model", units, ONNX)
+    _check_runs(entry, "onnx", units)
     for name in graph.external:
         if path == file:
             raise entry.error(
@@ -160,7 +154,7 @@ class ModelShapes:
     """The inputs of one model with one batch."""
 
     model: str
-    """Its label."""
+    """Its key."""
     batch: int | None
     """None: as the model has it."""
     shapes: Mapping[str, Shape]
@@ -179,13 +173,13 @@ def resolved_shapes(
     """Of the models that can be looked into here, which `describe_models` has found in order. Blocking."""
     known: list[ModelShapes] = []
     for entry in campaign.models:
-        path = models[entry.label][0] if entry.label in models else None
+        path = models[entry.key][0] if entry.key in models else None
         with contextlib.suppress(FormatError, ShapeError, StopIteration, OSError):
             if path is None:
                 continue
             graph = read_graph(next(path.rglob("*.onnx")) if path.is_dir() else path)
             known.extend(
-                ModelShapes(entry.label, given.batch, resolve(graph.inputs, given))
+                ModelShapes(entry.key, given.batch, resolve(graph.inputs, given))
                 for given in given_sizes(campaign, entry)
             )
     return tuple(known)

@@ -154,9 +154,9 @@ def placed(campaign: Campaign, uploads: Uploads, *, allow_paths: bool) -> Campai
     `allow_paths` says otherwise, files of this machine, and URLs of its own networks, also those that its devices would fetch.
     """
     models = tuple(_placed(entry, uploads, allow_paths=allow_paths) for entry in campaign.models)
-    labels = [entry.label for entry in models]
+    keys = [entry.key for entry in models]
     for entry in models:
-        if labels.count(entry.label) > 1:
+        if keys.count(entry.key) > 1:
             raise entry.error(
                 f"two models are called {safe_text(entry.label, 60)!r}", "give each a name: of its own"
             )

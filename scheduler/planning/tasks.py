@@ -112,7 +112,7 @@ def derive_cells(
     made: list[tuple[PlannedCell, tuple[Task, ...]]] = []
     total = 0
     for cell in cells(campaign):
-        model = models[cell.model.label][1]
+        model = models[cell.model.key][1]
         beside = None if cell.beside is None else _model_of(cell.beside, models)
         size = model.size + (0 if beside is None else beside.size)
         need = (*cell.clauses, *_memory_clauses(size))
@@ -163,7 +163,7 @@ def derive_cells(
 def _model_of(entry: ModelEntry, models: Models) -> Model:
     if entry is REFERENCE:
         return Model(name=NAME, sha256=reference_sha256(), size=len(reference_model()))
-    return models[entry.label][1]
+    return models[entry.key][1]
 
 
 def _beside(entry: ModelEntry | None, model: Model | None) -> dict[str, Any]:

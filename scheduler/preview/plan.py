@@ -138,7 +138,7 @@ def make_plan(
     planner = _Planner(visit, history)
     texts = {(one.model, one.batch): one.text for one in shapes}
     planned = tuple(
-        planner.cell(cell, tasks, texts.get((cell.model.label, cell.batch), "")) for cell, tasks in cells
+        planner.cell(cell, tasks, texts.get((cell.model.key, cell.batch), "")) for cell, tasks in cells
     )
     content = _digest(campaign.model_dump(mode="json"))
     hashes = {name: model.sha256 for name, (_, model) in models.items()}

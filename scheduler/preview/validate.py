@@ -79,7 +79,7 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
     tasks = None
     if not needs_devices(campaign):
         counted = models or {
-            entry.label: (None, Model(name=entry.label, sha256="0" * 64, size=1)) for entry in campaign.models
+            entry.key: (None, Model(name=entry.label, sha256="0" * 64, size=1)) for entry in campaign.models
         }
         tasks = len(tasks_of(derive_cells(campaign, counted, campaign_id="c-check", scheduler=NOBODY)))
     return ValidCampaign(
@@ -98,16 +98,16 @@ def valid_table(campaign: Campaign, models: Models) -> Table:
     """A line for each model, unit, number of threads and batch. Blocking."""
     shapes = {(one.model, one.batch): one.text for one in resolved_shapes(campaign, models)}
     measure = campaign.measure
-    batches = {entry.label: campaign.batches(entry) for entry in campaign.models}
-    entries = {entry.label: entry for entry in campaign.models}
-    bases = {entry.label: base_of(entry, measure.against, campaign.models) for entry in campaign.models}
+    batches = {entry.key: campaign.batches(entry) for entry in campaign.models}
+    entries = {entry.key: entry for entry in campaign.models}
+    bases = {entry.key: base_of(entry, measure.against, campaign.models) for entry in campaign.models}
     compared = any(base is not None for base in bases.values())
     has_batch = any(batch is not None for sizes in batches.values() for batch in sizes)
     precise = f"±{show_percent(measure.precision)}" if measure.precision else ""
     rows: list[tuple[tuple[str, ...], tuple[JobFields, Threads, int | None], str]] = []
     for label, (_, model) in models.items():
         base = bases[label]
-        if base is not None and base.label == label:
+        if base is not None and base.key == label:
             continue
         against = "" if base is None else safe_text(base.label)
         head = (safe_text(label), show_size(model.size), f"{model.sha256[:12]}…", against)

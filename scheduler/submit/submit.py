@@ -196,7 +196,7 @@ def _respool(
 ) -> None:
     """Copy the models that have left the spool into it."""
     campaign = read_spec(row.spec, row.id, hint="submit its file again")
-    entries = {entry.label: entry for entry in campaign.models}
+    entries = {entry.key: entry for entry in campaign.models}
     for model in models:
         entry = entries.get(model.name)
         if entry is not None and entry.by_devices:

@@ -80,7 +80,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
         (b"\n\n  <!DOCTYPE html><html>", "web page"),
         (b"<html><body>404", "web page"),
         (b'{"error": "not found"}', "JSON"),
-        (b"\x1c\x00\x00\x00TFL3", "TensorFlow Lite"),
+        (b"\x1c\x00\x00\x00TFL3", "LiteRT model, not an ONNX model"),
         (b"\x7fELF\x02", "program"),
         (b"#!/bin/sh\n", "script"),
         (b"\0" * 257 + b"ustar", "tar archive"),

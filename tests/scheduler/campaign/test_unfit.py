@@ -51,7 +51,7 @@ def test_a_model_that_no_job_can_run_is_refused_with_the_units_that_can(tmp_path
         (plain("GPU (CoreML)"), "model 'net.onnx' is an ONNX model, which GPU (CoreML) cannot run"),
         (
             plain("GPU (CoreML)", "CPU (Torch)", **FAR),
-            "model 'far.onnx' is for ONNX by its ending, which CPU (Torch) and GPU (CoreML) cannot run",
+            "model 'far.onnx' is an ONNX model, which CPU (Torch) and GPU (CoreML) cannot run",
         ),
     ):
         with pytest.raises(CampaignError) as caught:

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from protocol.errors import CampaignError
 from protocol.values.task import Measure, Model
-from scheduler.campaign.endings import units_for
 from scheduler.campaign.load import parse_campaign
 from scheduler.local.bench import look_at, read_measure
 from scheduler.models.describe import describe_models
@@ -130,7 +129,7 @@ def test_a_broken_file_is_refused_and_a_healthy_one_of_another_format_is_called_
     with zipfile.ZipFile(tmp_path / "net.pt2", "w") as archive:
         archive.writestr("net/archive_format", "pt2")
     error = refused(tmp_path, "net.pt2", units="GPU (CoreML)")
-    assert "is in the format torch.export program, which GPU (CoreML) cannot run" in error.detail
+    assert "is a torch.export program, which GPU (CoreML) cannot run" in error.detail
     assert error.hint == "measure it with units: [CPU (Torch)]"
 
 
@@ -217,8 +216,8 @@ models: [good.onnx, net.pt2]
         ("net.pt2", "API (OpenAI)"),
     ]
     assert valid(campaign, models).notes == (
-        "model 'good.onnx' is not measured on CPU (Torch), which cannot run its format.",
-        "model 'net.pt2' is not measured on CPU (ONNX), which cannot run its format.",
+        "model 'good.onnx' is not measured on CPU (Torch), which runs pt2, torchscript and safetensors, not onnx.",
+        "model 'net.pt2' is not measured on CPU (ONNX), which runs onnx, not pt2.",
     )
 
 
@@ -226,26 +225,5 @@ def test_a_file_whose_ending_is_wrong_is_called_what_it_is(tmp_path: Path) -> No
     with zipfile.ZipFile(tmp_path / "net.onnx", "w") as archive:
         archive.writestr("net/archive_format", "pt2")
     error = refused(tmp_path, "net.onnx", units="CPU (Torch), CPU (ONNX)")
-    assert "is in the format torch.export program, which CPU (ONNX) cannot run" in error.detail
-
-
-@pytest.mark.parametrize(
-    ("name", "units", "left"),
-    [
-        ("a.onnx", ["CPU (ONNX)", "CPU (Torch)"], ["CPU (ONNX)"]),
-        ("A.ONNX", ["GPU (Torch)", "GPU (ONNX)"], ["GPU (ONNX)"]),
-        ("net.mlpackage/", ["GPU (CoreML)", "CoreML (ONNX)"], ["GPU (CoreML)"]),
-        ("a.onnx", ["CPU (Torch)"], ["CPU (Torch)"]),  # none would be left: its content tells
-        ("model.pt", ["CPU (ONNX)", "CPU (Torch)"], ["CPU (ONNX)", "CPU (Torch)"]),
-        ("a.onnx", ["CPU (ONNX)", "Fake (Simulation)"], ["CPU (ONNX)", "Fake (Simulation)"]),
-    ],
-)
-def test_the_units_of_an_ending(name: str, units: list[str], left: list[str]) -> None:
-    assert list(units_for(name, units)) == left
-
-
-@pytest.mark.parametrize("url", ["https://e.org/a.onnx?v=1", "hf://org/repo/sub/a.onnx@v1.0"])
-def test_the_units_of_a_model_by_url_follow_from_its_files_ending(url: str) -> None:
-    text = f"campaign: t\nmodels: [{{url: '{url}'}}]\nunits: [CPU (ONNX), CPU (Torch)]\n"
-    campaign = parse_campaign(text.encode(), "c.yaml")
-    assert [line.unit for line in campaign.lines_of(campaign.models[0])] == ["CPU (ONNX)"]
+    assert "is a torch.export program, not an ONNX model" in error.detail
+    assert error.hint == "rename it, or add format: pt2"
