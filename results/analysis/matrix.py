@@ -6,7 +6,7 @@ from the user's file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -224,26 +224,31 @@ def _timed(cells: Sequence[MatrixCell]) -> list[MatrixCell]:
 
 def front(cells: Sequence[MatrixCell], axis: Axis) -> tuple[str, ...]:
     """Jobs on the front of time against `axis`, the quickest first. Cells without a time or without a value on `axis` are in no front,
-    nor are simulations where anything was measured.
+    nor are simulations where anything was measured. None where the values do not compare.
     """
-    points = [
-        (cell.median_ms, float(value), cell.job)
-        for cell in _timed(cells)
-        if cell.median_ms is not None and (value := getattr(cell, CELL_FIELDS[axis])) is not None
-    ]
+    known = [cell for cell in _timed(cells) if getattr(cell, CELL_FIELDS[axis]) is not None]
+    if axis is Axis.ENERGY and not one_source(cell.energy_source for cell in known):
+        return ()
+    points = [(cell.median_ms or 0.0, float(getattr(cell, CELL_FIELDS[axis])), cell.job) for cell in known]
     points.sort(key=lambda point: point[2])
     best = pareto_front([point[:2] for point in points], more_is_better=axis in MORE_IS_BETTER)
     return tuple(points[at][2] for at in best)
 
 
 def fronts(cells: Sequence[MatrixCell]) -> dict[Axis, tuple[str, ...]]:
-    """The front of each axis on which two cells or more have a value."""
+    """The front of each axis on which two cells or more have a value that compares."""
     timed = _timed(cells)
-    return {
+    found = {
         axis: front(cells, axis)
         for axis in Axis
         if sum(getattr(cell, CELL_FIELDS[axis]) is not None for cell in timed) > 1
     }
+    return {axis: jobs for axis, jobs in found.items() if jobs}
+
+
+def one_source(sources: Iterable[str]) -> bool:
+    """Whether energies compare: a package's are not those of what comes from the plug."""
+    return len(set(sources)) < 2
 
 
 _KEYS: Final = ("currency", "per_hour")

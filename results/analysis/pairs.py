@@ -212,8 +212,8 @@ def _through(
     b: ResultEntry,
     seed: int,
 ) -> Comparison:
-    if a.row.against == b.row.against == reference and a.turns and b.turns:
-        return compare_samples(a.turns, b.turns, seed=seed)
+    if a.row.against == b.row.against == reference and (mine := a.turns()) and (others := b.turns()):
+        return compare_samples(mine, others, seed=seed)
     left, right = _reference(a.row, side_a, reference), _reference(b.row, side_b, reference)
     if left is None or right is None:
         side = "A" if left is None else "B"

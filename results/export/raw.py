@@ -72,15 +72,7 @@ class RawResult(BaseModel):
         return _split(self.warmup_ns, self.warmups)
 
     def entry(self) -> ResultEntry:
-        return ResultEntry(self.row, self.launches, turns=self._turns() if self.row.against else ())
-
-    def _turns(self) -> tuple[tuple[int, ...], ...]:
-        try:
-            rounds = observe(read_record(base64.b64decode(self.record))).rounds
-        except (RemoteProtocolError, ValueError):
-            return ()
-        logs = [launch_log_ratio(each.wall_ns[0], each.wall_ns[-1]) for each in rounds]
-        return tuple((round(1e9 * math.exp(log)),) for log in logs if log is not None)
+        return ResultEntry(self.row, self.launches, record=self.record if self.row.against else "")
 
 
 def _split(times: tuple[int, ...], counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -150,8 +142,17 @@ class ResultEntry:
     launches: tuple[tuple[int, ...], ...] = ()
     peaks: tuple[int, ...] = ()
     """The peak memory of each launch in bytes, where it is asked for."""
-    turns: tuple[tuple[int, ...], ...] = ()
-    """Of each launch in which its model took turns: its time by that of the one beside it, in billionths."""
+    record: str = ""
+    """Where its model took turns: what was measured, in base64."""
+
+    def turns(self) -> tuple[tuple[int, ...], ...]:
+        """Of each launch in which its model took turns: its time by that of the one beside it, in billionths."""
+        try:
+            rounds = observe(read_record(base64.b64decode(self.record))).rounds
+        except (RemoteProtocolError, ValueError):
+            return ()
+        logs = [launch_log_ratio(each.wall_ns[0], each.wall_ns[-1]) for each in rounds]
+        return tuple((round(1e9 * math.exp(log)),) for log in logs if log is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from results.analysis.matrix import MORE_IS_BETTER, Axis, pareto_front
+from results.analysis.matrix import MORE_IS_BETTER, Axis, one_source, pareto_front
 from results.analysis.pairs import Pair
 from results.export.raw import ResultEntry
 from results.report.drawing import (
@@ -317,21 +317,21 @@ CHART_AXES: Final = tuple(_COSTS)
 
 
 def default_axis(rows: Sequence[Row]) -> Axis:
-    """What can be held against the time: energy where two tasks have it, else memory."""
-    energies = sum(row.energy_per_inference_j is not None for row in complete(rows))
-    return Axis.ENERGY if energies > 1 else Axis.MEMORY
+    """What can be held against the time: energy where two tasks have it from one source, else memory."""
+    sources = [row.energy_source for row in complete(rows) if row.energy_per_inference_j is not None]
+    return Axis.ENERGY if len(sources) > 1 and one_source(sources) else Axis.MEMORY
 
 
 def pareto(
     rows: Sequence[Row], sheet: Sheet = Sheet(), *, title: str = "", axis: Axis | None = None
 ) -> Drawing | None:
     """The time of one inference against `axis`, one of `CHART_AXES`; those that nothing beats in both are joined. None where fewer than
-    two rows have both.
+    two rows have both, or the energies are of several sources.
     """
     axis = axis or default_axis(rows)
     field, words, unit = _COSTS[axis]
     rows = [row for row in complete(rows) if (getattr(row, field) or 0.0) > 0 and row.inference_ms_median]
-    if len(rows) < 2:
+    if len(rows) < 2 or (axis is Axis.ENERGY and not one_source(row.energy_source for row in rows)):
         return None
     size, height = sheet.type, sheet.height or sheet.width * 0.72
     top = size * 1.8 if sheet.height is None else size * 5

@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Callable
 from typing import Final
 
-from protocol.values.task import Measure
+from protocol.values.task import Measure, Task
 from results.report.facts import Report
 from results.report.measurements import device_name, number, task_number, verdict
 from results.report.page import Badge, Block, Bullets, Section, ShellCommands, Table, Warn, code, quote
+from results.row.rounds import LOOKS, launches_of
 from swarm.base.text import count
 from swarm.base.units import show_duration
 
@@ -93,7 +94,11 @@ def _shown(value: bool | float | str | None) -> str:
 # -- method ------------------------------------------------------------------------------------------------------------------------------
 
 
-def _runs(measure: Measure) -> str:
+def _runs(task: Task) -> str:
+    measure = task.measure
+    if task.beside:
+        others = ", ".join(model.name for model in task.beside)
+        return f"in turns with {others}, until the comparison is decided, in {LOOKS[0]} to {launches_of(task)} launches"
     if measure.precision is not None:
         return f"as many as it takes to know the median to ± {measure.precision:.3g} of itself, in 6 to 20 launches"
     if measure.sustain_s is not None:
@@ -102,7 +107,6 @@ def _runs(measure: Measure) -> str:
 
 
 _ASKED: Final[dict[str, Callable[[Measure], str]]] = {
-    "inferences": _runs,
     "warm-up": lambda m: "until it has settled" if m.warmup is None else count(m.warmup, "inference"),
     "threads": lambda m: "as many as physical cores" if m.threads is None else str(m.threads),
     "batch": lambda m: "" if m.batch is None else str(m.batch),
@@ -115,9 +119,11 @@ _ASKED: Final[dict[str, Callable[[Measure], str]]] = {
 
 
 def method(report: Report) -> Section:
-    lines = []
-    for name, show in _ASKED.items():
-        values = dict.fromkeys(show(task.measure) for task in report.signed_tasks)
+    tasks, lines = report.signed_tasks, []
+    asked = {"inferences": [_runs(task) for task in tasks]}
+    asked |= {name: [show(task.measure) for task in tasks] for name, show in _ASKED.items()}
+    for name, each in asked.items():
+        values = dict.fromkeys(each)
         if any(values):
             lines.append([name, quote("; ".join(filter(None, values)))])
     blocks: list[Block] = [Bullets(_HOW)]

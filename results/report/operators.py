@@ -14,8 +14,6 @@ from results.row.row import RowStatus
 
 MAX_TASKS: Final = 20
 """Tasks of a report whose operators are shown."""
-MAX_LINES: Final = 12
-"""Types of operators of one task in a report; those that fell back are all shown."""
 MAX_PARTS: Final = 10
 """Types in the bar of one provider; the rest is one part."""
 LETTERS: Final = 11.0
@@ -105,14 +103,12 @@ def where_it_ran(report: Report) -> Section | None:
 
 
 def _table(uses: OperatorUses) -> Table:
-    shown = [line for at, line in enumerate(uses.lines) if at < MAX_LINES or line.fell_back]
-    rows = [_row(line) for line in shown]
-    left = [line for line in uses.lines if line not in shown]
+    shown, left, share = uses.first()
     caption = "Operators by type, what takes longest first"
     if left:
-        share = sum(line.share or 0.0 for line in left)
-        caption += f"; {len(left)} more types took {share:.1%} of the time"
-    return Table(caption, ["operator", "ran on", "in the graph#", "kernels#", "ms#", "share#"], rows)
+        caption += f"; {left} more types took {share:.1%} of the time"
+    columns = ["operator", "ran on", "in the graph#", "kernels#", "ms#", "share#"]
+    return Table(caption, columns, [_row(line) for line in shown])
 
 
 def _row(line: OperatorLine) -> Sequence[str | Badge]:

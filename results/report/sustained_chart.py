@@ -6,7 +6,9 @@ import base64
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from protocol.errors import RemoteProtocolError
 from protocol.values.record import Record, read_record
+from results.export.raw import RawResult
 from results.report.charts import PAGE_WIDTH, names_of
 from results.report.drawing import (
     Dots,
@@ -68,13 +70,20 @@ def sustained_runs(report: Report) -> Section | None:
     names = names_of([result.row for result in done])
     blocks: list[Block] = [HOW]
     for name, result in list(zip(names, done, strict=True))[:MAX_TASKS]:
-        drawing = sustained_chart(read_record(base64.b64decode(result.record)))
+        drawing = _chart_of(result)
         blocks.append(Heading(quote(name)))
-        if drawing is not None:
-            blocks.append(Figures([drawing]))
+        blocks.append("Its record cannot be read." if drawing is None else Figures([drawing]))
     if (rest := len(done) - MAX_TASKS) > 0:
         blocks.append(f"{rest} more tasks are not shown here: sark-node report CAMPAIGN/TASK shows one.")
     return Section("sustained", "Sustained runs", blocks)
+
+
+def _chart_of(result: RawResult) -> Drawing | None:
+    """None too of a record that cannot be read, as a file may have one."""
+    try:
+        return sustained_chart(read_record(base64.b64decode(result.record)))
+    except (RemoteProtocolError, ValueError):
+        return None
 
 
 def _drawing(stretches: Sequence[Stretch], seen: SustainedPhases, of: dict[str, str]) -> Drawing:

@@ -45,10 +45,10 @@ class HostFigure:
     """A share that something other than the run had."""
 
     share: float
-    remark: str
-    """Before it, in a few words."""
     words: str
     """After it: what it is a share of."""
+    remark: str = ""
+    """Before it, in a few words; empty: above `limit` it is never a mere remark."""
     limit: float = RAISED
     """Below it, it is not worth saying."""
     most: float = HEAVY
@@ -134,21 +134,22 @@ def host_figures(
         )
         limit = RAISED + slack * TICK_NS / wall
         words = "of the time something waited for a processor"
-        figures.append(HostFigure(share, "waiting", words, limit, 1.0 if seen else HEAVY))
+        figures.append(HostFigure(share, words, "waiting", limit, 1.0 if seen else HEAVY))
     if (share := mean_share(launches, "others")) is not None:
         words = "of the processors' time went to other work"
         unseen = "; what that takes of caches and memory shows in no figure"
-        figures.append(HostFigure(share, "host busy", words, RAISED + SURE / slack, unseen=unseen))
+        figures.append(HostFigure(share, words, "host busy", RAISED + SURE / slack, unseen=unseen))
     if (share := mean_share(launches, "steal")) is not None:
         words = "of the processors' time was taken by the hypervisor"
-        figures.append(HostFigure(share, "hypervisor", words, most=RAISED))
+        figures.append(HostFigure(share, words, most=RAISED))
     return figures
 
 
 def remarks(launches: Sequence[RecordLaunch], crowded: bool = False) -> list[str]:
     """What is worth saying of the host of a row whose verdict does not say it."""
     launches = [launch for launch in launches if launch.samples]
-    return [f"{each.remark} {each.share:.0%}" for each in host_figures(launches, crowded) if each.raised]
+    raised = [each for each in host_figures(launches, crowded) if each.raised and each.remark]
+    return [f"{each.remark} {each.share:.0%}" for each in raised]
 
 
 def stall_share(launches: Iterable[RecordLaunch]) -> float | None:

@@ -37,7 +37,8 @@ def _measured_by_worker(rows: Sequence[Row]) -> set[str]:
     apart = set()
     for row in rows:
         device, campaign = device_identity(row), row.job_id.partition("/")[0]
-        cell = (device, campaign, row.file_name, row.compute_units, row.threads, row.batch, row.shapes)
+        model = (row.file_name, row.compute_units, row.threads, row.batch, row.shapes)
+        cell = (device, campaign, *model, row.sitting, row.replica)
         if device and row.worker_id and asked.setdefault(cell, row.worker_id) != row.worker_id:
             apart.add(device)
     return apart

@@ -11,6 +11,8 @@ from results.row.form import JsonModel
 from swarm.base.text import count
 
 NO_REASON: Final = "the runtime gives no reason"
+MAX_LINES: Final = 12
+"""Types of operators of one task in a table; those that fell back are all shown."""
 _ENDING: Final = "ExecutionProvider"
 
 
@@ -45,6 +47,12 @@ class OperatorUses(JsonModel):
     """A sentence or two."""
     issued: bool
     """Times of a device are those of issuing its work."""
+
+    def first(self) -> tuple[list[OperatorLine], int, float]:
+        """The first `MAX_LINES` and all that fell back; how many others there are, and their share of the time."""
+        shown = [line for at, line in enumerate(self.lines) if at < MAX_LINES or line.fell_back]
+        share = sum(line.share or 0.0 for line in self.lines[MAX_LINES:] if not line.fell_back)
+        return shown, len(self.lines) - len(shown), share
 
 
 def show_provider(name: str) -> str:

@@ -298,9 +298,10 @@ class MeasureFields(FilePart):
     sittings: Annotated[int, Field(ge=1, le=MAX_SITTINGS)] = Field(
         default=1, exclude_if=lambda number: number == 1
     )
-    """Measure each task so often on its device, at different times: the median over them holds for the device and not for a few seconds."""
+    """Measure each task this many times on its device, at different times. The median over them then holds for the device, not only for a
+    few seconds."""
     apart: Duration | None = Field(default=None, exclude_if=_unset)
-    """From the end of one sitting to the beginning of the next, at least; left out: 1h."""
+    """Least time from the end of one sitting to the start of the next. Default: 1h."""
 
     @property
     def apart_s(self) -> float:

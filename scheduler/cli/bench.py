@@ -172,7 +172,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
 
         if operators and as_json:
             raise CampaignError(
-                "--operators is a table", hint="leave it out: --raw FILE has them for programs"
+                "--operators does not go with --json", hint="use --raw FILE: it has the operators too"
             )
         for file in (csv, raw, report):
             if file is not None:

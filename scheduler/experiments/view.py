@@ -92,9 +92,9 @@ class CellHistory(JsonModel):
     simulated: bool = False
     points: tuple[HistoryPoint, ...]
     changes: tuple[HistoryShift, ...] = ()
-    """Where its median changed, over all runs, the latest first."""
+    """Where its median changed, over the latest 100 runs, the latest first."""
     pooled: PooledFigure | None = None
-    """Of the runs since the latest change, each of which is a sitting; null: fewer than two."""
+    """Of those runs since the latest change, each of which is a sitting; null: fewer than two."""
 
 
 class History(JsonModel):
@@ -166,13 +166,14 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
     for index, run in enumerate(runs[: max(at + limit, MOST)]):
         for cell in read_cells(run):
             place = (cell.model, cell.unit, cell.device_id, str(cell.threads), str(cell.batch), cell.shapes)
-            series.setdefault(place, []).append((run.campaign, run.begun, cell))
+            if index < MOST:
+                series.setdefault(place, []).append((run.campaign, run.begun, cell))
             if not at <= index < at + limit:
                 continue
             heads.setdefault(place, cell)
             point = shown_as(HistoryPoint, cell, campaign=run.campaign, version=run.version, begun=run.begun)
             points.setdefault(place, []).append(point)
-    trends = {place: trend(series[place]) for place in heads}
+    trends = {place: trend(series.get(place, ())) for place in heads}
     return History(
         experiment=name,
         count=len(shown),

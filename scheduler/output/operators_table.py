@@ -8,8 +8,6 @@ from typing import Final
 from results.row.operators import OperatorLine, OperatorUses
 from swarm.base.text import safe_text
 
-MAX_LINES: Final = 12
-"""Types of operators; those that fell back are all shown."""
 BAR: Final = 12
 _HEAD: Final = f"  {'operator':<24} {'ran on':<12} {'graph':>6} {'kernels':>7} {'ms':>9} {'share':>6}"
 UNKNOWN: Final = "its record does not tell where its operators ran"
@@ -19,11 +17,10 @@ def operators_lines(name: str, uses: OperatorUses | None) -> Sequence[str]:
     """A heading, a sentence, a table with a bar on each line, and why some fell back."""
     if uses is None:
         return [f"{safe_text(name)}: {UNKNOWN}"]
-    shown = [line for at, line in enumerate(uses.lines) if at < MAX_LINES or line.fell_back]
+    shown, left, share = uses.first()
     lines = [f"{safe_text(name)}: {uses.summary}", _HEAD, *map(_line, shown)]
-    if left := [line for line in uses.lines if line not in shown]:
-        share = sum(line.share or 0.0 for line in left)
-        lines.append(f"  {len(left)} more types: {share:.1%} of the time")
+    if left:
+        lines.append(f"  {left} more types: {share:.1%} of the time")
     if uses.issued:
         lines.append("  ms of a device: the host's, to issue the work; the device computes meanwhile")
     return [*lines, *_whys(shown)]

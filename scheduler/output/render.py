@@ -98,7 +98,7 @@ def chart(
             missing = "no task has samples"
         case ChartKind.PARETO:
             drawing = pareto(rows, sheet, title=title, axis=axis)
-            missing = "fewer than two tasks have both figures"
+            missing = "fewer than two tasks have both figures, or their energies are of several sources"
     if drawing is None:
         raise CampaignError(f"nothing to draw: {missing}", hint="see what there is: sark-node results")
     return drawing

@@ -213,14 +213,20 @@ function clock(text) {
   return new Date(text).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
 }
 
+function amountOf({ measure, beside }) {
+  if (beside) return `in turns with ${beside.map((model) => model.name).join(", ")}, until the comparison is decided`;
+  if (measure.sustain_s) return `without a break for ${duration(measure.sustain_s)}`;
+  if (measure.precision) return `until the median is known within ± ${percent(measure.precision)}`;
+  return `${count(measure.runs, "inference")} in ${measure.loads} launch${measure.loads === 1 ? "" : "es"}`;
+}
+
 function request({ asked: task, needs }) {
   const { measure, model } = task;
-  const amount = measure.sustain_s ? `without a break for ${duration(measure.sustain_s)}` : measure.precision ? `until the median is known within ± ${percent(measure.precision)}` : `${count(measure.runs, "inference")} in ${measure.loads} launch${measure.loads === 1 ? "" : "es"}`;
   const all = [
     ["Model", `${model.name} (${bytes(model.size)})`],
     ["Model sha256", model.sha256, "hash"],
     ["Device requirements", needs.join("; ") || "none"],
-    ["Measurement", amount],
+    ["Measurement", amountOf(task)],
     ["Warm-up", measure.warmup === null ? "until settled" : count(measure.warmup, "inference")],
     ["Threads", measure.threads ?? "one for each physical core"],
     ["Batch", measure.batch],
