@@ -242,7 +242,8 @@ def confirmed(
     peaks: Sequence[int] = (),
 ) -> RegressionCell:
     """A cell that seemed to be slower, by what was measured once more. `again`: in turns with the last good model, or, where that is the
-    same one, a second time alone, which is held against `good`. None: it could not be measured; then the alarm stands. `peaks`: of the
+    same one, a second time alone, which is held against `good`. None: it could not be measured; then the alarm stands, as it does where
+    the model is not to blame and what it runs on changed. `peaks`: of the
     launches of the cell itself, whose memory is no matter of the host's.
     """
     if again is None or again.row.status is not RowStatus.COMPLETE:
@@ -258,6 +259,10 @@ def confirmed(
             "ratio_low": row.ratio_low,
             "ratio_high": row.ratio_high,
         }
+        changed = "" if good is None or finding in WORSE else _changed(good.measured.row, row)
+        if changed:
+            why = f"{cell.why}; in turns with the last good model: {finding}, but {changed}"
+            return cell.model_copy(update={"why": why})
     elif good is None:
         return cell.model_copy(update={"why": f"{cell.why}; the last good result is not here any more"})
     else:
@@ -272,6 +277,16 @@ def confirmed(
             ratios | {"memory_ratio": cell.memory_ratio},
         )
     return cell.model_copy(update={**ratios, "finding": finding, "why": why, "cleared": cleared})
+
+
+def _changed(good: Row, now: Row) -> str:
+    """What else may have made it slower, and both models that took turns alike: runtime and system, if they are others now."""
+    facts = {"runtime": (good.runtime, now.runtime), "system": (good.device_os, now.device_os)}
+    return " and ".join(
+        f"the {name} changed from {one} to {other}"
+        for name, (one, other) in facts.items()
+        if one and other and one != other
+    )
 
 
 def in_turns(row: Row, alarm: float) -> RegressionFinding:

@@ -363,7 +363,7 @@ class Row(BaseModel):
     slowdown_percent: float | None = None
     """By how much SteadyMs is above BurstMs."""
     recovery_s: float | None = None
-    """Seconds of rest after which the device was as quick as at first; empty: there was no knee, or it did not recover while it was watched."""
+    """Seconds of rest after which it was as quick as at first; empty: there was no knee, or it did not recover while it was watched."""
     burst_j: float | None = None
     """Joules of one inference before the knee, as EnergySource read them."""
     steady_j: float | None = None

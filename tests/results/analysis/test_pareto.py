@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from results.analysis.matrix import Axis, MatrixCell, front, fronts, pareto_front
 
 
@@ -28,6 +30,17 @@ def test_the_front_holds_what_no_other_beats_in_both() -> None:
     assert front(cells, Axis.ENERGY) == ("quick-thirsty", "middle", "twin of the middle", "slow-thrifty")
     assert Axis.QUALITY not in fronts(cells)
     assert set(fronts(cells)) == {Axis.ENERGY}
+
+
+def test_energies_of_several_sources_are_held_against_nothing() -> None:
+    cells = [
+        replace(cell("package", 1, 1), energy_source="rapl package"),
+        replace(cell("plug", 2, 3), energy_source="csv wall"),
+    ]
+    assert front(cells, Axis.ENERGY) == ()
+    assert fronts(cells) == {}
+    alike = [replace(each, energy_source="csv wall") for each in cells]
+    assert fronts(alike) == {Axis.ENERGY: ("package",)}
 
 
 def test_of_quality_more_is_better() -> None:

@@ -371,6 +371,9 @@ def test_a_pareto_picture_takes_energy_where_it_was_measured_and_memory_else() -
     assert any("energy" in text for text in texts(pareto(measured)))
     assert any("memory" in text for text in texts(pareto([complete(1).row, complete(2, device=1).row])))
     assert any("load" in text for text in texts(pareto(measured, axis=Axis.LOAD)))
+    mixed = [each.model_copy(update={"energy_source": f"meter {n}"}) for n, each in enumerate(measured)]
+    assert any("memory" in text for text in texts(pareto(mixed)))
+    assert pareto(mixed, axis=Axis.ENERGY) is None
     drawing = pareto([*measured, complete(3, device=2, energy_j=0.9, ms=30).row])
     green = [mark for mark in marks_of(drawing, Dots) if mark.tone is Tone.GOOD]
     assert len(green) == 2

@@ -8,11 +8,12 @@ import pytest
 
 from protocol.values.attempt import TaskState
 from protocol.values.record import record_body
-from protocol.values.task import task_body
+from protocol.values.task import Measure, Model, task_body
 from results.export.raw import RawResult
 from results.report.drawing import Dots, Stroke, TextLabel, Tone, svg
 from results.report.facts import Report
-from results.report.page import Figures
+from results.report.method import method
+from results.report.page import Figures, Table, quote
 from results.report.sustained_chart import sustained_chart, sustained_runs
 from results.report.task_charts import TaskChart, task_chart
 from results.row.row import make_row
@@ -57,3 +58,32 @@ def test_a_report_shows_each_sustained_run(lasting: bool) -> None:
     assert (section is not None) is lasting
     if section is not None:
         assert sum(isinstance(block, Figures) for block in section.blocks) == 1
+
+
+@pytest.mark.parametrize("bytes_of_record", ["", "not base64 at all", base64.b64encode(b"x").decode()])
+def test_a_record_that_cannot_be_read_breaks_no_report(bytes_of_record: str) -> None:
+    row = make_row(TASK, TaskState.SUCCEEDED, record())
+    section = sustained_runs(
+        Report([RawResult.model_construct(row=row, record=bytes_of_record)], "c-1", "t", 0.0, "1")
+    )
+    assert section is not None
+    assert "Its record cannot be read." in section.blocks
+
+
+def test_a_report_says_what_models_in_turns_were_asked_for() -> None:
+    together = TASK.model_copy(
+        update={
+            "beside": (Model(name="fp32.onnx", sha256="cd" * 32, size=1),),
+            "measure": Measure(runs=100, loads=6),
+        }
+    )
+    result = RawResult.model_construct(
+        row=make_row(together, TaskState.FAILED), task=base64.b64encode(task_body(together)).decode()
+    )
+    (table,) = (
+        block for block in method(Report([result], "c-1", "t", 0.0, "1")).blocks if isinstance(block, Table)
+    )
+    assert list(table.rows[0]) == [
+        "inferences",
+        quote("in turns with fp32.onnx, until the comparison is decided, in 6 to 40 launches"),
+    ]

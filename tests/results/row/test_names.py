@@ -45,6 +45,16 @@ def test_workers_of_one_device_are_told_apart_only_where_the_same_was_asked_of_e
     assert [each.device_name for each in with_distinct_names(by_device)] == ["one", "one"]
 
 
+def test_a_worker_that_makes_another_sitting_or_replica_leaves_its_device_its_name() -> None:
+    place = {"device_id": "d", "device_key": "key-000001"}
+    for field in ("sitting", "replica"):
+        rows = [
+            row(n, "mini", f"key-00000{n}").model_copy(update={**place, field: n, "first_sitting": "c-1/1"})
+            for n in (1, 2)
+        ]
+        assert [each.device_name for each in with_distinct_names(rows)] == ["mini", "mini"]
+
+
 def test_tables_and_matrices_show_two_devices_as_two() -> None:
     text = "\n".join(plain_lines(ROWS))
     assert "lab-1 …aaaaaa" in text

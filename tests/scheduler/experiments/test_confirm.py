@@ -177,6 +177,23 @@ def test_what_is_not_slower_in_turns_was_the_host_and_nobody_is_woken(
     assert [cell.finding for cell in read_cells(settled)] == [finding]
 
 
+def test_an_alarm_that_the_model_does_not_explain_stands_where_the_runtime_changed_too(
+    nights: Nights,
+) -> None:
+    nights.night(OLD, 10)
+    nights.night(NEW, 13)
+    begin_confirmations(nights.home, nights.store)
+    record = in_turns(nights.again(), 1.0)
+    assert record.ran is not None
+    ran = record.ran.model_copy(update={"runtime": "newer"})
+    nights.finish(nights.again(), record.model_copy(update={"ran": ran}))
+    (told,) = settle_confirmations(nights.store)
+    assert (told.finding, told.hook) == ("regression", DUE)
+    (cell,) = read_cells(told)
+    assert f"last good model: same, but the runtime changed from {record.ran.runtime} to newer" in cell.why
+    assert (cell.cleared, cell.ratio) == (False, pytest.approx(1.3, rel=0.05))
+
+
 def test_a_slowdown_below_the_alarm_is_no_regression(nights: Nights) -> None:
     nights.night(OLD, 10)
     nights.night(NEW, 13)

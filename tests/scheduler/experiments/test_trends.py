@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from results.analysis.changes import MOST
 from results.analysis.regression import RegressionCell, RegressionFinding
 from scheduler.cli.experiments import trend_lines
 from scheduler.experiments.trends import trend
-from scheduler.experiments.view import CellHistory
+from scheduler.experiments.view import CellHistory, history_view
+from scheduler.store.rows import RunRow
 
 DAY_S = 86_400.0
 
@@ -70,3 +74,22 @@ def test_runs_that_measured_nothing_are_no_part_of_it() -> None:
     assert pooled.sittings == 10
     assert trend(runs[:1]) == ((), None)
     assert trend([runs[3]] * 10) == ((), None)
+
+
+def test_every_page_of_a_history_says_the_same_of_its_latest_runs() -> None:
+    runs = [
+        RunRow(campaign, "nightly", 1, True, begun, finding="fine", cells=(cell.model_dump(mode="json"),))
+        for campaign, begun, cell in nights((30, 20.0), (100, 10.0))
+    ]
+    kept = SimpleNamespace(get=lambda name: name, runs=lambda name: runs)
+    store: Any = SimpleNamespace(experiments=kept)
+    (latest,), (middle,), (oldest,) = (
+        history_view(store, "nightly", limit=10, after=after).cells for after in (None, "c-35", "c-10")
+    )
+    assert [point.campaign for point in oldest.points] == [f"c-{n}" for n in range(9, -1, -1)]
+    assert latest.pooled is not None
+    assert latest.pooled.sittings == MOST == 100
+    assert latest.changes == ()
+    assert (
+        (latest.pooled, latest.changes) == (middle.pooled, middle.changes) == (oldest.pooled, oldest.changes)
+    )
