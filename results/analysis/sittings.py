@@ -189,7 +189,9 @@ def pooled_row(row: Row, sittings: Sequence[Row]) -> Row:
 
 
 def pooled_rows(rows: Sequence[Row]) -> list[Row]:
-    """For whatever compares devices and models: one row in place of the sittings that are pooled, and of those that failed beside them."""
+    """For whatever compares devices and models: one row in place of the sittings that are pooled, and of those beside them that came to
+    nothing. What was measured in another way (another fingerprint, such as a newer runtime) stays.
+    """
     cells = sittings_of(rows)
     together = {first for first, _ in cells}
     seen = set[tuple[str, str]]()
@@ -201,20 +203,24 @@ def pooled_rows(rows: Sequence[Row]) -> list[Row]:
         elif cell in cells and cell not in seen:
             seen.add(cell)
             chosen.append(pooled_row(row, cells[cell]))
+        elif cell not in cells and row.status is RowStatus.COMPLETE:
+            chosen.append(row)
     return chosen
 
 
 def coverage(figures: Sequence[SittingFigure]) -> HeldIntervals:
-    """Of the latest sittings of rows with one fingerprint: each interval against the pooled median of the others. Nothing of fewer than
-    three.
+    """Of the latest sittings of rows with one fingerprint: each interval against the pooled median of the others. As that is itself only
+    known so well, the interval is widened by what the others add to its error: of three sittings as of fifty, 95 % hold it if they are
+    what they claim. Nothing of fewer than three.
     """
     sittings = _apart(figures)[-MAX_COUNTED:]
     if len(sittings) < 3:
         return HeldIntervals()
-    held = 0
+    held, wider = 0, math.sqrt(len(sittings) / (len(sittings) - 1))
     for index, figure in enumerate(sittings):
         others = pool(sittings[:index] + sittings[index + 1 :])
-        held += others is not None and figure.low <= others.median <= figure.high
+        low, high = (figure.median * (end / figure.median) ** wider for end in (figure.low, figure.high))
+        held += others is not None and low <= others.median <= high
     return HeldIntervals(held, len(sittings))
 
 

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.task import Task, read_task
-from results.analysis.pairs import Pair, pair_up, pairs_in_turns
+from results.analysis.pairs import Pair, pair_up, pairs_in_turns, pooled_entries
+from results.analysis.sittings import pooled_rows
 from results.analysis.verify import VerifyFinding, check_results
 from results.export.raw import RawResult, ResultEntry, json_lines
 from results.report.charts import complete, names_of
@@ -77,6 +78,11 @@ class Report:
         return complete(self.rows)
 
     @cached_property
+    def compared(self) -> list[Row]:
+        """The same with one row in place of several sittings, unless the report is of one task."""
+        return self.done if self.checked else complete(pooled_rows(self.rows))
+
+    @cached_property
     def models(self) -> list[str]:
         return list(dict.fromkeys(row.file_name for row in self.rows))
 
@@ -116,13 +122,13 @@ class Report:
     def within(self) -> Sequence[NamedPair]:
         """Each complete row with the fastest of its model, at most `MAX_PAIRS`."""
         pairs: list[NamedPair] = []
-        for model in dict.fromkeys(row.file_name for row in self.done):
+        for model in dict.fromkeys(row.file_name for row in self.compared):
             ordered = self.all_of_model(model)
             names = names_of(ordered, model=False)
             for row, name in list(zip(ordered, names, strict=True))[1:]:
                 if len(pairs) < MAX_PAIRS:
                     (pair,) = pair_up([self._entries[ordered[0].job_id]], [self._entries[row.job_id]])
-                    pairs.append((f"{model} · {name}" if len(self.done) > len(ordered) else name, pair))
+                    pairs.append((f"{model} · {name}" if len(self.compared) > len(ordered) else name, pair))
         return pairs
 
     @cached_property
@@ -135,18 +141,19 @@ class Report:
     @property
     def left_out(self) -> int:
         """Comparisons beyond `MAX_PAIRS`."""
-        return len(self.done) - len({row.file_name for row in self.done}) - len(self.within)
+        return len(self.compared) - len({row.file_name for row in self.compared}) - len(self.within)
 
     @cached_property
     def against(self) -> Sequence[NamedPair]:
         """These results with the others."""
-        pairs = pair_up(self.other, [result.entry() for result in self.results]) if self.other_name else []
+        pairs = pair_up(pooled_entries(self.other), list(self._entries.values())) if self.other_name else []
         rows = [row for pair in pairs if (row := pair.b or pair.a) is not None]
         return list(zip(names_of(rows), pairs, strict=True))
 
     @cached_property
     def _entries(self) -> dict[str, ResultEntry]:
-        return {result.row.job_id: result.entry() for result in self.results}
+        entries = [result.entry() for result in self.results]
+        return {entry.row.job_id: entry for entry in (entries if self.checked else pooled_entries(entries))}
 
     @property
     def open(self) -> bool:
@@ -168,7 +175,7 @@ class Report:
 
     def all_of_model(self, name: str) -> list[Row]:
         """Its complete rows, the fastest first, simulations last."""
-        return sorted((row for row in self.done if row.file_name == name), key=_fastest_first)
+        return sorted((row for row in self.compared if row.file_name == name), key=_fastest_first)
 
 
 def _fastest_first(row: Row) -> tuple[bool, float, str]:

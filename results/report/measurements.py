@@ -97,7 +97,7 @@ def medians(report: Report) -> Section:
             if alike := [row for row in rows if bool(row.simulated) == simulated]:
                 name = marked(model, simulated)
                 blocks += [Heading(quote(name)), *_of_model(name, alike)]
-    timed = [row for row in report.done if row.inference_ms_median]
+    timed = [row for row in report.compared if row.inference_ms_median]
     if len(timed) > 2 and (drawing := pareto(timed)) is not None:
         note = "Joined by the line are those that no other beats in both; the figures are in the tables."
         blocks += [Heading("Time and what it costs"), Figures([drawing], described=False), note]
@@ -117,10 +117,11 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
     lowest = rows[0].inference_ms_median
     lines = []
     for row in rows:
-        replica = "" if row.replica is None else f" · replica {row.replica}"
+        which = "" if row.replica is None else f" · replica {row.replica}"
+        which += f" · {row.sittings} sittings" if row.sittings and row.sitting is None else ""
         within = "" if row.half_width_percent is None else f"{row.half_width_percent:.1f} %"
         line: list[str | Badge] = [
-            configuration(row) + replica,
+            configuration(row) + which,
             number(row.inference_ms_median),
             interval(row, " – "),
             within,

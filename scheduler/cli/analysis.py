@@ -106,7 +106,7 @@ def compare(
     b: Annotated[
         str,
         typer.Argument(
-            help="What to compare with the base. Left out: models of A that took turns (measure.against).",
+            help="What to compare with the base. Leave it out to compare the models of A that took turns (measure.against).",
             metavar="B",
             autocompletion=completion.sides,
         ),

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from protocol.errors import CampaignError
 from results.analysis.matrix import Axis, MatrixCell, Price, fronts, make_matrix
-from results.analysis.pairs import Pair, pair_up, pairs_in_turns
+from results.analysis.pairs import Pair, pair_up, pairs_in_turns, pooled_entries
 from results.analysis.sittings import pooled_rows
 from results.export.raw import ResultEntry, ResultSource, read_raw
 from results.row.comparison import ComparisonVerdict
@@ -101,16 +101,9 @@ def compare_sources(
     seed: int = 0,
 ) -> tuple[ComparisonTable, list[Pair]]:
     """`other` compared with `one`, for programs and as it is. Some milliseconds for each pair: call it in a thread."""
-    a, b = ((source.entries() if reference else _pooled(source.entries())) for source in (one, other))
+    a, b = ((source.entries() if reference else pooled_entries(source.entries())) for source in (one, other))
     pairs = pair_up(a, b, across_devices=across_devices, reference=reference, seed=seed)
     return ComparisonTable(a=one.name, b=other.name, pairs=tuple(pair_info(pair) for pair in pairs)), pairs
-
-
-def _pooled(entries: Sequence[ResultEntry]) -> list[ResultEntry]:
-    """One in place of several sittings, known by its interval alone: launches of different sittings are not to be thrown together."""
-    launches = {entry.row.job_id: entry.launches for entry in entries}
-    rows = pooled_rows([entry.row for entry in entries])
-    return [ResultEntry(row, () if row.sittings else launches[row.job_id]) for row in rows]
 
 
 def compared_in_turns(source: ResultSource) -> tuple[ComparisonTable, list[Pair]]:

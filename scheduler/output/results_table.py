@@ -148,7 +148,9 @@ def legend(rows: Sequence[Row]) -> str:
         return f"{LEGEND}."
     least, most = (f"{span:.2g}" if span < 10 else f"{span:.0f}" for span in (min(spans), max(spans)))
     pooled = (
-        " A line of sittings: of this device over all of them." if any(row.sittings for row in rows) else ""
+        " The line `sittings N` pools all sittings on that device."
+        if any(row.sittings for row in rows)
+        else ""
     )
     return f"{LEGEND} in these {most if least == most else f'{least} to {most}'} s.{pooled}"
 

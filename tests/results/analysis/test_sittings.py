@@ -104,6 +104,21 @@ def test_coverage_is_nominal_without_differences_between_sittings_and_poor_with_
     assert apart.share < 0.5
 
 
+def test_coverage_of_three_sittings_is_that_of_many() -> None:
+    """Of intervals that claim 95 %: three sittings do not know their middle as eight do."""
+    rng, known = random.Random(3), 1.959964 * 0.01
+
+    def exact(at: float) -> SittingFigure:
+        log = rng.gauss(0, 0.01)
+        return SittingFigure(math.exp(log), math.exp(log - known), math.exp(log + known), 300, at)
+
+    for sittings, cells in ((3, 500), (8, 100)):
+        held = sum(
+            (coverage([exact(n * DAY_S) for n in range(sittings)]) for _ in range(cells)), HeldIntervals()
+        )
+        assert held.share == pytest.approx(0.95, abs=0.015)
+
+
 def test_results_close_together_are_of_one_sitting() -> None:
     rng = random.Random(1)
     figures = [drawn(rng, 0, 0.01, at=day * DAY_S + minute * 60.0) for day in range(4) for minute in range(5)]
@@ -171,6 +186,14 @@ def test_rows_of_sittings_say_what_they_come_to_together_and_are_one_where_devic
     assert one.inference_ms_median_high == first.pooled_ms_median_high
     assert one.throughput_per_s == pytest.approx(100 * 10 / 10.4, rel=0.002)
     assert other == alone
+
+
+def test_a_sitting_that_was_made_otherwise_stays_beside_those_that_are_pooled() -> None:
+    rows = [
+        row(n, 10.0, f"2026-11-2{n}T10:00:00+00:00", fingerprint="f" if n < 3 else "newer") for n in (1, 2, 3)
+    ]
+    failed = row(4, 1.0, "", status=RowStatus.FAILED, inference_ms_median=None, fingerprint="newer")
+    assert [each.job_id for each in pooled_rows(pool_sittings([*rows, failed]))] == ["c-1/1", "c-1/3"]
 
 
 def test_sittings_that_were_not_made_alike_are_not_pooled() -> None:

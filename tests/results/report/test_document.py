@@ -14,12 +14,14 @@ import pytest
 from markdown_it import MarkdownIt
 
 from protocol.words import Reason
+from results.analysis.sittings import pool_sittings
 from results.export.raw import RawResult, ResultSource, json_lines
 from results.report import facts
 from results.report.drawing import DARK, LIGHT, digits
 from results.report.facts import Report
 from results.report.html import policy, style
-from results.report.measurements import MAX_CHARTS
+from results.report.measurements import MAX_CHARTS, medians
+from results.report.page import Table
 from scheduler.output.render import ReportFormat, make_report, render
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary
 from tests.scheduler.report_parts import WORKERS, complete, failed, launches_at, unplaced
@@ -474,3 +476,25 @@ def test_a_table_has_the_shape_of_its_rows_once_or_each_its_own() -> None:
     assert "· <bdi>2×7</bdi>" in apart
     assert ", the lowest first" in apart
     assert "×7</bdi>), the lowest first" not in apart
+
+
+def test_sittings_are_one_line_of_the_table_and_are_not_compared_with_each_other() -> None:
+    def sitting(n: int, ms: float) -> RawResult:
+        changes = {"sitting": n, "first_sitting": "c-ab23cd45/1", "ended_at": f"2026-11-2{n}T10:00:00+00:00"}
+        result = complete(n, ms=ms)
+        return result.model_copy(
+            update={"row": result.row.model_copy(update={**changes, "fingerprint": "f"})}
+        )
+
+    results = [sitting(n, ms) for n, ms in ((1, 10.0), (2, 10.4), (3, 10.8))]
+    rows = pool_sittings([result.row for result in results])
+    pooled = [result.model_copy(update={"row": row}) for result, row in zip(results, rows, strict=True)]
+    report = Report(pooled, "c-ab23cd45", "t", NOW, "1")
+    (row,) = report.compared
+    assert (len(report.done), report.within, report.left_out) == (3, [], 0)
+    (table,) = (block for block in medians(report).blocks if isinstance(block, Table))
+    ((configuration, median, *_),) = table.rows
+    assert "3 sittings" in str(configuration)
+    assert median == digits(row.pooled_ms_median or 0.0)
+    (one,) = Report(pooled[:1], "c-ab23cd45", "t", NOW, "1", checked=pooled).compared
+    assert one.inference_ms_median == pooled[0].row.inference_ms_median, "a report of one task is of that one"

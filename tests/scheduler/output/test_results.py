@@ -116,5 +116,5 @@ def test_below_sittings_stands_what_they_come_to_together(terminal: bool) -> Non
     assert "in 2 h" in pooled
     assert "7.000" in first
     assert "7.000" not in pooled
-    assert any("A line of sittings: of this device over all of them." in line for line in lines)
+    assert any("The line `sittings N` pools all sittings on that device." in line for line in lines)
     assert not any("sittings" in line for line in shown(rows, terminal=terminal))
