@@ -64,9 +64,8 @@ def pairs_in_turns(rows: Sequence[Row]) -> list[Pair]:
 
 def pooled_entries(entries: Sequence[ResultEntry]) -> list[ResultEntry]:
     """One in place of several sittings, known by its interval alone: launches of different sittings are not to be thrown together."""
-    alone = {entry.row.job_id: entry for entry in entries}
-    rows = pooled_rows([entry.row for entry in entries])
-    return [ResultEntry(row) if row.sittings else alone[row.job_id] for row in rows]
+    alone = {id(entry.row): entry for entry in entries}
+    return [alone.get(id(row)) or ResultEntry(row) for row in pooled_rows([entry.row for entry in entries])]
 
 
 def pair_up(
