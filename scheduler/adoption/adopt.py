@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from protocol.errors import CampaignError, ResourceError
+from protocol.formats.reference_model import reference_sha256
 from protocol.values.campaign_manifest import CampaignManifest, OpenedManifest
 from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Model, Task
@@ -26,7 +27,7 @@ from scheduler.campaign.text import trust_of_spec
 from scheduler.conversation.claims import LEAP
 from scheduler.models.describe import by_devices, sha256_of
 from scheduler.models.fetch import fetch_adopted
-from scheduler.models.spool import is_spooled
+from scheduler.models.spool import is_spooled, spool_reference
 from scheduler.models.spool import spool as copy_in
 from scheduler.run.manifests import CampaignManifests
 from scheduler.store.rows import NewCampaign, NewModel, WorkerTask
@@ -172,6 +173,8 @@ def bring_models(tasks: Iterable[Task], spec: str, spool: Path, folder: Path | N
     """
     others = by_devices(spec)
     models = {model.sha256: model for task in tasks for model in task.models() if model.sha256 not in others}
+    if models.pop(reference_sha256(), None) is not None:  # it comes with the program
+        spool_reference(spool)
     return tuple(
         model
         for model in models.values()

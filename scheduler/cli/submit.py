@@ -76,7 +76,7 @@ def validate(ctx: typer.Context, file: CampaignFile, as_json: AsJson = False) ->
         print_json(report)
         return
     console = new_console()
-    console.print(valid_table(campaign, models))
+    console.print(valid_table(campaign, models, report.inputs))
     unknown = "the number of tasks depends on the matching devices"
     tasks = unknown if report.tasks is None else count(report.tasks, "task")
     print_lines([f"{safe_text(campaign.campaign)} is valid: {tasks}.", *report.notes], console)

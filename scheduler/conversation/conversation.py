@@ -243,7 +243,7 @@ class SchedulerConversation:
         try:
             while self._rests:
                 await SleepUntil(self._shell.now())
-                self._writer.write_notes()
+                self._writer.write_notes(self._shell.now())
                 self.carry_out(())
         finally:
             self._going_on = False

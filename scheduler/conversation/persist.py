@@ -89,7 +89,9 @@ class Receipt(Protocol):
 class TaskStore(Protocol):
     def cancel_requests(self) -> Sequence[str]: ...
 
-    def set_wait_reason(self, tasks: Sequence[str], words: str, left_s: float | None = None) -> None: ...
+    def set_wait_reason(self, tasks: Sequence[str], words: str) -> None: ...
+
+    def set_wait_until(self, waits: Sequence[tuple[str, str, float]]) -> None: ...
 
 
 class CampaignStore(Protocol):
@@ -131,18 +133,22 @@ class CommandWriter:
     ended: Callable[[str], None]
     """Called with each campaign that ends."""
     notes: dict[str, tuple[str, float | None]] = field(default_factory=dict)
-    """Why tasks wait, and for how long, by task: not stored yet."""
+    """Why tasks wait, and until when, by task: not stored yet."""
 
-    def write_notes(self) -> None:
+    def write_notes(self, now: float) -> None:
         """Store some of the notes: there may be one for each of very many tasks."""
-        tasks_by_words: dict[tuple[str, float | None], list[str]] = {}
+        tasks_by_words: dict[str, list[str]] = {}
+        waits: list[tuple[str, str, float]] = []
         for task in tuple(islice(self.notes, MAX_NOTES)):
-            tasks_by_words.setdefault(self.notes.pop(task), []).append(task)
-        for (words, left_s), tasks in tasks_by_words.items():
-            if left_s is None:
-                self.store.tasks.set_wait_reason(tasks, words)
+            words, until = self.notes.pop(task)
+            if until is None:
+                tasks_by_words.setdefault(words, []).append(task)
             else:
-                self.store.tasks.set_wait_reason(tasks, words, left_s)
+                waits.append((task, words, until - now))
+        for words, tasks in tasks_by_words.items():
+            self.store.tasks.set_wait_reason(tasks, words)
+        if waits:
+            self.store.tasks.set_wait_until(waits)
 
     def write(self, commands: Sequence[Command]) -> None:
         """Intents that follow each other are written together; whatever else moves a task finds there what was decided before it."""
@@ -176,8 +182,8 @@ class CommandWriter:
                 self.log.info("stop.ended", task=task, attempt=attempt, confirmed=confirmed)
             case EndPending():
                 store.attempts.end_pending(command)
-            case RecordWaitReason(tasks, words, left_s):
-                self.notes.update(dict.fromkeys(tasks, (words, left_s)))
+            case RecordWaitReason(tasks, words, until):
+                self.notes.update(dict.fromkeys(tasks, (words, until)))
             case EndCampaign(campaign, detail):
                 outcome = store.campaigns.end(campaign, detail=detail)
                 self.ended(campaign)

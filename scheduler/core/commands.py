@@ -140,8 +140,8 @@ class RecordWaitReason:
 
     tasks: tuple[str, ...]
     words: str
-    left_s: float | None = None
-    """Until they wait no longer for that; None: unknown."""
+    until: float | None = None
+    """When they wait no longer for that, on the scheduler's monotonic clock; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

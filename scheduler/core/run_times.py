@@ -3,14 +3,14 @@
 A worker that grants a lease and only renews it could sit on the task until every limit of the task has passed. So each run has a deadline,
 which the submitter keeps to itself: nobody can arrange to be just in time. Past it, the task is hedged at another worker.
 
-    allowance  = LEAST_S + FACTOR × (expected run + fetch of the model), twice as long after each time that the task was hedged for it
+    allowance  = LEAST_S + FACTOR × (expected run + fetch of its models), twice as long after each time that the task was hedged for it
     deadline   = the lease, or the last advance of the run, + allowance; at most the lease + MOST × allowance, whatever the run reports
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from statistics import median
 from typing import Final
 
@@ -106,9 +106,9 @@ class RunTimes:
         ]
         return median(alike) if alike else default_run_s(task)
 
-    def allowance_s(self, task: Task, worker: str, *, warm: bool, hedged: int) -> float:
-        """How long the run may be silent there. `warm`: its model is there. `hedged`: how often the task was hedged for its deadline."""
-        fetch_s = 0.0 if warm else task.model.size / FETCH_RATE
+    def allowance_s(self, task: Task, worker: str, *, warm: Collection[str], hedged: int) -> float:
+        """How long the run may be silent there. `warm`: models that are there. `hedged`: how often the task was hedged for its deadline."""
+        fetch_s = sum(model.size for model in task.models() if model.sha256 not in warm) / FETCH_RATE
         return (LEAST_S + FACTOR * (self.expect_s(task, worker) + fetch_s)) * 2.0**hedged
 
 

@@ -1,6 +1,6 @@
 """Sittings: when a task that repeats another's measurement may begin, and where. The gate before the allocator.
 
-    sitting k-1 ended ─▶ its `apart` passes ─▶ sitting k is pending, for the device of the first sitting alone, at the lowest priority
+    sitting k-1 ended ─▶ its `apart` passes ─▶ sitting k is pending, for the worker of the first sitting alone, at the lowest priority
     none of those before succeeded ─▶ sitting k ends like the one before: there is nothing to repeat
 
 While it is gated no limit in time runs but the campaign's. Ends are instants on the scheduler's monotonic clock. Of a task that had ended
@@ -27,13 +27,13 @@ class Sittings:
         """When gated tasks are pending, the next one first."""
 
     def prepare(self, entries: Iterable[TaskEntry], now: float) -> None:
-        """Entries that are to be added, all of a campaign: when the ended ones ended, and whose device the later sittings go to."""
+        """Entries that are to be added, all of a campaign: when the ended ones ended, and to which worker the later sittings go."""
         known = {entry.id: entry for entry in entries}
         for entry in known.values():
             if entry.over:
                 entry.ended_at = now - max(0.0, entry.over_s)
         for entry in known.values():
-            self._state.pin(entry, _device_of_first(entry, known))
+            self._state.pin(entry, _worker_of_first(entry, known))
 
     def decide(self, now: float) -> list[Command]:
         """What follows for gated tasks that are new, or the one before which has ended."""
@@ -44,9 +44,9 @@ class Sittings:
             if sitting is None or entry.over or entry.outcome is not None:
                 continue
             if not entry.gated:  # found at a worker before the first one's result was here
-                device = _device_of_first(entry, state.tasks)
-                if device and not entry.pin:
-                    state.pin_to(entry, now, device)
+                worker = _worker_of_first(entry, state.tasks)
+                if worker and not entry.pin:
+                    state.pin_to(entry, now, worker)
                 continue
             name = ordinal(sitting.number)
             before = state.tasks.get(sitting.task(entry.id, sitting.number - 1))
@@ -55,13 +55,13 @@ class Sittings:
             elif not before.over:
                 words = f"waits for its {name} sitting, after the {ordinal(sitting.number - 1)}"
                 waits.setdefault((words, None), []).append(entry.id)
-            elif not _device_of_first(entry, state.tasks):
+            elif not _worker_of_first(entry, state.tasks):
                 state.withdraw(entry, _like(before, ordinal(sitting.number - 1)))
             else:
                 opens_at = (before.ended_at or now) + sitting.apart_s
                 heapq.heappush(self._opens, (opens_at, entry.id))
-                waits.setdefault((f"waits for its {name} sitting", opens_at - now), []).append(entry.id)
-        return [RecordWaitReason(tuple(tasks), words, left_s) for (words, left_s), tasks in waits.items()]
+                waits.setdefault((f"waits for its {name} sitting", opens_at), []).append(entry.id)
+        return [RecordWaitReason(tuple(tasks), words, until) for (words, until), tasks in waits.items()]
 
     def open(self, now: float) -> list[Command]:
         """To be called a few times each second: what has waited long enough is pending."""
@@ -69,12 +69,12 @@ class Sittings:
         while self._opens and self._opens[0][0] <= now:
             entry = self._state.tasks.get(heapq.heappop(self._opens)[1])
             if entry is not None and entry.gated and entry.outcome is None:
-                self._state.open_gate(entry, now, _device_of_first(entry, self._state.tasks))
+                self._state.open_gate(entry, now, _worker_of_first(entry, self._state.tasks))
                 opened.append(entry.id)
         return [RecordWaitReason(tuple(opened), "")] if opened else []
 
 
-def _device_of_first(entry: TaskEntry, known: dict[str, TaskEntry]) -> str:
+def _worker_of_first(entry: TaskEntry, known: dict[str, TaskEntry]) -> str:
     """The worker of the first sitting before this one that has a result; empty: none has."""
     sitting = entry.task.sitting
     if sitting is None:

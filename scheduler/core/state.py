@@ -82,9 +82,9 @@ class State:
         self.due: list[tuple[float, str]] = []
         """A heap of tasks by when they may exceed a limit in time; see `watch`."""
         self.withdrawn: dict[str, None] = {}
+        """Pending tasks with an outcome, that nobody gets any more and that are still to end."""
         self.sittings: dict[str, None] = {}
         """Gated tasks to be looked at: they are new, or the one before them has ended."""
-        """Pending tasks with an outcome, that nobody gets any more and that are still to end."""
         self.stops = OwedStops()
         self.positions: dict[str, QueuePosition] = {}
         """Queue positions since the shell last took them."""
@@ -149,7 +149,7 @@ class State:
 
     def deadline(self, entry: TaskEntry, attempt: Attempt) -> float:
         """Until when a result of this attempt, which runs, is waited for alone: this scheduler's own value, which no message carries."""
-        warm = entry.task.model.sha256 in self.worker(attempt.worker).warm
+        warm = self.worker(attempt.worker).warm
         allowance_s = self.run_times.allowance_s(entry.task, attempt.worker, warm=warm, hedged=attempt.hedged)
         return deadline(attempt.leased_at, attempt.since, attempt.advanced_at, allowance_s)
 

@@ -214,6 +214,13 @@ class _Planner:
     _until: dict[str, float] = field(default_factory=dict)
     _fetched: set[tuple[str, str]] = field(default_factory=set)
     _fits: dict[Requirement, tuple[Advert, ...]] = field(default_factory=dict)
+    _cached: frozenset[tuple[str, str]] = field(init=False)
+    """Peers, and the models that their adverts name."""
+
+    def __post_init__(self) -> None:
+        self._cached = frozenset(
+            (advert.peer, sha256) for advert in self.visit.adverts for sha256 in advert.models
+        )
 
     def cell(self, cell: PlannedCell, tasks: Sequence[Task], shape: str) -> PlanCell:
         fits: dict[str, None] = {}
@@ -298,17 +305,21 @@ class _Planner:
         )
         self._until[peer] = ends_s
         self.ends_s = max(self.ends_s, ends_s)
-        self._fetched.add((peer, task.model.sha256))
+        self._fetched.update((peer, model.sha256) for model in task.models())
         self.fetch += fetch
         return best, fetch, quoted.preempts if quoted is not None and first else ""
 
     def _fetch(self, peer: str, task: Task, kind: Kind) -> int:
-        if (peer, task.model.sha256) in self._fetched:
-            return 0
+        """Bytes. Of its own model the worker says whether it has it, of others only its advert does."""
         quoted = self.visit.answers[peer].shapes.get(kind)
-        if quoted is None:
-            return task.model.size
-        return 0 if quoted.warm else quoted.fetch or task.model.size
+        others = sum(
+            model.size
+            for model in task.beside or ()
+            if (peer, model.sha256) not in self._fetched and (peer, model.sha256) not in self._cached
+        )
+        if (peer, task.model.sha256) in self._fetched or (quoted is not None and quoted.warm):
+            return others
+        return others + (task.model.size if quoted is None else quoted.fetch or task.model.size)
 
 
 def _why_not(task: Task, fit: Sequence[Advert], visit: SwarmVisit) -> str:

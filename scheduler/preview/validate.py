@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rich.table import Column, Table
@@ -18,11 +18,12 @@ from scheduler.campaign.fields import Threads, show_percent
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign, JobFields, MeasureFields
 from scheduler.models.describe import Models, model_notes
-from scheduler.models.inspect import resolved_shapes
+from scheduler.models.inspect import ModelShapes, resolved_shapes
 from scheduler.output.schemas import CampaignModel, shown_as
 from scheduler.output.terminal import table
 from scheduler.planning.tasks import derive_cells, needs_devices, tasks_of
 from swarm.base.text import safe_text
+from swarm.base.units import show_duration
 from swarm.base.yaml import parse_document
 
 NOBODY: Final = "1" * 44
@@ -94,16 +95,17 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
     )
 
 
-def valid_table(campaign: Campaign, models: Models) -> Table:
-    """A line for each model, unit, number of threads and batch. Blocking."""
-    shapes = {(one.model, one.batch): one.text for one in resolved_shapes(campaign, models)}
+def valid_table(campaign: Campaign, models: Models, inputs: Sequence[CampaignInputs]) -> Table:
+    """A line for each model, unit, number of threads and batch."""
+    shapes = {(one.model, one.batch): ModelShapes(one.model, one.batch, one.shapes).text for one in inputs}
     measure = campaign.measure
     batches = {entry.key: campaign.batches(entry) for entry in campaign.models}
     entries = {entry.key: entry for entry in campaign.models}
     bases = {entry.key: base_of(entry, measure.against, campaign.models) for entry in campaign.models}
     compared = any(base is not None for base in bases.values())
     has_batch = any(batch is not None for sizes in batches.values() for batch in sizes)
-    precise = f"±{show_percent(measure.precision)}" if measure.precision else ""
+    until = f"±{show_percent(measure.precision)}" if measure.precision else ""
+    until = until if measure.sustain is None else show_duration(measure.sustain)
     rows: list[tuple[tuple[str, ...], tuple[JobFields, Threads, int | None], str]] = []
     for label, (_, model) in models.items():
         base = bases[label]
@@ -129,7 +131,7 @@ def valid_table(campaign: Campaign, models: Models) -> Table:
         (Column("shape"), lambda row: safe_text(row[2], 60)) if shapes else None,
         (
             Column("runs"),
-            lambda row: "in turns" if row[0][3] else precise or str(row[1][0].runs or measure.runs),
+            lambda row: "in turns" if row[0][3] else until or str(row[1][0].runs or measure.runs),
         ),
         (Column("loads"), lambda row: _loads(measure, in_turns=bool(row[0][3]))),
     )
@@ -138,6 +140,8 @@ def valid_table(campaign: Campaign, models: Models) -> Table:
 def _loads(measure: MeasureFields, *, in_turns: bool) -> str:
     if in_turns:
         return f"{LOOKS[0]} to {LOOKS[-1]}"
+    if measure.sustain is not None:
+        return "1"
     return "6 to 20" if measure.precision else str(measure.loads)
 
 

@@ -16,7 +16,7 @@ from protocol.words import Reason
 from scheduler.core.commands import EndAttempt, EndPending
 from scheduler.core.entries import LIMITS, Attempt, TaskEntry
 from scheduler.core.stops import OWED_S, OwedStop
-from scheduler.store.rows import UNOBSERVED_EPOCH, AttemptRow, AttemptState, TaskRow
+from scheduler.store.rows import UNOBSERVED_EPOCH, AttemptRow, AttemptState, CampaignRow, TaskRow
 from scheduler.store.store import Store
 
 _FAILED = (AttemptState.LOST, AttemptState.FAILED)
@@ -24,9 +24,8 @@ _OPEN = (AttemptState.INTENDED, AttemptState.QUEUED, AttemptState.GRANTED)
 _HEDGEABLE = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 
 
-def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow], wall: float = 0.0) -> TaskEntry:
-    """A stored task with its attempts. Its worker has to confirm what was live. `wall`: seconds since 1970, now;
-    0: unknown, so that what has ended counts as ended just now."""
+def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow], wall: float) -> TaskEntry:
+    """A stored task with its attempts. Its worker has to confirm what was live. `wall`: seconds since 1970, now."""
     hedge = None
     for attempt in attempts:
         if attempt.state in _OPEN and attempt.attempt != row.attempt and row.state in _HEDGEABLE:
@@ -118,23 +117,27 @@ def owed_stops(store: Store, now: float, wall: float) -> list[OwedStop]:
     """Stops that were not confirmed, as the core knows them, under the last epoch of their campaigns. `now`, `wall`: the same instant,
     monotonic and since 1970.
     """
+    rows = store.attempts.unconfirmed()
+    campaigns = {name: store.campaigns.get(name) for name in dict.fromkeys(map(_campaign, rows))}
     return [
         OwedStop(
             row.task,
             row.attempt,
             row.worker,
-            _held(store, row),
+            _held(row, campaigns[_campaign(row)]),
             now + min(max((row.ended or wall) - wall, 0.0), OWED_S),  # the clock may have been set meanwhile
         )
-        for row in store.attempts.unconfirmed()
+        for row in rows
     ]
 
 
-def _held(store: Store, row: AttemptRow) -> HeldLease | None:
+def _campaign(row: AttemptRow) -> str:
+    return row.task.rpartition("/")[0]
+
+
+def _held(row: AttemptRow, campaign: CampaignRow | None) -> HeldLease | None:
     if row.lease is None or row.fence is None:
         return None
-    task = store.tasks.get(row.task)
-    campaign = None if task is None else store.campaigns.get(task.campaign)
     epoch = None if campaign is None else campaign.epoch
     return HeldLease(lease=row.lease, fence=row.fence, epoch=epoch)
 

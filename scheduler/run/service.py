@@ -158,7 +158,7 @@ class SchedulerService:
             peer=self.identity.peer_id,
             sign=self.identity.sign,
             manifest=self._manifests.of,
-            ended=self._manifests.forget,
+            ended=self._ended,
             learned=self._learn,
             stride=lambda: 1 + self.chance.randrange(STRIDE),
         )
@@ -213,6 +213,10 @@ class SchedulerService:
         finally:
             self._planning.discard(row.id)
         self._load()  # not when the service ends: that would begin the plan again, and never end
+
+    def _ended(self, campaign: str) -> None:
+        self._manifests.forget(campaign)
+        self._waited.discard(campaign)
 
     def unfinished(self) -> tuple[str, ...]:
         """See `CampaignSource`."""

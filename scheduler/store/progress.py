@@ -15,6 +15,7 @@ from protocol.formats.phase import BUSY, Phase
 from protocol.values.attempt import TaskState
 from protocol.values.lease import MAX_PREEMPTIONS
 from protocol.words import Reason
+from results.row.form import instant
 from scheduler.core.words import COPIED, ELSEWHERE
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, TaskRow
 from swarm.base.text import ordinal, safe_text
@@ -57,18 +58,16 @@ def progress_text(task: TaskRow, outcome: str = "", *, wall: Callable[[], float]
 
 def waiting_text(note: str, wall: float) -> str:
     """`waits for its 2nd sitting, in 43 m`, of a note that says until when; others as they are."""
-    words, until, instant = note.rpartition(UNTIL)
+    words, _, when = note.rpartition(UNTIL)
     try:
-        left_s = datetime.fromisoformat(instant).timestamp() - wall if until else 0.0
-    except (ValueError, TypeError):
-        return note
-    if not until:
+        left_s = instant(when) - wall
+    except ValueError:
         return note
     return f"{words}, in {show_duration(_rounded(left_s))}" if left_s >= 1 else f"{words}, now"
 
 
 def _rounded(seconds: float) -> float:
-    """Whole minutes, of less than two whole seconds: as exactly as anybody reads it."""
+    """To the minute; below two minutes, to the second."""
     return float(round(seconds)) if seconds < 120 else 60.0 * round(seconds / 60)
 
 

@@ -152,15 +152,16 @@ class TaskRepository:
                 for pending in _pending(tasks):
                     c.execute(t.tasks.update().where(*pending).values(note=note))
 
-    def set_wait_reason(self, tasks: Sequence[str], words: str, left_s: float | None = None) -> None:
-        """Why these pending tasks wait, and since when; empty words: they wait for nothing any more. The same words keep the time at which
-        they were first said. `left_s`: they wait for so long, which is said instead (`scheduler.store.progress.waiting_text`).
-        """
+    def set_wait_until(self, waits: Sequence[tuple[str, str, float]]) -> None:
+        """Why pending tasks wait, and for how long (`scheduler.store.progress.waiting_text`): (task, words, seconds)."""
         wall = self._database.wall()
-        if left_s is not None:
-            self.set_notes([(task, f"{words}{UNTIL}{utc(wall + left_s)}") for task in tasks])
-            return
-        note, since = t.tasks.c.note, local_time(wall)
+        self.set_notes([(task, f"{words}{UNTIL}{utc(wall + left_s)}") for task, words, left_s in waits])
+
+    def set_wait_reason(self, tasks: Sequence[str], words: str) -> None:
+        """Why these pending tasks wait, and since when; empty words: they wait for nothing any more. The same words keep the time at which
+        they were first said.
+        """
+        note, since = t.tasks.c.note, local_time(self._database.wall())
         with self._database.transaction() as c:
             for pending in _pending(tasks):
                 new = ~note.startswith(f"{words}, since ", autoescape=True) if words else note != ""

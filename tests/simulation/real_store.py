@@ -135,6 +135,7 @@ class RealStore(SimStore):
         attempts = {name: self._both(name, getattr(double.attempts, name)) for name in BOTH}
         double.attempts = SimpleNamespace(**attempts)
         double.tasks.set_wait_reason = self.real.tasks.set_wait_reason
+        double.tasks.set_wait_until = self.real.tasks.set_wait_until
         double.tasks.set_notes = lambda notes: self.real.tasks.set_notes(notes)
         double.events.add = lambda campaigns, name, **what: self.real.events.add(campaigns, name, **what)
         return double

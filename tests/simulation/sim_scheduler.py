@@ -365,7 +365,7 @@ class SimScheduler:
             entry = state.tasks[task]
             attempt = entry.current
             assert attempt is not None
-            warm = entry.task.model.sha256 in state.worker(attempt.worker).warm
+            warm = state.worker(attempt.worker).warm
             allowance_s = state.run_times.allowance_s(
                 entry.task, attempt.worker, warm=warm, hedged=attempt.hedged
             )

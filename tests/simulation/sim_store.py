@@ -255,8 +255,7 @@ class SimStore:
 
     def owed_stops(self, now: float) -> list[OwedStop]:
         """Those as a scheduler takes them up whose monotonic clock says `now`."""
-        tasks, campaigns = SimpleNamespace(get=self.tasks.get), SimpleNamespace(get=self.campaigns.get)
-        rows: Any = SimpleNamespace(attempts=self, tasks=tasks, campaigns=campaigns)
+        rows: Any = SimpleNamespace(attempts=self, campaigns=SimpleNamespace(get=self.campaigns.get))
         return owed_stops(rows, now, self.wall())
 
     # -- writing ------------------------------------------------------------------------------------------------------------------------
@@ -460,7 +459,9 @@ class SimStore:
         return SimpleNamespace(
             attempts=attempts,
             tasks=SimpleNamespace(
-                set_wait_reason=lambda tasks, words, left_s=None: None, cancel_requests=self.cancel_requests
+                set_wait_reason=lambda tasks, words: None,
+                set_wait_until=lambda waits: None,
+                cancel_requests=self.cancel_requests,
             ),
             campaigns=SimpleNamespace(
                 end=self.end_campaign, next_epoch=self.next_epoch, cancel_requests=lambda: ()

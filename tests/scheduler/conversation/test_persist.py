@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
 import structlog
 
 from protocol.messages.work import Conflict
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
 from scheduler.conversation.persist import CommandWriter
-from scheduler.core.commands import CommitTo, SwitchAttempt
+from scheduler.core.commands import CommitTo, RecordWaitReason, SwitchAttempt
 from scheduler.store.database import Location
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
@@ -52,3 +56,17 @@ def test_a_hedged_request_that_at_once_becomes_the_only_one_is_written_in_that_o
     row = store.tasks.all("c-one")[0]
     assert (row.state, row.worker) == (TaskState.COMMITTING, second.worker)
     store.close()
+
+
+def test_waits_of_any_length_are_written_at_once_and_counted_from_then() -> None:
+    written: list[tuple[str, str, float]] = []
+    told: list[Sequence[tuple[str, str, float]]] = []
+    tasks = SimpleNamespace(set_wait_until=told.append, set_wait_reason=lambda *what: written.append(what))
+    store: Any = SimpleNamespace(tasks=tasks)
+    writer = CommandWriter(store, {}, structlog.get_logger(), lambda campaign: None)
+    writer.write([RecordWaitReason((f"c-one/{n}",), "waits", until=100.0 + n) for n in range(1, 4)])
+    writer.write([RecordWaitReason(("c-one/9",), "nobody is there")])
+    writer.write_notes(now=40.0)
+    assert told == [[("c-one/1", "waits", 61.0), ("c-one/2", "waits", 62.0), ("c-one/3", "waits", 63.0)]]
+    assert written == [(["c-one/9"], "nobody is there")]
+    assert not writer.notes

@@ -25,7 +25,7 @@ from scheduler.core.commands import (
     SwitchAttempt,
 )
 from scheduler.core.entries import Attempt, TaskEntry
-from scheduler.core.run_times import FACTOR, LEAST_S, MOST, RunTimes, default_run_s, past_run_s
+from scheduler.core.run_times import FACTOR, FETCH_RATE, LEAST_S, MOST, RunTimes, default_run_s, past_run_s
 from tests.scheduler.core_parts import PEERS, Story, a_record, a_task, advert, of, quote
 
 ONE = "c-one/1"
@@ -315,6 +315,25 @@ def test_what_a_run_takes_is_known_from_that_worker_then_from_others_then_from_m
     times.add(task, "a", 5.0)
     assert times.expect_s(task, "a") == 5.0
     assert times.expect_s(task.model_copy(update={"measure": Measure(runs=7)}), "a") != 5.0
+
+
+def test_the_fetch_of_every_model_counts_unless_it_is_there() -> None:
+    times, alone = RunTimes(), a_task(1)
+    other = alone.model.model_copy(update={"sha256": "cd" * 32, "size": int(60 * FETCH_RATE)})
+    both = alone.model_copy(update={"beside": (other,)})
+    times.add(both, "a", 1.0)
+    here, all_here = frozenset({alone.model.sha256}), frozenset({alone.model.sha256, other.sha256})
+    assert times.allowance_s(both, "a", warm=all_here, hedged=0) == LEAST_S + FACTOR
+    assert times.allowance_s(both, "a", warm=here, hedged=0) == LEAST_S + FACTOR * 61
+
+
+def test_who_ran_a_comparison_has_both_models() -> None:
+    task = a_task(1)
+    other = task.model.model_copy(update={"sha256": "cd" * 32})
+    story = Story([task.model_copy(update={"beside": (other,)})], workers=1)
+    story.grant(story.commits[0])
+    story.succeed(ONE)
+    assert story.core.state.worker(story.commits[0].peer).warm == {task.model.sha256, other.sha256}
 
 
 def test_a_sustained_run_is_expected_to_last_as_long_as_asked() -> None:

@@ -30,7 +30,7 @@ def three() -> list[Task]:
 
 
 def words(commands: list[Command]) -> dict[str, tuple[str, float | None]]:
-    return {task: (each.words, each.left_s) for each in of(commands, RecordWaitReason) for task in each.tasks}
+    return {task: (each.words, each.until) for each in of(commands, RecordWaitReason) for task in each.tasks}
 
 
 def run_next(story: Story) -> str:
@@ -82,7 +82,7 @@ def test_it_says_what_it_waits_for() -> None:
     }
     story = Story(three(), workers=1)
     story.grant(story.commits[-1])
-    assert words(story.succeed("c-one/1"))["c-one/2"] == ("waits for its 2nd sitting", HOUR)
+    assert words(story.succeed("c-one/1"))["c-one/2"] == ("waits for its 2nd sitting", story.now + HOUR)
     assert words(story.after(HOUR))["c-one/2"] == ("", None)
 
 

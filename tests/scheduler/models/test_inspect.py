@@ -180,13 +180,15 @@ models:
         {"x": (1, 3, 48, 320)},
         {"x": (8, 3, 48, 320)},
     ]
-    out = io.StringIO()
-    Console(file=out, width=120).print(valid_table(campaign, models))
+    out, inputs = io.StringIO(), valid(campaign, models).inputs
+    (tmp_path / "m.onnx").unlink()  # it is read no more
+    Console(file=out, width=120).print(valid_table(campaign, models, inputs))
     assert [line.split()[-3] for line in out.getvalue().splitlines()[:3]] == [
         "shape",
         "1×3×48×320",
         "8×3×48×320",
     ]
+    (tmp_path / "m.onnx").write_bytes(CUT)
     cells = derive_cells(campaign, models, campaign_id="c-plan", scheduler="1" * 44)
     plan = make_plan(
         campaign, models, cells, SwarmVisit((), {}, complete=True), (), resolved_shapes(campaign, models)
@@ -227,3 +229,14 @@ def test_a_file_whose_ending_is_wrong_is_called_what_it_is(tmp_path: Path) -> No
     error = refused(tmp_path, "net.onnx", units="CPU (Torch), CPU (ONNX)")
     assert "is a torch.export program, not an ONNX model" in error.detail
     assert error.hint == "rename it, or add format: pt2"
+
+
+def test_of_a_sustained_campaign_the_table_says_how_long_and_that_it_is_one_launch(tmp_path: Path) -> None:
+    text = "campaign: t\nunits: [CPU (ONNX)]\nmodels: [m.onnx]\nmeasure: {sustain: 10m}\n"
+    campaign = parse_campaign(text.encode(), "c.yaml")
+    out = io.StringIO()
+    models = {"m.onnx": (None, Model(name="m.onnx", sha256="a" * 64, size=9))}
+    Console(file=out, width=120).print(valid_table(campaign, models, ()))
+    head, line = out.getvalue().splitlines()[:2]
+    assert head.split()[-2:] == ["runs", "loads"]
+    assert line.split()[-3:] == ["10", "min", "1"]

@@ -165,6 +165,16 @@ def test_a_model_that_is_there_is_not_fetched_and_one_fetch_serves_all_tasks_of_
     assert cold.fetch == 40_000_000
 
 
+def test_the_model_beside_is_fetched_too_unless_the_device_has_it() -> None:
+    text = ANY + "measure: {against: a.onnx}\n"
+    one = device("one")
+    assert planned([one], text=text).fetch == 40_000_000
+    (base, _) = (model.sha256 for _, model in models(campaign(text)).values())
+    assert planned([one.model_copy(update={"models": (base,)})], text=text).fetch == 20_000_000
+    three = text.replace("b.onnx", "b.onnx, c.onnx")
+    assert planned([one], text=three).fetch == 60_000_000, "once for both comparisons"
+
+
 def test_who_would_give_way_is_named_by_device_and_described() -> None:
     shape = ShapeQuote(fits=True, start_s=1.0, preempts="a run of priority 20")
     plan = planned([device("one")], says={"one": quote(free=0)}, shape=shape)

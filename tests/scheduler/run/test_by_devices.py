@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from protocol.errors import CampaignError
+from protocol.formats.reference_model import NAME, reference_model, reference_sha256
 from protocol.values.attempt import TaskEvent
-from protocol.values.task import Task, read_task
+from protocol.values.task import Model, Task, read_task
 from protocol.words import Reason
 from scheduler.adoption.adopt import bring_models
 from scheduler.campaign.load import parse_campaign
@@ -19,6 +20,7 @@ from scheduler.campaign.model import ModelEntry
 from scheduler.core.commands import EndPending
 from scheduler.core.entries import TaskEntry
 from scheduler.models.describe import by_devices, describe_models, model_notes, no_fetch
+from scheduler.models.spool import is_spooled
 from scheduler.planning.tasks import LARGE_MODEL, derive_cells, tasks_of
 from scheduler.run.models import MissingModels
 from scheduler.store.store import Store
@@ -154,6 +156,15 @@ def test_who_adopts_it_needs_no_model_either(tmp_path: Path) -> None:
     assert bring_models([task], spec, **values) == ()
     other = parse_campaign(text(), "c.json").model_dump_json()
     assert [model.name for model in bring_models([task], other, **values)] == ["m.onnx"]
+
+
+def test_who_adopts_a_comparison_with_the_reference_model_has_that_of_the_program(tmp_path: Path) -> None:
+    task = task_of(text(size=SIZE))
+    own = Model(name=NAME, sha256=reference_sha256(), size=len(reference_model()))
+    beside = task.model_copy(update={"beside": (own,)})
+    spec = parse_campaign(text(size=SIZE), "c.json").model_dump_json()
+    assert bring_models([beside], spec, tmp_path / "spool", None) == ()
+    assert is_spooled(own, tmp_path / "spool")
 
 
 def test_what_failed_is_tried_again_without_it(home: Home, file: Path, tmp_path: Path) -> None:

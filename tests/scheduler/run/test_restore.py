@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from protocol.values.lease import Fence
 from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples, record_body
 from protocol.words import RunOutcome
 from scheduler.core.commands import CommitTo, RecordGrant
-from scheduler.run.restore import entries_of
+from scheduler.run.restore import entries_of, owed_stops
 from scheduler.store.database import Location
 from scheduler.store.results import ResultRepository
 from scheduler.store.rows import NewCampaign, ResultRow
@@ -90,3 +92,24 @@ def test_since_when_a_task_has_ended_is_told_by_the_wall_clock_and_never_less_th
     for now[0], over_s in ((5600.0, 600.0), (4000.0, 0.0)):
         first, second = entries_of(store, "c-one", bodies)
         assert (first.over_s, first.worker, second.over_s) == (over_s, PEERS[0], 0.0)
+
+
+def test_the_epochs_of_many_owed_stops_are_read_once_for_each_campaign() -> None:
+    read: list[str] = []
+
+    def campaign(name: str) -> object:
+        read.append(name)
+        return SimpleNamespace(epoch=7) if name == "c-one" else None
+
+    fence = Fence(incarnation=1, number=1)
+    rows = [
+        SimpleNamespace(task=task, attempt=1, worker=PEERS[0], lease="l", fence=fence, ended=50.0)
+        for task in ("c-one/1", "c-one/2", "c-gone/1")
+    ]
+    store: Any = SimpleNamespace(
+        attempts=SimpleNamespace(unconfirmed=lambda: rows), campaigns=SimpleNamespace(get=campaign)
+    )
+    stops = owed_stops(store, 1000.0, 40.0)
+    assert [stop.held.epoch for stop in stops if stop.held is not None] == [7, 7, None]
+    assert {stop.until for stop in stops} == {1010.0}
+    assert read == ["c-one", "c-gone"]

@@ -403,7 +403,7 @@ def test_a_wait_reason_keeps_the_time_at_which_it_was_first_said_and_leaves_task
 def test_of_what_waits_for_an_instant_that_is_said(store: Store) -> None:
     store.database.wall = lambda: 1_763_800_000.0
     begin(store)
-    store.tasks.set_wait_reason(["c-one/2"], "waits for its 2nd sitting", 2580.0)
+    store.tasks.set_wait_until([("c-one/2", "waits for its 2nd sitting", 2580.0)])
     (note,) = [task.note for task in store.tasks.all("c-one") if task.id == "c-one/2"]
     assert note == "waits for its 2nd sitting, until 2025-11-22T09:09:40+00:00"
     for passed, text in ((0.0, "in 43 min"), (10.0, "in 43 min"), (2500.0, "in 1 min 20 s"), (2600.0, "now")):
