@@ -101,12 +101,10 @@ def confirming_tasks(
             continue
         if row.trust == TrustKind.STRANGER or not row.device_id:  # its runs are witnessed, and made alone
             continue
-        beside, urls = _beside(cell, task, spool)
-        if not cell.against_sha256 or not all(
-            (spool / model.sha256).is_file() for model in (task.model, *(beside or ()))
-        ):
+        task = _in_turns(cell, task, spool)
+        if not cell.against_sha256 or not all((spool / model.sha256).is_file() for model in task.models()):
             continue
-        if beside and (task.measure.sustain_s is not None or task.unit.startswith(SERVED)):
+        if task.beside and (task.measure.sustain_s is not None or task.unit.startswith(SERVED)):
             continue  # no models take turns there
         here = Clause(attribute="device", op=Op.EQ, value=row.device_id)
         clauses = tuple(dict.fromkeys((*task.requirement.clauses, here)))
@@ -118,22 +116,22 @@ def confirming_tasks(
             "note": note_of(cell),
             "replica": None,
             "sitting": None,
-            "beside": beside,
-            "beside_urls": urls,
         }
         made.append(task.model_copy(update=changes))
     return made
 
 
-def _beside(
-    cell: RegressionCell, task: Task, spool: Path
-) -> tuple[tuple[Model, ...] | None, dict[str, str] | None]:
-    """What the cell's model takes turns with now, and where that is fetched: the last good one, or, where it is that, the same as then."""
+def _in_turns(cell: RegressionCell, task: Task, spool: Path) -> Task:
+    """The task, beside the last good model; as it was, where its model is that one."""
     if cell.sha256 == cell.against_sha256:
-        return task.beside, task.beside_urls
+        return task
     good = spool / cell.against_sha256
-    size = good.stat().st_size if good.is_file() else 0
-    return (Model(name=f"{cell.model[:120]} of {cell.against}", sha256=cell.against_sha256, size=size),), None
+    last = Model(
+        name=f"{cell.model[:120]} of {cell.against}",
+        sha256=cell.against_sha256,
+        size=good.stat().st_size if good.is_file() else 0,
+    )
+    return task.model_copy(update={"beside": (last,), "beside_urls": None, "beside_units": None})
 
 
 def limit_s(tasks: Sequence[Task]) -> float:

@@ -308,9 +308,12 @@ def test_a_model_beside_that_is_gone_leaves_the_alarm(nights: Nights) -> None:
     assert told.finding == "regression"
 
 
-def test_another_model_that_cannot_take_turns_keeps_its_alarm(nights: Nights) -> None:
-    nights.night(OLD, 10, unit="API (OpenAI)")
-    nights.night(NEW, 13, unit="API (OpenAI)")
+@pytest.mark.parametrize(
+    "changes", [{"unit": "API (OpenAI)"}, {"measure": Measure(threads=4, sustain_s=600.0)}]
+)
+def test_another_model_that_cannot_take_turns_keeps_its_alarm(nights: Nights, changes: Any) -> None:
+    nights.night(OLD, 10, **changes)
+    nights.night(NEW, 13, **changes)
     (told,) = begin_confirmations(nights.home, nights.store).settled
     assert told.finding == "regression"
 
