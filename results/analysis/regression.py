@@ -243,8 +243,7 @@ def confirmed(
 ) -> RegressionCell:
     """A cell that seemed to be slower, by what was measured once more. `again`: in turns with the last good model, or, where that is the
     same one, a second time alone, which is held against `good`. None: it could not be measured; then the alarm stands, as it does where
-    the model is not to blame and what it runs on changed. `peaks`: of the
-    launches of the cell itself, whose memory is no matter of the host's.
+    the model is not to blame and what it runs on changed. `peaks`: of the cell's own launches, whose memory is no matter of the host's.
     """
     if again is None or again.row.status is not RowStatus.COMPLETE:
         row = None if again is None else again.row
