@@ -69,13 +69,23 @@ class RegressionFinding(StrEnum):
     REGRESSION = "regression"
     """Of a run: one did."""
     CONFIRMING = "confirming"
-    """Of a run: one seems to be slower, and is measured again before that is said."""
+    """Of a run: one seems to be slower, or the host left it doubtful, and it is measured again before anything is said."""
     INCOMPLETE = "incomplete"
     """Of a run: none did, but not all were measured."""
     NOT_STARTED = "not-started"
     """Of a run that was due: it could not begin."""
 
 
+HOST: Final = frozenset(
+    {
+        RowVerdict.THROTTLED,
+        RowVerdict.BUSY_HOST,
+        RowVerdict.DRIFT,
+        RowVerdict.BIMODAL,
+        RowVerdict.NOISY,
+    }
+)
+"""Verdicts that another hour may not have: what is doubtful by one of them is measured again."""
 _UNMEASURED: Final = frozenset({RegressionFinding.ABSENT, RegressionFinding.SIMULATED})
 WORSE: Final = frozenset({RegressionFinding.SLOWER, RegressionFinding.MEMORY, RegressionFinding.FAILED})
 
@@ -146,6 +156,12 @@ class RegressionCell(CellOutcome):
         return self._measured and self.median_ms is not None and (not self.cleared or self.finding in WORSE)
 
     @property
+    def unsettled(self) -> bool:
+        """Whether it is to be measured again beside the good result: it seems slower, or the host left it doubtful."""
+        doubtful = self.finding is RegressionFinding.DOUBTFUL and bool(self.against_sha256)
+        return self.finding is RegressionFinding.SLOWER or (doubtful and self.verdict in HOST)
+
+    @property
     def _measured(self) -> bool:
         return self.status == RowStatus.COMPLETE and not self.simulated
 
@@ -190,6 +206,13 @@ def finding_of(cells: Sequence[RegressionCell]) -> RegressionFinding:
     if not cells or any(cell.finding in _UNMEASURED for cell in cells):
         return RegressionFinding.INCOMPLETE
     return RegressionFinding.FINE
+
+
+def confirming(cells: Sequence[RegressionCell]) -> bool:
+    """Whether a run with these cells waits until some are measured again. What is only doubtful delays no alarm that is sure."""
+    if any(cell.finding is RegressionFinding.SLOWER for cell in cells):
+        return True
+    return any(cell.unsettled for cell in cells) and not any(cell.finding in WORSE for cell in cells)
 
 
 def _cell(
@@ -241,9 +264,9 @@ def confirmed(
     alarm: float,
     peaks: Sequence[int] = (),
 ) -> RegressionCell:
-    """A cell that seemed to be slower, by what was measured once more. `again`: in turns with the last good model, or, where that is the
-    same one, a second time alone, which is held against `good`. None: it could not be measured; then the alarm stands, as it does where
-    the model is not to blame and what it runs on changed. `peaks`: of the cell's own launches, whose memory is no matter of the host's.
+    """An unsettled cell, by what was measured once more. `again`: in turns with the last good model, or, where that is the same one, a
+    second time alone, which is held against `good`. None: it could not be measured; then its finding stands, as it does where the model
+    is not to blame and what it runs on changed. `peaks`: of the launches of the cell itself, whose memory is no matter of the host's.
     """
     if again is None or again.row.status is not RowStatus.COMPLETE:
         row = None if again is None else again.row
@@ -267,7 +290,7 @@ def confirmed(
     else:
         finding, words, ratios = compared(good, again, alarm)
         why = f"measured once more: {words}"
-    cleared = finding is not RegressionFinding.SLOWER
+    cleared = cell.finding is RegressionFinding.SLOWER and finding is not RegressionFinding.SLOWER
     memory = "" if good is None or finding in WORSE else more_memory(good.measured.peaks, peaks)
     if memory:
         finding, why, ratios = (

@@ -23,6 +23,7 @@ _FACTS: Final[dict[str, str]] = {
     "threads": "threads",
     "verdict": "verdict",
     "fingerprint": "fingerprint",
+    "remarks": "remarks",
 }
 """Columns, and the field of the row that each has."""
 

@@ -50,7 +50,7 @@ class FigureColumn(StrEnum):
 
 def without_figures(columns: Mapping[str, Any]) -> dict[str, Any]:
     """For a task that did not succeed, whatever its record says."""
-    dropped = {*FigureColumn, "verdict"}
+    dropped = {*FigureColumn, "verdict", "remarks"}
     return {name: value for name, value in columns.items() if name not in dropped}
 
 
@@ -104,6 +104,8 @@ class ResultLine:
     trust: str = ""
     figures: Mapping[FigureColumn, float | None] = field(default_factory=dict)
     """Every one of them."""
+    remarks: str = ""
+    """What is worth knowing of it though its verdict stands."""
 
 
 @dataclass(frozen=True, slots=True)

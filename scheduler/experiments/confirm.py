@@ -1,7 +1,7 @@
-"""What seems to have become slower is measured again before it is reported.
+"""What seems to have become slower, or is doubtful by the host's doing, is measured again before it is reported.
 
-    slower ──▶ the run's own task once more, on the same device: in turns with the last good model, or alone where that is the same model
-           ──▶ slower again: a regression, whose webhook is due; else it was the host
+    slower, doubtful ──▶ the run's own task once more, on the same device: in turns with the last good model, or alone where that is the
+    same model ──▶ slower: a regression, whose webhook is due; else it was the host
 
 A claim in the store lets one process begin. The campaign's id follows from the run's, so that whoever comes later knows it.
 """
@@ -46,7 +46,7 @@ class Confirmations:
     started: list[str] = field(default_factory=list)
     """Campaigns."""
     settled: list[RunRow] = field(default_factory=list)
-    """Runs of which nothing could be measured again: their alarms stand."""
+    """Runs of which nothing could be measured again: their findings stand."""
 
 
 def confirmation_of(campaign: str) -> str:
@@ -93,11 +93,11 @@ def confirming_tasks(
     campaign: str,
     scheduler: str,
 ) -> list[Task]:
-    """A task of `campaign` for each slower cell that can be measured again. `rows`, `tasks`: of the run, by their ids."""
+    """A task of `campaign` for each unsettled cell that can be measured again. `rows`, `tasks`: of the run, by their ids."""
     made: list[Task] = []
     for cell in cells:
         row, task = rows.get(cell.job), tasks.get(cell.job)
-        if cell.finding is not RegressionFinding.SLOWER or row is None or task is None:
+        if not cell.unsettled or row is None or task is None:
             continue
         if row.trust == TrustKind.STRANGER or not row.device_id:  # its runs are witnessed, and made alone
             continue
@@ -170,7 +170,7 @@ def _settle(store: Store, run: RunRow, again: str) -> list[RunRow]:
     own = {entry.row.job_id: entry for entry in (entries_of(store, run.campaign) if again else ())}
     cells = []
     for cell in read_cells(run):
-        if cell.finding is RegressionFinding.SLOWER:
+        if cell.unsettled:
             entry = tasks.get(note_of(cell))
             good = None if entry is None else _good_of(store, cell, entry.row)
             first = own.get(cell.job)

@@ -14,6 +14,7 @@ from results.analysis.regression import (
     KnownGood,
     RegressionCell,
     RegressionFinding,
+    confirming,
     judge,
     key_of,
 )
@@ -39,7 +40,7 @@ def judge_ended(store: Store) -> list[RunRow]:
             continue
         finding, cells = judge_run(store, run, campaign, alarm=experiment.alarm)
         values = [cell.model_dump(mode="json") for cell in cells]
-        if any(cell.finding is RegressionFinding.SLOWER for cell in cells):
+        if confirming(cells):
             finding = RegressionFinding.CONFIRMING
         notify = finding is RegressionFinding.REGRESSION
         if store.experiments.set_finding(run.campaign, str(finding), values, notify=notify):

@@ -15,6 +15,7 @@ from results.analysis.matrix import MatrixCell
 from scheduler.output.matrix_table import GridRow, grid_lines
 from scheduler.output.watch import NO_OUTCOMES, STATE_VIEWS, headline_of
 from scheduler.store.progress import STATE_WORDS, fraction
+from scheduler.store.results import REMARK
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
 from swarm.base.names import tell_apart
@@ -47,7 +48,7 @@ class LiveMatrix:
         room = max(1, height)
         if len(lines) > room:
             lines = [*lines[: room - 1], Text(f"… {len(lines) - room + 1} more lines", "dim")]
-        legend = "medians in ms; ?: doubtful  " if outcomes else ""
+        legend = "medians in ms; ?: doubtful; ·: with a remark  " if outcomes else ""
         footer = Text(f"  {legend}{hint}", "dim", no_wrap=True, overflow="ellipsis")
         return Group(headline_of(campaign, tasks, now, width), *lines, footer)
 
@@ -94,11 +95,13 @@ def live_lines(
 
 
 def cell_words(task: TaskRow, outcome: str) -> str:
-    """`12.5 ±2%` in ms, with a question mark if it is doubtful; `run 40%`, `queued`, `failed`."""
+    """`12.5 ±2%` in ms, with `?` if it is doubtful, `·` if there is a remark; `run 40%`, `queued`, `failed`."""
     match task.state:
         case TaskState.SUCCEEDED:
-            time, _, doubt = outcome.partition(",")
-            return time.replace(" ms", "").replace(" %", "%") + (" ?" if doubt else "") or "done"
+            measured, remark, _ = outcome.partition(REMARK)
+            time, doubt, _ = measured.partition(",")
+            mark = " ?" if doubt else " ·" if remark else ""
+            return time.replace(" ms", "").replace(" %", "%") + mark or "done"
         case TaskState.FAILED | TaskState.CANCELLED:
             return str(task.state)
         case TaskState.PENDING | TaskState.QUEUED:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from results.analysis.sittings import HeldIntervals
 
 MAX_PAGE: Final = 1000
+REMARK: Final = " · "
+"""Between what was measured and what is worth knowing of it."""
 _DEVICE: Final = t.results.c.device_id + " " + t.results.c.device_key
 """As `results.row.identity.device_identity`."""
 _EXACT: Final = ("campaign", "model", "sha256", "unit", "soc", "state", "verdict")
@@ -70,15 +72,17 @@ class ResultRepository:
         return tuple(ResultRow(TaskRow(*row[:own]), *row[own:]) for row in self._database.all(query))
 
     def outcomes(self, tasks: Sequence[str]) -> dict[str, str]:
-        """`12.5 ms ±2 %, noisy` of those of these tasks that have a time, by id."""
+        """`12.5 ms ±2 %, noisy` or `12.5 ms ±2 % · host busy 6%` of those of these tasks that have a time, by id."""
         r = t.results.c
         figures = (r.inference_ms_median, r.inference_ms_median_low, r.inference_ms_median_high)
         found: dict[str, str] = {}
         for portion in batched(tasks):
-            query = sa.select(r.task, r.verdict, *figures).where(r.task.in_(portion), figures[0].is_not(None))
-            for task, verdict, *times in self._database.tuples(query):
-                doubt = "" if verdict in ("", RowVerdict.VALID) else f", {verdict}"
-                found[task] = median_text(*times) + doubt
+            own = (r.task, r.verdict, r.remarks)
+            query = sa.select(*own, *figures).where(r.task.in_(portion), figures[0].is_not(None))
+            for task, verdict, remarks, *times in self._database.tuples(query):
+                valid = verdict in ("", RowVerdict.VALID)
+                more = (f"{REMARK}{remarks}" if remarks else "") if valid else f", {verdict}"
+                found[task] = median_text(*times) + more
         return found
 
     def coverage(self) -> dict[str, HeldIntervals]:

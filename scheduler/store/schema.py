@@ -214,6 +214,14 @@ def baseline(c: sa.Connection) -> None:
     metadata.create_all(c, checkfirst=False)
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (baseline,)
-"""Numbered steps, only ever appended to. A store knows how many of them it has been through. The first step that is added freezes the
-baseline as the tables that were released."""
+def add_remarks(c: sa.Connection) -> None:
+    """Version 2: a result's remarks."""
+    present = c.exec_driver_sql("SELECT * FROM results LIMIT 0").keys()
+    if "remarks" not in list(present):
+        kind = results.c.remarks.type.compile(c.dialect)
+        c.exec_driver_sql(f"ALTER TABLE results ADD COLUMN remarks {kind} NOT NULL DEFAULT ''")
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (baseline, add_remarks)
+"""Numbered steps, only ever appended to. A store knows how many of them it has been through. The baseline makes the tables of today, so
+each later step leaves alone what it finds."""

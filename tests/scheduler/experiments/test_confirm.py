@@ -17,7 +17,7 @@ from protocol.values.rounds import RoundsSample
 from protocol.values.sitting import Sitting
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
-from results.analysis.regression import RegressionFinding
+from results.analysis.regression import RegressionCell, RegressionFinding, confirming
 from scheduler.campaign.load import parse_campaign
 from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.core.run_times import longest_run_s
@@ -52,8 +52,16 @@ class Nights:
     fences: int = 0
     runs: list[str] = field(default_factory=list)
 
-    def night(self, sha256: str, ms: float, peak: int = 80 * MIB, **changes: Any) -> RunRow:
-        """One run of one task, judged. `peak`: bytes of each launch; `changes`: of the task."""
+    def night(
+        self,
+        sha256: str,
+        ms: float,
+        peak: int = 80 * MIB,
+        *,
+        launches: Sequence[Sequence[int]] | None = None,
+        **changes: Any,
+    ) -> RunRow:
+        """One run of one task, judged. `peak`: bytes of each launch; `launches`: their times, if not about `ms`; `changes`: of the task."""
         name = f"c-night{len(self.runs)}"
         self.runs.append(name)
         model = Model(name="m.onnx", sha256=sha256, size=3)
@@ -74,7 +82,7 @@ class Nights:
         )
         self.home.spool.mkdir(parents=True, exist_ok=True)
         (self.home.spool / sha256).write_bytes(b"abc")
-        record = a_record(task, ms=ms, seed=len(self.runs))
+        record = a_record(task, ms=ms, launches=launches, seed=len(self.runs))
         timings = tuple(each.model_copy(update={"peak": peak}) for each in record.timings)
         self.finish(task, record.model_copy(update={"timings": timings, **beside_in(task, record)}))
         judge_ended(self.store)
@@ -249,6 +257,96 @@ def test_the_last_good_model_stays_in_the_spool_and_older_ones_do_not(nights: Ni
     later = (nights.home.spool / OLD).stat().st_mtime + 2 * KEEP_S
     tidy(nights.home.spool, good_models(nights.store), wall=lambda: later)
     assert [path.name for path in nights.home.spool.iterdir()] == [OLD]
+
+
+# -- what is doubtful ------------------------------------------------------------------------------------------------------------------
+
+
+def unsteady(ms: float) -> list[list[int]]:
+    """Launches that disagree: nobody would believe their median."""
+    return [[round(1e6 * ms * (1 + 0.1 * launch))] * 24 for launch in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "finding", "cell", "hook"),
+    [(1.3, "regression", "slower", DUE), (1.0, "fine", "same", "")],
+)
+def test_a_night_that_the_host_left_doubtful_is_measured_again_beside_the_last_good_model(
+    nights: Nights, ratio: float, finding: str, cell: str, hook: str
+) -> None:
+    good = nights.night(OLD, 10)
+    doubtful = nights.night(NEW, 13, launches=unsteady(13))
+    assert (doubtful.finding, doubtful.hook) == ("confirming", "")
+    assert [(one.finding, one.verdict) for one in read_cells(doubtful)] == [("doubtful", "drift")]
+    assert begin_confirmations(nights.home, nights.store).started
+    task = nights.again()
+    assert [model.sha256 for model in task.models()] == [NEW, OLD]
+    nights.finish(task, in_turns(task, ratio))
+    (settled,) = settle_confirmations(nights.store)
+    assert (settled.finding, settled.hook) == (finding, hook)
+    (one,) = read_cells(settled)
+    assert (one.finding, one.verdict, one.against) == (cell, "drift", good.campaign)
+    assert not one.good, "its own time is as doubtful as before"
+
+
+def test_what_is_doubtful_twice_or_cannot_be_measured_again_stays_so_and_wakes_nobody(nights: Nights) -> None:
+    nights.night(OLD, 10)
+    nights.night(OLD, 13, launches=unsteady(13))
+    begin_confirmations(nights.home, nights.store)
+    task = nights.again()
+    nights.finish(task, a_record(task, launches=unsteady(14)))
+    (settled,) = settle_confirmations(nights.store)
+    (cell,) = read_cells(settled)
+    assert (settled.finding, settled.hook, cell.finding) == ("fine", "", "doubtful")
+    assert "measured once more: " in cell.why
+    assert not cell.cleared, "it is no surer that the host was to blame"
+    nights.night(NEW, 13, launches=unsteady(13))
+    (nights.home.spool / OLD).unlink()
+    (settled,) = begin_confirmations(nights.home, nights.store).settled
+    (cell,) = read_cells(settled)
+    assert (settled.finding, cell.finding) == ("fine", "doubtful")
+    assert "it could not be measured again" in cell.why
+
+
+def test_a_doubtful_night_without_a_good_one_before_it_is_not_measured_again(nights: Nights) -> None:
+    assert nights.night(OLD, 10, launches=unsteady(10)).finding == "fine"
+
+
+@pytest.mark.parametrize(
+    ("finding", "verdict", "against", "unsettled"),
+    [
+        ("slower", "valid", OLD, True),
+        ("doubtful", "busy-host", OLD, True),
+        ("doubtful", "busy-host", "", False),
+        ("doubtful", "unchecked", OLD, False),
+        ("unsure", "valid", OLD, False),
+    ],
+)
+def test_only_what_another_hour_may_tell_is_measured_again(
+    finding: str, verdict: str, against: str, unsettled: bool
+) -> None:
+    assert a_cell(finding, verdict, against).unsettled is unsettled
+
+
+def test_a_doubtful_cell_delays_no_alarm_that_is_sure() -> None:
+    doubtful, failed, slower = a_cell("doubtful", "noisy"), a_cell("failed"), a_cell("slower")
+    assert confirming([doubtful, a_cell("same")])
+    assert not confirming([doubtful, failed])
+    assert confirming([doubtful, failed, slower])
+    assert not confirming([a_cell("same")])
+
+
+def a_cell(finding: str, verdict: str = "valid", against: str = OLD) -> RegressionCell:
+    return RegressionCell(
+        key="k",
+        model="m",
+        unit=UNIT,
+        device="d",
+        status="Complete",
+        verdict=verdict,
+        finding=RegressionFinding(finding),
+        against_sha256=against,
+    )
 
 
 # -- what was cleared -------------------------------------------------------------------------------------------------------------------

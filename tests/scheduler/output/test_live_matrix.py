@@ -47,6 +47,7 @@ def body(*clauses: str) -> bytes:
     [
         (task(1, state=TaskState.SUCCEEDED), "12.5 ms ±2 %", "12.5 ±2%"),
         (task(1, state=TaskState.SUCCEEDED), "12.5 ms ±2 %, noisy", "12.5 ±2% ?"),
+        (task(1, state=TaskState.SUCCEEDED), "12.5 ms ±2 % · host busy 6%; waiting 7%", "12.5 ±2% ·"),
         (task(1, state=TaskState.SUCCEEDED), "", "done"),
         (task(1, state=TaskState.FAILED), "", "failed"),
         (task(1, state=TaskState.PENDING), "", "waiting"),

@@ -9,10 +9,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
 from protocol.errors import ResourceError
+from protocol.values.attempt import TaskEvent
+from protocol.words import Reason
+from scheduler.core.commands import EndPending
 from scheduler.store import schema
 from scheduler.store.database import Location, backend_of
+from scheduler.store.rows import NewCampaign
 from scheduler.store.schema import MIGRATIONS
 from scheduler.store.store import Store
+from tests.scheduler.core_parts import SCHEDULER, a_task
 
 
 def test_text_is_ordered_by_its_bytes_wherever_it_lies(place: Location) -> None:
@@ -32,9 +37,31 @@ def test_the_tables_change_only_with_a_migration() -> None:
         for column in table.c
     ) + sorted(f"{index.name} {index.columns.keys()}" for table in tables for index in table.indexes)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    assert (len(MIGRATIONS), digest) == (1, "3f481805fcd5d7ed"), (
+    assert (len(MIGRATIONS), digest) == (2, "e0c7a3b42a186ce8"), (
         "a field of a row became a column, or ceased to be one"
     )
+
+
+def test_a_store_without_remarks_gets_them_and_keeps_its_results(place: Location) -> None:
+    with Store(place) as store:
+        results(store, "c-one", 2)
+        with store.database.transaction() as c:
+            c.exec_driver_sql("ALTER TABLE results DROP COLUMN remarks")
+            store.database.backend.set_version(c, 1)
+    with Store(place) as store:
+        lines = store.results.page().results
+        assert [(line.task, line.remarks) for line in lines] == [("c-one/2", ""), ("c-one/1", "")]
+        assert store.database.backend.version(store.database.connection) == 2
+        results(store, "c-two", 1)
+        assert len(store.results.page().results) == 3
+
+
+def results(store: Store, name: str, count: int) -> None:
+    """A campaign whose tasks were cancelled one by one."""
+    tasks = [a_task(n, campaign=name) for n in range(1, count + 1)]
+    store.campaigns.create(NewCampaign(name, "t", SCHEDULER, "{}"), [], tasks)
+    for task in tasks:
+        store.attempts.end_pending(EndPending([task.task], TaskEvent.CANCEL, reason=Reason.CANCELLED))
 
 
 def test_a_migration_that_fails_leaves_the_store_as_it_was(place: Location) -> None:

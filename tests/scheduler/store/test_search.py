@@ -12,8 +12,9 @@ from protocol.values.lease import Fence
 from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples, record_body
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
-from results.export.figures import figures_of
-from results.export.pivots import Dimension, FigureColumn, Filters
+from results.export.figures import columns_of, figures_of
+from results.export.pivots import Dimension, FigureColumn, Filters, without_figures
+from results.row.row import Row, RowStatus
 from results.row.verdicts import RowVerdict
 from scheduler.core.commands import CommitTo, EndPending, RecordGrant
 from scheduler.store import schema
@@ -174,6 +175,33 @@ def test_what_tasks_measured_is_told_in_words(store: Store) -> None:
     outcomes = store.results.outcomes([f"c-one/{n}" for n in (1, 2, 3)])
     assert list(outcomes) == ["c-one/1"]
     assert outcomes["c-one/1"].startswith("5 ms")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"), [("valid", "5 ms · host busy 6%"), ("busy-host", "5 ms, busy-host")]
+)
+def test_a_remark_stands_behind_a_time_whose_verdict_stands(store: Store, verdict: str, words: str) -> None:
+    campaign(store, "c-one", 1)
+    finish(store, "c-one", 1, "mini", 5)
+    with store.database.transaction() as c:
+        values = {"verdict": verdict, "remarks": "host busy 6%", "inference_ms_median_low": None}
+        c.execute(schema.results.update().values(values))
+    assert store.results.outcomes(["c-one/1"]) == {"c-one/1": words}
+    (line,) = store.results.page().results
+    assert line.remarks == "host busy 6%"
+
+
+def test_remarks_are_kept_of_what_was_measured_and_not_of_what_failed() -> None:
+    row = Row(
+        status=RowStatus.COMPLETE,
+        job_id="c-1/1",
+        file_name="m",
+        file_size=1,
+        compute_units="CPU (ONNX)",
+        remarks="host busy 6%",
+    )
+    assert columns_of(row)["remarks"] == "host busy 6%"
+    assert "remarks" not in without_figures(columns_of(row))
 
 
 def test_a_cursor_that_was_never_given_out_is_refused(store: Store) -> None:
