@@ -75,7 +75,7 @@ def turned_lines(pairs: Sequence[PairInfo], width: int) -> list[Text]:
     """
     if not pairs:
         return []
-    lines = [Text(), Text("Took turns in one process; ×: by wall time", "bold")]
+    lines = [Text(), Text("Took turns; ×: by wall time", "bold")]
     for pair in pairs[:MAX_TURNED]:
         place = ", ".join(
             filter(None, (pair.b_device, unit_words(pair.b_unit or "", pair.b_threads, pair.b_batch)))

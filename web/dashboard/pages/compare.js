@@ -178,7 +178,7 @@ function matrixView({ cells, base, in_turns: turned }, query) {
     h("h2", {}, "Matrix"),
     h("label", { class: "tool" }, "Ratios to ", parameterSelect(query, "base", [["", "no base"], ...bases.map((name) => [name, name])], base)),
     plainTable("Matrix", ["Model", ...places], rows),
-    turned.length > 0 && [h("h3", {}, "Took turns in one process"), h("ul", { class: "plain-list" }, turned.map(turnedLine))],
+    turned.length > 0 && [h("h3", {}, "Took turns"), h("ul", { class: "plain-list" }, turned.map(turnedLine))],
   );
 }
 
