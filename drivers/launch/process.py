@@ -79,6 +79,8 @@ class ForkedChild:
     ) -> None:
         """`turns`: the writing end of its token pipe, whose other end it alone holds."""
         self._turns = turns
+        if turns is not None:
+            os.set_blocking(turns, False)
         self._control = control
         self._events = events
         self._log = log
@@ -155,7 +157,9 @@ class ForkedChild:
 
     def give_turn(self) -> None:
         if self._turns is not None:
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(
+                BrokenPipeError, BlockingIOError
+            ):  # full: the child wrote into it, by /proc/self/fd
                 os.write(self._turns, frames.TURN)
 
     def end_turns(self) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +35,7 @@ from drivers.contract.frames import HEADER_BYTES, pack_event, pack_failure
 from drivers.launch.deadlines import LaunchDeadlines
 from drivers.launch.events import LaunchEvents
 from drivers.launch.launch import EnoughRounds, Launch, Zygote
+from drivers.launch.process import ForkedChild
 from drivers.launch.turns import TurnSide, take_turns
 from drivers.local.turns import MAX_RESTS, REST_S, RESTING_NS, rest
 from drivers.measure.interleave import ROUNDS
@@ -273,6 +278,21 @@ def test_a_report_ahead_of_its_turn_is_one_too_many() -> None:
     early = Doubled(ready=(LOADED[0], TurnReport(1, None), LOADED[1]))
     with pytest.raises(Crashed, match="a turn that it was not given"):
         played(Doubled(), early)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_child_that_fills_its_own_token_pipe_does_not_hold_up_the_parent(tmp_path: Path) -> None:
+    (events, _), (token, turns) = os.pipe(), os.pipe()
+    control, reaper = socket.socketpair()
+    with control, reaper, (tmp_path / "log").open("w+b") as log:
+        child = ForkedChild(control, events, log, str(tmp_path), 100, turns)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(turns, b"1" * 4096):
+                pass
+        child.give_turn()
+        child.end_turns()
+        child.give_turn()
+        os.close(token)
 
 
 # -- between two turns ------------------------------------------------------------------------------------------------------
