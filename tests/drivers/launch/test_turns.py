@@ -16,6 +16,7 @@ import pytest
 from drivers.contract.base import (
     BesideReport,
     BetweenLaunches,
+    Cancelled,
     CheckReport,
     Crashed,
     Event,
@@ -23,6 +24,7 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
+    ProgressReport,
     ReadyReport,
     RoundsReport,
     TimedOut,
@@ -41,6 +43,7 @@ from drivers.local.turns import MAX_RESTS, REST_S, RESTING_NS, rest
 from drivers.measure.interleave import ROUNDS
 from drivers.measure.stopping import LaunchSpec, MeasureJob
 from drivers.testing.fake import UNIT as FAKE
+from protocol.formats.phase import Phase
 from tests.drivers.launching import QUICK, Script, below, lives, wait_until
 from tests.drivers.onnx_models import FLOAT, OnnxModels, node, value
 
@@ -108,13 +111,14 @@ def test_a_kill_ends_all_children_that_wait(stage: Zygote, script: Script) -> No
     model = script(latencies_ms=[1.0], sleep=True, hang="run")
     launch = Launch(WorkOrder(model, FAKE, beside=(model,), beside_units=(FAKE,)), QUICK, stage)
     events = launch.events()
-    while not isinstance(event := next(events), LoadReport):
+    while not (isinstance(event := next(events), ProgressReport) and event.phase is Phase.RUN):
         pass
-    assert event.load_ns
     children = below(stage)
+    assert len(children) >= 4, "a reaper and a worker of each"
     launch.kill()
-    events.close()  # type: ignore[attr-defined]
     wait_until(lambda: not any(map(lives, children)), "all of them are gone")
+    with pytest.raises(Cancelled):
+        next(events)
 
 
 def test_each_runtime_loads_only_its_own_model(zygote: Zygote, models: OnnxModels) -> None:
@@ -286,6 +290,7 @@ def test_a_child_that_fills_its_own_token_pipe_does_not_hold_up_the_parent(tmp_p
     control, reaper = socket.socketpair()
     with control, reaper, (tmp_path / "log").open("w+b") as log:
         child = ForkedChild(control, events, log, str(tmp_path), 100, turns)
+        assert not os.get_blocking(turns)
         with contextlib.suppress(BlockingIOError):
             while os.write(turns, b"1" * 4096):
                 pass
