@@ -250,7 +250,6 @@ def results(
     from scheduler.output.results_table import MAX_SHOWN, ended_words, show_results
     from scheduler.store.progress import nobody_line
     from scheduler.store.readers import campaign_rows
-    from scheduler.submit.daemon import is_running
 
     piped = [csv, raw, jsonl, "-" if as_json else None].count("-")
     if piped > 1:
@@ -283,7 +282,11 @@ def results(
         if unfinished and rows:
             tasks = count(sum(counts.values()), "task")
             print(f"{sum(ended.values())} of {tasks} have ended; the campaign is still running.")
-    if unfinished and not is_running(ctx.obj):
+    if not unfinished:
+        return
+    from scheduler.submit.daemon import is_running
+
+    if not is_running(ctx.obj):
         print(nobody_line(campaign_id), file=sys.stderr if piped else sys.stdout)
 
 

@@ -17,7 +17,6 @@ from protocol.values.task import Task, TaskReader
 from scheduler.preview.why import SET_ASIDE, LiveFacts, WhyReport, why_report
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
-from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
 from swarm.base.text import safe_text
 
@@ -53,10 +52,16 @@ def explain_campaign(
         found, unreachable = _look(home, row, needs, tuple(bodies.values()), gates())
     ids = {task.id for task in tasks}
     attempts = [attempt for attempt in store.attempts.all(campaign) if attempt.task in ids]
-    scheduling = row.ended is not None or is_running(home)
+    scheduling = row.ended is not None or _is_scheduled(home)
     live = LiveFacts(found, unreachable, _busy(store), scheduling)
     events = store.events.newest(campaign, SET_ASIDE)
     return why_report(row, tasks, bodies, attempts, events, live, time.time(), unplanned=unplanned)
+
+
+def _is_scheduled(home: Home) -> bool:
+    from scheduler.submit.daemon import is_running
+
+    return is_running(home)
 
 
 def _numbered(store: Store, campaign: str, number: str) -> tuple[TaskRow, ...]:

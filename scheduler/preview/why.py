@@ -24,7 +24,6 @@ from protocol.words import asks_for_it
 from results.row.form import JsonModel
 from results.row.simulated import marked, shown_name
 from scheduler.core.explain import LACKS_SIBLING, explain, listed, why_untrusted
-from scheduler.core.ranking import LEAST_AHEAD
 from scheduler.core.retry import ELSEWHERE_S, retry_delay_s
 from scheduler.store.progress import ADOPTED, GATED, attempt_words, nobody_line, progress_text, waiting_text
 from scheduler.store.rows import (
@@ -128,7 +127,7 @@ def why_report(
 ) -> WhyReport:
     """The stories of all `tasks`. `bodies`: of those that wait; `unplanned`: what a campaign without tasks yet looks for; `now`: wall s."""
     events = tuple(events)
-    since = {task.id: campaign.created for task in tasks}
+    since = {task.id: campaign.created if task.ended is None else task.ended for task in tasks}
     since |= {event.task: event.at for event in events if event.task in since}
     tried: dict[str, list[AttemptRow]] = {}
     for attempt in attempts:
@@ -296,6 +295,8 @@ class _StoryWriter:
         return self._fits[requirement]
 
     def _load(self, device: str) -> str:
+        from scheduler.core.ranking import LEAST_AHEAD
+
         number = self.live.busy.get(device, 0)
         full = ": no more are queued there at a time" if number >= LEAST_AHEAD else ""
         return f" (has {count(number, 'task')} of yours{full})" if number else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
@@ -15,22 +15,24 @@ from protocol.wire.table import final, step
 from protocol.words import Reason
 from results.export.pivots import without_figures
 from results.row.verdicts import RowVerdict
-from scheduler.core.commands import (
-    CommitTo,
-    EndAttempt,
-    EndHedge,
-    EndPending,
-    EndStop,
-    LiveAttempt,
-    QueuePosition,
-    RecordGrant,
-    SwitchAttempt,
-)
 from scheduler.store import schema as t
 from scheduler.store.database import Database, batched, read
 from scheduler.store.events import EventRepository
 from scheduler.store.progress import unconfirmed_text
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, TaskRow, stale_reason
+
+if TYPE_CHECKING:
+    from scheduler.core.commands import (
+        CommitTo,
+        EndAttempt,
+        EndHedge,
+        EndPending,
+        EndStop,
+        LiveAttempt,
+        QueuePosition,
+        RecordGrant,
+        SwitchAttempt,
+    )
 
 _GRAVER: Final = ("", str(RowVerdict.SIMULATED), str(RowVerdict.UNREADABLE))
 """Verdicts that a doubt does not change."""

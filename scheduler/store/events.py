@@ -82,10 +82,11 @@ class EventRepository:
         return self._database.rows(EventRow, *where, order=[c.seq.desc()], limit=limit)[::-1]
 
     def newest(self, campaign: str, names: Sequence[str]) -> tuple[EventRow, ...]:
-        """The last event of each task, and all with one of these names, in order."""
-        c = t.events.c
+        """The last event of each task that has not ended, and all with one of these names, in order."""
+        c, task = t.events.c, t.tasks.c
+        going_on = sa.select(task.id).where(task.campaign == campaign, task.ended.is_(None))
         last = (
-            sa.select(sa.func.max(c.seq)).where(c.campaign == campaign, c.task.is_not(None)).group_by(c.task)
+            sa.select(sa.func.max(c.seq)).where(c.campaign == campaign, c.task.in_(going_on)).group_by(c.task)
         )
         wanted = sa.or_(c.name.in_(names), c.seq.in_(last))
         return self._database.rows(EventRow, c.campaign == campaign, wanted, order=[c.seq])

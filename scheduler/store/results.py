@@ -16,7 +16,6 @@ from protocol.values.trust import TrustKind
 from protocol.words import UNIT
 from results.export.pivots import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
 from results.row.form import median_text
-from results.row.stats import MIN_LAUNCHES
 from results.row.verdicts import RowVerdict
 from scheduler.store import schema as t
 from scheduler.store.database import Database, batched, columns_of
@@ -88,6 +87,7 @@ class ResultRepository:
     def coverage(self) -> dict[str, HeldIntervals]:
         """Of each device, as `device_identity` names it: how many of its own sittings' intervals hold the median of the others."""
         from results.analysis.sittings import SittingFigure, coverage_of_devices
+        from results.row.stats import MIN_LAUNCHES
 
         r = t.results.c
         low, middle, high = r.inference_ms_median_low, r.inference_ms_median, r.inference_ms_median_high

@@ -283,6 +283,17 @@ def test_a_task_that_failed_says_why_in_full(store: Store, clock: Clock) -> None
     assert lines[4:] == ["    nothing-fits: 0 of 2 devices fit", "      ram >= 1 TiB  0 fit"]
 
 
+def test_how_long_ago_a_task_ended_is_told_without_its_events(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    row = store.campaigns.get("c-one")
+    assert row is not None
+    clock.now += 30.0
+    store.attempts.end_pending(EndPending(["c-one/1"], TaskEvent.CANCEL))
+    clock.now += 7.0
+    result = why_report(row, store.tasks.all("c-one"), {}, (), (), LiveFacts(None), clock.now)
+    assert [story.since_s for story in result.stories] == [7.0]
+
+
 def test_a_run_says_where_it_is_and_that_it_preemption_line(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=False)
