@@ -165,7 +165,7 @@ def comparison(report: Report) -> Section | None:
     """Each row with the fastest of its model, and all with other results."""
     blocks: list[Block] = []
     if report.in_turns:
-        blocks.append(Heading("In turns: models of one process, each compared with the one beside it"))
+        blocks.append(Heading("In turns: each model compared with the one beside it"))
         blocks += _turns(report.in_turns)
     if report.other_name:
         blocks.append(Heading(f"Compared with {quote(report.other_name)}"))

@@ -45,7 +45,7 @@ class PairInfo(JsonModel):
     note: str
     """What else matters, such as that either row is noisy."""
     in_turns: bool
-    """Both took turns in one process: `ratio` is by wall time, and its interval is that of `sark-node bench --compare`."""
+    """Both took turns: `ratio` is by wall time, and its interval is that of `sark-node bench --compare`."""
     cpu_ratio: float | None
     """By CPU time of all threads, where both took turns and the system tells."""
     cpu_ratio_low: float | None
