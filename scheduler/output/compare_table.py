@@ -30,9 +30,7 @@ HEADING: Final = 2
 LEAST: Final = 16
 """Columns for what is compared, whatever the width."""
 LEGEND: Final = "Medians in ms; ratio: B's by A's, with its 95 % interval."
-TURNS: Final = (
-    "Medians in ms; ratio: B's wall time by A's, which took turns, with its interval."
-)
+TURNS: Final = "Medians in ms; ratio: B's wall time by A's, which took turns, with its interval."
 MAX_TURNED: Final = 12
 """Comparisons in turns below a matrix."""
 _STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
