@@ -114,6 +114,10 @@ class LocalModel(ABC):
         """Besides latency, just after the timed inferences."""
         return {}
 
+    def series(self) -> dict[str, tuple[int, ...]]:
+        """Nanoseconds by name, such as `ttft`, of the timed inferences in order."""
+        return {}
+
     @abstractmethod
     def ran_on(self, prepared: Prepared) -> RanOn:
         """Where it ran. Raises `WrongUnit` if nothing of it was on the unit."""
@@ -145,7 +149,7 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
         prepared = model.prepare()
         timing_notes: list[str] = []
         measured = yield from model.time(prepared, timing_notes)
-        figures = {} if order.brief else model.figures()
+        figures, series = ({}, {}) if order.brief else (model.figures(), model.series())
         outputs = prepared.outputs() if order.witnessed or not order.brief else {}
         if outputs:
             yield report_outputs(outputs, order.seed)
@@ -167,8 +171,8 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
         yield make_report(
             order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance, model.depth
         )
-        if figures:
-            yield RunFindings(figures)
+        if figures or series:
+            yield RunFindings(figures, series)
 
 
 def describe(

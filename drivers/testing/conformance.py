@@ -48,7 +48,9 @@ class Subject:
     unit: str
     """A unit that works on this device, such as `CPU (Mine)`."""
     model: str
-    """Path of a small model that runs on it."""
+    """Path of a small model that runs on it, a file or a folder."""
+    dims: Mapping[str, int] = field(default_factory=dict)
+    """Sizes that the model does not fix."""
     simulate: bool = False
     """Allow drivers that invent their figures."""
     private: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +77,13 @@ def check_all(subject: Subject) -> None:
 
 
 def _run(subject: Subject, zygote: Zygote, runs: int, loads: int = 1) -> list[Event]:
-    return list(measure(WorkOrder(subject.model, subject.unit, runs, loads, warmup=2), LIMITS, zygote))
+    return list(measure(_order(subject, runs, loads), LIMITS, zygote))
+
+
+def _order(subject: Subject, runs: int = 100, loads: int = 6, precision: float | None = None) -> WorkOrder:
+    return WorkOrder(
+        subject.model, subject.unit, runs, loads, warmup=2, dims=subject.dims, precision=precision
+    )
 
 
 def unit_is_offered(subject: Subject, zygote: Zygote) -> None:
@@ -142,16 +150,20 @@ def few_runs_are_in_one_launch(subject: Subject, zygote: Zygote) -> None:
 
 def a_window_of_time_is_filled(subject: Subject, zygote: Zygote) -> None:
     """For a precision, each launch times inferences for a window of time."""
-    order = WorkOrder(subject.model, subject.unit, warmup=2, precision=1.0)
-    counts = _counts(list(measure(order, LIMITS, zygote)))
+    counts = _counts(list(measure(_order(subject, precision=1.0), LIMITS, zygote)))
     assert len(counts) >= 6, f"at least 6 launches are required, not {len(counts)}"
 
 
 def the_model_is_unchanged(subject: Subject, zygote: Zygote) -> None:
-    """The model file has the same bytes afterwards."""
-    before = hashlib.sha256(Path(subject.model).read_bytes()).digest()
+    """The model's files have the same bytes afterwards, and a folder has no others."""
+    before = _digests(Path(subject.model))
     _run(subject, zygote, runs=1)
-    assert hashlib.sha256(Path(subject.model).read_bytes()).digest() == before, "the model file was changed"
+    assert _digests(Path(subject.model)) == before, "the model file was changed"
+
+
+def _digests(model: Path) -> dict[Path, bytes]:
+    files = [path for path in model.rglob("*") if path.is_file()] if model.is_dir() else [model]
+    return {path: hashlib.sha256(path.read_bytes()).digest() for path in files}
 
 
 def _unfit(order: WorkOrder, zygote: Zygote, what: str) -> None:
