@@ -240,6 +240,7 @@ COMMANDS: Mapping[str, str | Callable[[], typer.Typer]] = {
     "calibrate enroll doctor": "node.cli.device",
     "models": "node.cli.models",
     "status pause resume drain reset": "node.cli.owner",
+    "logs": "node.cli.logs",
     "invite pool gate": "gate.cli.main",
     "db": "scheduler.cli.db",
     "experiment": _experiment,
@@ -247,6 +248,13 @@ COMMANDS: Mapping[str, str | Callable[[], typer.Typer]] = {
 """Where each command is, in the order of `--help`: the name of a module with an `app`, or what makes one."""
 
 
+LOGGED: Final = {
+    "join": "worker.jsonl",
+    "gate": "gate.jsonl",
+    "serve": "serve.jsonl",
+    "schedule": "scheduler.jsonl",
+}
+"""Commands of processes that run for long, and the names of their log files."""
 START: Final = ("demo", "bench", "init", "submit", "results", "invite", "join", "doctor")
 """Commands that `--help` shows first."""
 
@@ -321,9 +329,10 @@ def common(
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter("must be debug, info, warning or error", param_hint="--log-level")
-    set_up_logs(
-        sys.stderr, level=level, plain=level >= logging.WARNING and ctx.invoked_subcommand != "schedule"
-    )
+    command = ctx.invoked_subcommand or ""
+    file = ctx.obj.logs / LOGGED[command] if command in LOGGED else None
+    plain = level >= logging.WARNING and command != "schedule"
+    set_up_logs(sys.stderr, level=level, plain=plain, file=file)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

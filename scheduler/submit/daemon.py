@@ -28,7 +28,7 @@ class BackgroundProcess:
     def __init__(self, home: Home, home_flag: Path | None, gates: Sequence[str]) -> None:
         self._home = home
         self._log = home.logs / "scheduler.log"
-        command = [*own_command(), "--log-level", "info"]
+        command = own_command()
         if home_flag is not None:
             command += ["--home", str(home_flag.expanduser().absolute())]
         command.append("schedule")
@@ -46,7 +46,7 @@ class BackgroundProcess:
             self._started = None
             if code > 0 and not is_running(self._home):
                 raise ResourceError(
-                    f"the scheduler process ended: {self._last_error()}", hint=f"see its log: {self._log}"
+                    f"the scheduler process ended: {self._last_error()}", hint="see: sark-node logs --role scheduler"
                 )
         if is_running(self._home):
             return

@@ -11,6 +11,8 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, MutableMapping
+from datetime import datetime
+from pathlib import Path
 from typing import Any, ClassVar, Final, TextIO
 
 import structlog
@@ -40,17 +42,14 @@ def set_up_logs(
     *,
     level: int = logging.INFO,
     plain: bool = False,
+    file: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Send all log lines of this process to `stream`. Call once, before anything starts. `plain`: lines like a command's own messages.
-    `clock`: seconds, for the limits of lines.
+    `file`: where they go too, from info on, as JSON (`swarm.base.log_files`). `clock`: seconds, for the limits of lines.
     """
     pretty = stream.isatty()
-    shared: list[Any] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
-    ]
+    shared: list[Any] = [structlog.contextvars.merge_contextvars, structlog.stdlib.add_log_level, _set_time]
     renderer: Any = (
         plain_line
         if plain
@@ -58,15 +57,18 @@ def set_up_logs(
         if pretty
         else structlog.processors.JSONRenderer()
     )
-    last: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    if plain or not pretty:
-        last.append(structlog.processors.format_exc_info)
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*last, make_safe, renderer])
-    )
+    _set_format(handler, shared, renderer, traces=pretty and not plain)
+    handler.setLevel(level)
     root = logging.getLogger()
     root.handlers[:] = [handler]
+    if file is not None:
+        from swarm.base.log_files import LogFile  # logging.handlers takes its time
+
+        log_file = LogFile(file)
+        _set_format(log_file, shared, structlog.processors.JSONRenderer())
+        root.addHandler(log_file)
+        level = min(level, logging.INFO)
     root.setLevel(level)
     tame_libraries()
     structlog.configure(
@@ -80,6 +82,25 @@ def set_up_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,  # else a logger that was used keeps its first stream
     )
+
+
+def _set_format(handler: logging.Handler, shared: list[Any], renderer: Any, *, traces: bool = False) -> None:
+    """`traces`: the renderer shows exceptions itself, and gets the local time as people read it."""
+    parts: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+    parts += [_short_time] if traces else [structlog.processors.format_exc_info]
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared, processors=[*parts, make_safe, renderer]
+        )
+    )
+
+
+_set_time: Final = structlog.processors.TimeStamper(fmt="iso", utc=True)
+
+
+def _short_time(_logger: Any, _method: str, event: Event) -> Event:
+    at = datetime.fromisoformat(str(event["timestamp"]))
+    return {**event, "timestamp": at.astimezone().strftime("%H:%M:%S")}
 
 
 def _no_stranger(_peer: str) -> str | None:

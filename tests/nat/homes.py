@@ -72,7 +72,7 @@ class Homes(Lab):
 
     def count_in_scheduler_log(self, words: str) -> int:
         """How often the log of Anna's scheduler has the words."""
-        log = self.folder / "anna" / "logs" / "scheduler.log"
+        log = self.folder / "anna" / "logs" / "scheduler.jsonl"
         return log.read_text(errors="replace").count(words) if log.exists() else 0
 
     def close(self) -> None:

@@ -166,7 +166,7 @@ class Swarm:
     def _logs(self) -> dict[str, int]:
         """Bytes of each process's log."""
         paths = {name: self.lab.folder / name / "output.log" for name in ("gate", *WORKERS)}
-        paths["scheduler"] = self.lab.home(SCHEDULER).logs / "scheduler.log"
+        paths["scheduler"] = self.lab.home(SCHEDULER).logs / "scheduler.jsonl"
         return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
 
     def _calls(self, since: float, until_: float) -> list[tuple[float, str, float, bool]]:
