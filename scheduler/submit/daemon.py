@@ -46,7 +46,8 @@ class BackgroundProcess:
             self._started = None
             if code > 0 and not is_running(self._home):
                 raise ResourceError(
-                    f"the scheduler process ended: {self._last_error()}", hint="see: sark-node logs --role scheduler"
+                    f"the scheduler process ended: {self._last_error()}",
+                    hint="see: sark-node logs --role scheduler",
                 )
         if is_running(self._home):
             return
