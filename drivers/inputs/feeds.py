@@ -65,11 +65,16 @@ def find_runnable(order: WorkOrder, inputs: Sequence[Input], attempt: Callable[[
         except Unfit as failed:
             why = why or failed
     assert why is not None
-    if type(why) is Unfit and (chosen := _chosen(order, inputs, shapes)):
-        raise Unshaped(
-            f"it failed with {chosen}: {why}; if these sizes are wrong, give ones that the model takes"
-        )
-    raise why
+    raise blame_sizes(order, inputs, shapes, why)
+
+
+def blame_sizes(order: WorkOrder, inputs: Sequence[Input], shapes: Shapes, why: Unfit) -> Unfit:
+    """`why`, as `Unshaped` where it may be the fault of sizes that its user chose."""
+    if type(why) is not Unfit or not (chosen := _chosen(order, inputs, shapes)):
+        return why
+    return Unshaped(
+        f"it failed with {chosen}: {why}; if these sizes are wrong, give ones that the model takes"
+    )
 
 
 def _chosen(order: WorkOrder, inputs: Sequence[Input], shapes: Shapes) -> str:

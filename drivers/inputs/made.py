@@ -62,6 +62,8 @@ class Input:
     shape: tuple[int | str | None, ...]
     rows: int | None = None
     """Of the table that its values index; None: unknown."""
+    full_range: bool = False
+    """Its integers are steps of a scale, as those of quantised inputs: made ones are of their type's whole range."""
 
     def __post_init__(self) -> None:
         if len(self.shape) > MAX_RANK:
@@ -84,7 +86,8 @@ def element_type(name: str, described: str) -> str:
 
 def id_bounds(inputs: Sequence[Input]) -> tuple[int, ...]:
     """Bounds to try for synthetic integers; one if no input has any."""
-    return ID_BOUNDS if any("int" in made.dtype and not made.rows for made in inputs) else ID_BOUNDS[:1]
+    unknown = any("int" in made.dtype and not made.rows and not made.full_range for made in inputs)
+    return ID_BOUNDS if unknown else ID_BOUNDS[:1]
 
 
 def make(made: Input, shape: tuple[int, ...], seed: int, bound: int) -> np.ndarray[Any, Any]:
@@ -101,6 +104,9 @@ def make(made: Input, shape: tuple[int, ...], seed: int, bound: int) -> np.ndarr
         return np.array([f"text {index}" for index in range(math.prod(shape))], dtype=object).reshape(shape)
     key = hashlib.sha256(f"{seed}/{made.name}".encode()).digest()
     source = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "big")))
+    if made.full_range:
+        limits = np.iinfo(dtype)
+        return source.integers(limits.min, int(limits.max) + 1, shape, dtype=np.int64).astype(dtype)
     if MASK.search(made.name):
         return _ones(shape, made.dtype, dtype)
     if made.dtype in NARROW and not ZEROS.search(made.name):

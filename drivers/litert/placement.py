@@ -1,0 +1,89 @@
+"""Which operators a delegate took, from what the interpreter tells of its graph. Pure.
+
+The graph keeps the operators that a delegate took, and has one more, `DELEGATE`, for each connected part of them: whatever leads from that
+part's inputs to its outputs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from drivers.contract.base import MAX_OPERATORS, OperatorReport
+from drivers.litert.units import KERNELS, XNNPACK
+
+DELEGATE: Final = "DELEGATE"
+STATEFUL: Final = frozenset({"ASSIGN_VARIABLE", "HASHTABLE_IMPORT"})
+"""Operators that keep something for the next inference."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """An operator of the graph, with the tensors that it takes and gives, by index."""
+
+    op: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Operators by type: of the delegate, and of the built-in kernels."""
+
+    taken: Counter[str]
+    left: Counter[str]
+    parts: int
+    """Of the graph that the delegate runs, each as one."""
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Those with operators, the delegate first."""
+        return tuple(name for name, ops in ((XNNPACK, self.taken), (KERNELS, self.left)) if ops)
+
+    @property
+    def keeps_state(self) -> bool:
+        return not STATEFUL.isdisjoint({*self.taken, *self.left})
+
+    def note(self) -> str:
+        taken, total = self.taken.total(), self.taken.total() + self.left.total()
+        parts = f", in {self.parts} part{'s' * (self.parts > 1)}" if self.parts else ""
+        return f"{XNNPACK} took {taken} of {total} operators{parts}"
+
+    def reports(self) -> tuple[OperatorReport, ...]:
+        """By type and place, the most frequent first."""
+        counts = Counter({(op, XNNPACK): count for op, count in self.taken.items()})
+        counts.update({(op, KERNELS): count for op, count in self.left.items()})
+        lines = sorted(counts.items(), key=lambda line: (-line[1], line[0]))[:MAX_OPERATORS]
+        return tuple(OperatorReport(op=op[:200], provider=where, nodes=count) for (op, where), count in lines)
+
+
+def read_nodes(details: Iterable[Mapping[str, Any]]) -> tuple[GraphNode, ...]:
+    """Of the interpreter's own list."""
+    return tuple(
+        GraphNode(str(one["op_name"]), tuple(map(int, one["inputs"])), tuple(map(int, one["outputs"])))
+        for one in details
+    )
+
+
+def place(nodes: Sequence[GraphNode]) -> Placement:
+    """Follow each `DELEGATE` from its outputs back to its inputs."""
+    maker = {
+        tensor: at for at, node in enumerate(nodes) if node.op != DELEGATE for tensor in node.outputs
+    }
+    parts = [node for node in nodes if node.op == DELEGATE]
+    taken: set[int] = set()
+    for part in parts:
+        todo = list(part.outputs)
+        while todo:
+            at = maker.get(todo.pop())
+            if at is not None and at not in taken:
+                taken.add(at)
+                todo += [tensor for tensor in nodes[at].inputs if tensor not in part.inputs]
+    ops = [(at in taken, node.op) for at, node in enumerate(nodes) if node.op != DELEGATE]
+    return Placement(
+        Counter(op for was_taken, op in ops if was_taken),
+        Counter(op for was_taken, op in ops if not was_taken),
+        len(parts),
+    )
