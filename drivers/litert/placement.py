@@ -69,9 +69,7 @@ def read_nodes(details: Iterable[Mapping[str, Any]]) -> tuple[GraphNode, ...]:
 
 def place(nodes: Sequence[GraphNode]) -> Placement:
     """Follow each `DELEGATE` from its outputs back to its inputs."""
-    maker = {
-        tensor: at for at, node in enumerate(nodes) if node.op != DELEGATE for tensor in node.outputs
-    }
+    maker = {tensor: at for at, node in enumerate(nodes) if node.op != DELEGATE for tensor in node.outputs}
     parts = [node for node in nodes if node.op == DELEGATE]
     taken: set[int] = set()
     for part in parts:

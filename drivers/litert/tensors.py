@@ -21,7 +21,10 @@ DTYPES: Final[Mapping[str, str]] = {
     "bytes": "string",
     "str": "string",
     "object": "string",
-    **{name: name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")},
+    **{
+        name: name
+        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+    },
 }
 """Element types by numpy's name → as `drivers.inputs.made` calls them."""
 STEPS: Final = frozenset({"int8", "uint8", "int16"})
@@ -49,6 +52,11 @@ class TensorPort:
 
     def as_input(self) -> Input:
         return Input(self.name, self.dtype, self.shape, full_range=self.scale is not None)
+
+    def note(self) -> str:
+        """On an output with a scale."""
+        size = 0.0 if self.scale is None else self.scale.size
+        return f"output {self.name!r}: {self.dtype} in steps of {size:.3g}, compared by what they stand for"
 
     def real(self, values: Any) -> Any:
         """Values of this tensor; those of a scale in what they stand for."""

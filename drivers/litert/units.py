@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from importlib import metadata
 from typing import Any, Final
 
 from drivers.contract.base import Unfit, WrongUnit
@@ -19,7 +20,9 @@ KERNELS: Final = "built-in kernels"
 def check_unit(unit: str) -> None:
     """Raises `WrongUnit`."""
     if unit == GPU:
-        raise WrongUnit(f"asked for {GPU}, but LiteRT's interpreter for Python has no GPU delegate: ask for {CPU}")
+        raise WrongUnit(
+            f"asked for {GPU}, but LiteRT's interpreter for Python has no GPU delegate: ask for {CPU}"
+        )
     if unit != CPU:
         raise WrongUnit(f"unknown unit {unit!r}: this driver has {CPU}")
 
@@ -34,4 +37,8 @@ def runtime() -> Any:
 
 
 def version() -> str:
-    return f"LiteRT {importlib.import_module('importlib.metadata').version('ai-edge-litert')}"
+    """For the row."""
+    try:
+        return f"LiteRT {metadata.version('ai-edge-litert')}"
+    except metadata.PackageNotFoundError:  # a runtime of somebody's own making
+        return "LiteRT"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import Unfit
-from drivers.inputs.made import DTYPES, Input, element_type, make
+from drivers.inputs.made import DTYPES, Input, element_type, id_bounds, make
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
@@ -82,3 +82,17 @@ def test_an_input_of_many_gibibytes_is_refused_before_it_is_made() -> None:
 def test_what_cannot_be_made_up_is_refused_by_name(described: str) -> None:
     with pytest.raises(Unfit, match="input 'x' is of type"):
         element_type("x", described)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"), [("int8", -128, 127), ("uint8", 0, 255), ("int16", -32768, 32767)]
+)
+def test_steps_of_a_scale_are_of_the_whole_range_whatever_the_bound(
+    dtype: str, least: int, most: int
+) -> None:
+    one = Input("mask", dtype, (400_000,), full_range=True)
+    values = make(one, (400_000,), 0, 10)
+    assert (values.min(), values.max()) == (least, most)
+    assert str(values.dtype) == dtype
+    assert len(id_bounds([one])) == 1
+    assert len(id_bounds([one, Input("ids", "int64", (1,))])) > 1

@@ -1,0 +1,109 @@
+"""Are the LiteRT driver's medians right? Needs ai-edge-litert: python -m pip install 'sark-node[litert]'.
+
+    python benchmarks/measuring/litert_bias.py [MODEL.tflite …] [--rounds 11] [--threads 1] [--runs 200]
+
+For each model (without any, chains of products made here), in turns, each in a process of its own: the driver's launch; LiteRT's own tool
+(`litert-benchmark`, which runs the newer CompiledModel; its figures have steps of 10 µs: give it models above 1 ms); a plain loop over the
+interpreter. Prints the median of each and the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from drivers.contract.base import Limits, MeasureReport, WorkOrder
+from drivers.launch.launch import Zygote, measure
+from drivers.litert.samples import perceptron
+from drivers.litert.units import CPU, version
+
+LIMITS = Limits(load_s=120, run_s=300)
+WARM = 30
+PLAIN = """
+import statistics, sys, time
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+model, threads, runs, warm = sys.argv[1], *map(int, sys.argv[2:])
+interpreter = Interpreter(model_path=model, num_threads=threads)
+interpreter.allocate_tensors()
+for one in interpreter.get_input_details():
+    interpreter.set_tensor(one["index"], np.random.standard_normal(one["shape"]).astype(one["dtype"]))
+times = []
+for _ in range(warm + runs):
+    began = time.perf_counter_ns()
+    interpreter.invoke()
+    times.append(time.perf_counter_ns() - began)
+print(statistics.median(times[warm:]) / 1e6)
+"""
+
+
+def ours(zygote: Zygote, model: str, threads: int, runs: int) -> float:
+    order = WorkOrder(model, CPU, runs=runs, loads=1, warmup=WARM, threads=threads, check=False)
+    (measured,) = (event for event in measure(order, LIMITS, zygote) if isinstance(event, MeasureReport))
+    return statistics.median(measured.samples_ns) / 1e6
+
+
+def tool(model: str, threads: int, runs: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "ai_edge_litert.tools.benchmark_litert_model", "--model", model]
+        command += ["--num_threads", str(threads), "--num_runs", str(runs), "--warmup_runs", str(WARM)]
+        subprocess.run([*command, "--result_json", str(result)], capture_output=True, check=True)
+        return float(json.loads(result.read_text())["latency"]["median_ms"])
+
+
+def plain(model: str, threads: int, runs: int) -> float:
+    command = [sys.executable, "-c", PLAIN, model, *map(str, (threads, runs, WARM))]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def compare(zygote: Zygote, model: Path, rounds: int, threads: int, runs: int) -> None:
+    sides: dict[str, Callable[[], float]] = {
+        "ours": lambda: ours(zygote, str(model), threads, runs),
+        "tool": lambda: tool(str(model), threads, runs),
+        "plain": lambda: plain(str(model), threads, runs),
+    }
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name in random.sample(list(sides), len(sides)):
+            found[name].append(sides[name]())
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    ratios = {
+        name: statistics.median(mine / other for mine, other in zip(found["ours"], found[name], strict=True))
+        for name in ("tool", "plain")
+    }
+    print(
+        f"{model.name[:36]:36} {medians['ours']:9.3f} {medians['tool']:9.3f} {medians['plain']:9.3f}"
+        f" {ratios['tool']:10.3f} {ratios['plain']:11.3f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=200)
+    chosen = parser.parse_args()
+    print(f"{version()}, {chosen.threads} threads, {chosen.rounds} rounds of {chosen.runs} inferences")
+    print(f"{'model':36} {'ours ms':>9} {'tool ms':>9} {'plain ms':>9} {'ours/tool':>10} {'ours/plain':>11}")
+    with tempfile.TemporaryDirectory() as folder, Zygote("litert").start() as zygote:
+        Path(folder).chmod(0o755)  # a node of root runs models as nobody
+        made = [(width, Path(folder) / f"chain{width}.tflite") for width in (1024, 2048)]
+        for width, path in made if not chosen.models else ():
+            path.write_bytes(perceptron(width, 4))
+            path.chmod(0o644)
+        for model in chosen.models or [path for _, path in made]:
+            compare(zygote, model, chosen.rounds, chosen.threads, chosen.runs)
+
+
+if __name__ == "__main__":
+    main()

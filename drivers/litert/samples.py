@@ -1,0 +1,178 @@
+"""Small LiteRT models made as bytes: something to run where no model of anybody's is at hand.
+
+Field numbers are those of LiteRT's schema, version 3.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import flatbuffers
+
+FLOAT32: Final = 0
+"""`TensorType`."""
+FULLY_CONNECTED: Final = 9
+"""`BuiltinOperator`."""
+FULLY_CONNECTED_OPTIONS: Final = 8
+"""`BuiltinOptions`."""
+CUSTOM: Final = 32
+ALIGNMENT: Final = 16
+"""Of weights, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTensor:
+    name: str
+    shape: tuple[int, ...]
+    data: bytes = b""
+    """Empty: computed, or an input."""
+    type: int = FLOAT32
+    signature: tuple[int, ...] | None = None
+    """The shape with -1 where it is dynamic; None: nowhere."""
+    scale: tuple[float, int] | None = None
+    """Size of a step, and the step of zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOperator:
+    """`inputs` and `outputs` are numbers of tensors."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    code: int = FULLY_CONNECTED
+    options: int = FULLY_CONNECTED_OPTIONS
+    """The type of its options, all of which keep their defaults."""
+    custom: str = ""
+
+
+def write(
+    tensors: Sequence[MadeTensor],
+    operators: Sequence[MadeOperator],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    signed: bool = False,
+) -> bytes:
+    """A model of one graph. `signed`: with a signature of the tensors' names."""
+    builder = flatbuffers.Builder(1024)
+    made = _Tables(builder)
+    buffers = made.offsets([made.table(), *(made.buffer(one.data) for one in tensors)])
+    graph = made.table(
+        (0, "o", made.offsets([made.tensor(one, at + 1) for at, one in enumerate(tensors)])),
+        (1, "o", made.numbers("i", inputs)),
+        (2, "o", made.numbers("i", outputs)),
+        (3, "o", made.offsets([made.operator(one, at) for at, one in enumerate(operators)])),
+    )
+    fields = [
+        (0, "I", 3),
+        (1, "o", made.offsets([made.code(one) for one in operators])),
+        (2, "o", made.offsets([graph])),
+        (4, "o", buffers),
+    ]
+    if signed:
+        sides = [(0, inputs), (1, outputs)]
+        maps = [
+            (slot, "o", made.offsets([made.named(tensors[at].name, at) for at in side]))
+            for slot, side in sides
+        ]
+        fields.append((7, "o", made.offsets([made.table(*maps, (2, "o", builder.CreateString("main")))])))
+    builder.Finish(made.table(*fields), b"TFL3")
+    return bytes(builder.Output())
+
+
+class _Tables:
+    """Flatbuffers' tables and vectors; each returns where it is."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+        self._put: dict[str, Callable[..., None]] = {
+            "o": builder.PrependUOffsetTRelativeSlot,
+            "b": builder.PrependInt8Slot,
+            "i": builder.PrependInt32Slot,
+            "I": builder.PrependUint32Slot,
+        }
+
+    def table(self, *fields: tuple[int, str, int]) -> int:
+        """Fields are a slot, a type, and a value; those of 0 are left out, as defaults are."""
+        self.builder.StartObject(max((slot for slot, _, _ in fields), default=0) + 1)
+        for slot, kind, value in fields:
+            self._put[kind](slot, value, 0)
+        return int(self.builder.EndObject())
+
+    def offsets(self, where: Sequence[int]) -> int:
+        self.builder.StartVector(4, len(where), 4)
+        for one in reversed(where):
+            self.builder.PrependUOffsetTRelative(one)
+        return int(self.builder.EndVector())
+
+    def numbers(self, kind: str, values: Sequence[float]) -> int:
+        """`kind`: as `struct` calls it."""
+        size = struct.calcsize(f"<{kind}")
+        return self._bytes(struct.pack(f"<{len(values)}{kind}", *values), size, size)
+
+    def buffer(self, content: bytes) -> int:
+        return self.table((0, "o", self._bytes(content, 1, ALIGNMENT))) if content else self.table()
+
+    def _bytes(self, content: bytes, size: int, alignment: int) -> int:
+        builder = self.builder
+        builder.StartVector(size, len(content) // size, alignment)
+        builder.head -= len(content)
+        builder.Bytes[builder.Head() : builder.Head() + len(content)] = content
+        return int(builder.EndVector())
+
+    def tensor(self, one: MadeTensor, buffer: int) -> int:
+        name = self.builder.CreateString(one.name)
+        fields = [
+            (0, "o", self.numbers("i", one.shape)),
+            (1, "b", one.type),
+            (2, "I", buffer),
+            (3, "o", name),
+        ]
+        if one.scale is not None:
+            size, zero = one.scale
+            scale, point = self.numbers("f", [size]), self.numbers("q", [zero])
+            fields.append((4, "o", self.table((2, "o", scale), (3, "o", point))))
+        if one.signature is not None:
+            fields.append((7, "o", self.numbers("i", one.signature)))
+        return self.table(*fields)
+
+    def operator(self, one: MadeOperator, code: int) -> int:
+        sides = [(1, "o", self.numbers("i", one.inputs)), (2, "o", self.numbers("i", one.outputs))]
+        options = [(3, "b", one.options), (4, "o", self.table())] if one.options else []
+        return self.table((0, "I", code), *sides, *options)
+
+    def code(self, one: MadeOperator) -> int:
+        named = [(1, "o", self.builder.CreateString(one.custom))] if one.custom else []
+        code = CUSTOM if one.custom else one.code
+        return self.table((0, "b", code), *named, (2, "i", 1), (3, "i", code))
+
+    def named(self, name: str, tensor: int) -> int:
+        return self.table((0, "o", self.builder.CreateString(name)), (1, "I", tensor))
+
+
+def perceptron(width: int, layers: int) -> bytes:
+    """`layers` square products of this width; weights are small and differ."""
+    shape = (width, width)
+    values = [((at * 37) % 101 - 50) / (50 * width**0.5) for at in range(math.prod(shape))]
+    weights = struct.pack(f"<{len(values)}f", *values)
+    tensors = [MadeTensor("x", (1, width))]
+    operators = []
+    for number in range(layers):
+        at = len(tensors)
+        name = "y" if number == layers - 1 else f"h{number}"
+        tensors += [MadeTensor(f"w{number}", shape, weights), MadeTensor(name, (1, width))]
+        operators.append(MadeOperator((0 if number == 0 else at - 1, at, -1), (at + 1,)))
+    return write(tensors, operators, [0], [len(tensors) - 1])
+
+
+def double() -> bytes:
+    """y = 2x."""
+    tensors = [
+        MadeTensor("x", (1, 1)),
+        MadeTensor("w", (1, 1), struct.pack("<f", 2.0)),
+        MadeTensor("y", (1, 1)),
+    ]
+    return write(tensors, [MadeOperator((0, 1, -1), (2,))], [0], [2])
