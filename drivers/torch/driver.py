@@ -6,9 +6,9 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from drivers.contract.base import DriverError, SampleModel, UnitInfo, WorkOrder, sample_model
+from drivers.contract.base import SampleModel, UnitInfo, WorkOrder, sample_model
 from drivers.local.driver import LocalDriver
-from drivers.torch.units import UNITS, device_for, provider
+from drivers.torch.units import UNITS, working_units
 
 if TYPE_CHECKING:
     from drivers.torch.model import TorchModel
@@ -32,16 +32,7 @@ class TorchDriver(LocalDriver):
         from drivers.torch.models import runtime
 
         torch = runtime()
-        units = []
-        for unit in UNITS:
-            try:
-                device = device_for(torch, unit)
-                doubled = (torch.full((1,), 21.0, device=device) * 2).item()
-            except (DriverError, RuntimeError):
-                continue
-            if doubled == 42:
-                units.append(UnitInfo(unit, self.name, f"torch {torch.__version__}", provider(torch, device)))
-        return tuple(units)
+        return tuple(working_units(torch, UNITS, self.name, f"torch {torch.__version__}"))
 
     def samples(self) -> tuple[SampleModel, ...]:
         """Declared perceptrons, as safetensors."""

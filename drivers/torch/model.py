@@ -20,7 +20,7 @@ from drivers.measure.timing import TimedCalls
 from drivers.torch.archive import check_model
 from drivers.torch.models import ModelGraph, as_arrays, flat_outputs, load, runtime, to_tensor, torch_errors
 from drivers.torch.placement import unit_that_ran, watch
-from drivers.torch.units import device_for, precision_note, provider, verify_device
+from drivers.torch.units import UNITS, device_for, precision_note, provider, verify_device
 from protocol.formats.model_files import ModelFormat
 
 HALF: Final = 2e-2
@@ -28,6 +28,9 @@ HALF: Final = 2e-2
 
 
 class TorchModel(LocalModel):
+    """One that torch runs; drivers of runtimes above torch say which model, in `check_format`, `graph` and `reference_graph`."""
+
+    units = UNITS
     _graph: ModelGraph
     _infer: Callable[[], object]
     """One inference with the inputs of the last attempt."""
@@ -35,10 +38,8 @@ class TorchModel(LocalModel):
     def __init__(self, order: WorkOrder) -> None:
         self._torch = torch = runtime()
         super().__init__(order, f"torch {torch.__version__}")
-        self._device = device = device_for(torch, order.unit, order.gpu)
-        self._kind = check_model(Path(order.model), order.trusted)
-        if self._kind is ModelFormat.EXPORTED:
-            importlib.import_module("drivers.torch.exporting")
+        self._device = device = device_for(torch, order.unit, order.gpu, self.units)
+        self._kind = self.check_format(Path(order.model))
         torch.set_num_threads(self.threads)
         self.threads = torch.get_num_threads()
         self._wait: Callable[[], object] = lambda: None
@@ -52,9 +53,23 @@ class TorchModel(LocalModel):
                 torch.zeros(1, device=device)  # the device's own start-up is no part of a load
                 self._wait()
 
+    def check_format(self, model: Path) -> ModelFormat:
+        """What it is, without loading it. Raises `Unfit`."""
+        kind = check_model(model, self.order.trusted)
+        if kind is ModelFormat.EXPORTED:
+            importlib.import_module("drivers.torch.exporting")
+        return kind
+
+    def graph(self, device: str) -> ModelGraph:
+        return load(self._kind, self.order, device)
+
+    def reference_graph(self, *, wide: bool) -> ModelGraph:
+        """On the CPU. `wide`: its floating parameters as float32."""
+        return load(self._kind, self.order, "cpu", wide)
+
     def load(self) -> int:
         began = time.perf_counter_ns()
-        self._graph = load(self._kind, self.order, self._device)
+        self._graph = self.graph(self._device)
         with torch_errors():
             self._wait()
         took_ns = time.perf_counter_ns() - began
@@ -76,7 +91,7 @@ class TorchModel(LocalModel):
         with it every further attempt in this process."""
         if self._device == "cpu" or len(id_bounds(self.inputs)) == 1:
             return super().prepare()
-        plain = load(self._kind, self.order, "cpu")
+        plain = self.graph("cpu")
 
         def on_cpu(shapes: Shapes, bound: int) -> tuple[Shapes, int]:
             feeds, _ = make_feeds(self.order, self.inputs, shapes, bound)
@@ -168,7 +183,7 @@ class TorchModel(LocalModel):
 
     def _on_cpu(self, prepared: Prepared, *, wide: bool) -> Mapping[str, Any]:
         torch = self._torch
-        plain = load(self._kind, self.order, "cpu", wide)
+        plain = self.reference_graph(wide=wide)
         with torch_errors(), torch.jit.optimized_execution(False), torch.backends.mkldnn.flags(enabled=False):
             tensors = [to_tensor(prepared.feeds[one.name], one, "cpu") for one in self.inputs]
             fed = [one.float() if wide and one.is_floating_point() else one for one in tensors]

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from drivers.contract.base import DriverError
 from drivers.local.model import RanOn
-from drivers.torch.units import CPU
+from protocol.formats.frameworks import framework_of
 
 MOVES: Final = (
     "to",
@@ -82,7 +82,7 @@ def unit_that_ran(unit: str, device: str, shown: str, operators: Mapping[str, in
         return RanOn(unit, (shown,), ("torch does not report where the operators ran",))
     others = sorted(set(operators) - {kind}, key=lambda name: (-operators[name], name))
     if kind not in operators:
-        return RanOn(CPU if others[0] == "cpu" else others[0], tuple(others))
+        return RanOn(f"CPU ({framework_of(unit)})" if others[0] == "cpu" else others[0], tuple(others))
     total = sum(operators.values())
     notes = tuple(f"{operators[name]} of {total} operators ran on the {name}" for name in others)
     return RanOn(unit, (shown, *others), notes)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
-from drivers.contract.base import WrongUnit
+from drivers.contract.base import DriverError, UnitInfo, WrongUnit
 
 CPU: Final = "CPU (Torch)"
 GPU: Final = "GPU (Torch)"
 UNITS: Final = (CPU, GPU)
+"""Of the processors and of the GPU, in this order, as those of every driver that runs torch."""
 
 
 def backend(torch: Any) -> str:
@@ -19,12 +21,12 @@ def backend(torch: Any) -> str:
     return "mps" if mps is not None and mps.is_available() else ""
 
 
-def device_for(torch: Any, unit: str, gpu: str = "") -> str:
-    """Torch's device for a unit; `gpu`: UUID or index, empty: the first. Raises `WrongUnit`."""
-    if unit == CPU:
+def device_for(torch: Any, unit: str, gpu: str = "", units: tuple[str, str] = UNITS) -> str:
+    """Torch's device for one of a driver's `units`; `gpu`: UUID or index, empty: the first. Raises `WrongUnit`."""
+    if unit == units[0]:
         return "cpu"
-    if unit != GPU:
-        raise WrongUnit(f"unknown unit {unit!r}: this driver has {', '.join(UNITS)}")
+    if unit != units[1]:
+        raise WrongUnit(f"unknown unit {unit!r}: this driver has {', '.join(units)}")
     name = backend(torch)
     if not name:
         raise WrongUnit(f"asked for {unit}, but this torch ({torch.__version__}) finds no GPU")
@@ -39,6 +41,18 @@ def device_for(torch: Any, unit: str, gpu: str = "") -> str:
         if str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) == gpu.removeprefix("GPU-"):
             return f"cuda:{index}"
     raise WrongUnit(f"asked for the GPU {gpu!r}, but torch finds {count} others")
+
+
+def working_units(torch: Any, units: tuple[str, str], driver: str, runtime: str) -> Iterator[UnitInfo]:
+    """The units on which a tensor has just been computed."""
+    for unit in units:
+        try:
+            device = device_for(torch, unit, units=units)
+            doubled = (torch.full((1,), 21.0, device=device) * 2).item()
+        except (DriverError, RuntimeError):
+            continue
+        if doubled == 42:
+            yield UnitInfo(unit, driver, runtime, provider(torch, device))
 
 
 def provider(torch: Any, device: str) -> str:

@@ -1,0 +1,207 @@
+"""The Transformers driver with the real transformers and torch, on tiny random models made here, through the children that a node uses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.contract.base import (
+    CheckReport,
+    Crashed,
+    Event,
+    Limits,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
+    TimedOut,
+    Unfit,
+    Unshaped,
+    WorkOrder,
+    WrongUnit,
+)
+from drivers.launch.launch import Zygote, measure
+from drivers.testing.conformance import Subject, check_all
+from drivers.transformers.units import CPU, GPU
+
+LIMITS = Limits(load_s=120, run_s=120)
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote("transformers").start() as started:
+        yield started
+
+
+def readable(folder: Path) -> None:
+    for file in (folder, *folder.rglob("*")):
+        file.chmod(0o755 if file.is_dir() else 0o644)  # a node of root runs models as nobody
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    import torch
+    import transformers as hf
+
+    torch.manual_seed(0)
+    bert = hf.BertConfig(vocab_size=50, max_position_embeddings=64, **SMALL)
+    vit = hf.ViTConfig(image_size=32, patch_size=8, **SMALL)
+    t5 = hf.T5Config(vocab_size=50, d_model=32, d_ff=64, d_kv=8, num_layers=2, num_heads=4)
+    nets = {
+        "bert": hf.BertForSequenceClassification(bert),
+        "vit": hf.ViTForImageClassification(vit),
+        "half": hf.ViTForImageClassification(vit).to(torch.bfloat16),
+        "t5": hf.T5Model(t5),
+    }
+    folder = tmp_path_factory.mktemp("transformers")
+    for name, net in nets.items():
+        net.save_pretrained(folder / name)
+    nets["bert"].save_pretrained(folder / "parts", max_shard_size="20KB")
+    readable(folder)
+    return {name: folder / name for name in (*nets, "parts")}
+
+
+def run(model: Path, zygote: Zygote, limits: Limits = LIMITS, **changes: Any) -> list[Event]:
+    order = replace(WorkOrder(str(model), CPU, runs=4, loads=1, warmup=2, threads=1), **changes)
+    return list(measure(order, limits, zygote))
+
+
+def one(events: list[Event], kind: type[Any]) -> Any:
+    return next(event for event in events if isinstance(event, kind))
+
+
+def test_a_model_of_fixed_sizes_keeps_the_drivers_contract(models: dict[str, Path]) -> None:
+    check_all(Subject("transformers", unit=CPU, model=str(models["vit"])))
+
+
+def test_an_encoder_runs_at_the_orders_sizes_and_agrees_with_attention_written_out(
+    models: dict[str, Path], zygote: Zygote
+) -> None:
+    events = run(models["bert"], zygote, dims={"sequence": 12}, batch=3, threads=2)
+    described, checked = one(events, ModelDescription), one(events, CheckReport)
+    assert described.shapes == {"input_ids": (3, 12), "attention_mask": (3, 12)}
+    assert (described.unit, described.providers, described.threads) == (CPU, ("cpu",), 2)
+    assert described.runtime.startswith("transformers ")
+    assert "BertForSequenceClassification, float32, attention: sdpa" in described.notes
+    assert checked.agrees is True
+    assert "logits: 6 values" in checked.compared
+    assert len(one(events, MeasureReport).samples_ns) == 4
+
+
+def test_weights_in_parts_give_the_same_answer(models: dict[str, Path], zygote: Zygote) -> None:
+    assert len(list(models["parts"].glob("*.safetensors"))) > 1
+    sizes = {"sequence": 12}
+    whole, parts = (run(models[name], zygote, dims=sizes) for name in ("bert", "parts"))
+    assert one(whole, CheckReport).output_sha256 == one(parts, CheckReport).output_sha256
+
+
+def test_sizes_that_nobody_gives_are_asked_for_and_wrong_ones_named(
+    models: dict[str, Path], zygote: Zygote
+) -> None:
+    with pytest.raises(Unshaped, match=r"input_ids is batch×sequence.*--shape 'input_ids=1,128'"):
+        run(models["bert"], zygote)
+    with pytest.raises(Unshaped, match=r"input_ids 1×65"):
+        run(models["bert"], zygote, dims={"sequence": 65})
+    with pytest.raises(Unshaped, match="its axis 2 is 32, not 48"):
+        run(models["vit"], zygote, shapes={"pixel_values": (1, 3, 48, 48)})
+
+
+def test_half_precision_is_checked_against_float32(models: dict[str, Path], zygote: Zygote) -> None:
+    events = run(models["half"], zygote)
+    checked = one(events, CheckReport)
+    assert (checked.agrees, checked.tolerance) == (True, 2e-2)
+    assert one(events, ModelDescription).dtypes == {"pixel_values": "bfloat16"}
+
+
+def test_an_encoder_and_a_decoder_have_a_length_each(models: dict[str, Path], zygote: Zygote) -> None:
+    events = run(models["t5"], zygote, dims={"sequence": 9, "decoder_sequence": 4})
+    assert one(events, ModelDescription).shapes["decoder_input_ids"] == (1, 4)
+    assert one(events, CheckReport).agrees is True
+
+
+def test_a_gpu_that_is_not_there_is_never_replaced(models: dict[str, Path], zygote: Zygote) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        with pytest.raises(WrongUnit, match=r"GPU \(Transformers\), but this torch .* finds no GPU"):
+            run(models["vit"], zygote, unit=GPU)
+    else:
+        events = run(models["vit"], zygote, unit=GPU)
+        assert one(events, ModelDescription).providers[0].startswith(("cuda: ", "rocm: "))
+        assert one(events, CheckReport).agrees is True
+
+
+# -- what others might send ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(models: dict[str, Path], tmp_path: Path) -> Path:
+    shutil.copytree(models["bert"], tmp_path / "model")
+    return tmp_path / "model"
+
+
+def configure(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+SIZES: dict[str, Any] = {"dims": {"sequence": 8}}
+
+
+def test_code_in_the_folder_is_refused_and_never_run(copy: Path, zygote: Zygote, tmp_path: Path) -> None:
+    (copy / "modeling_mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    configure(copy, auto_map={"AutoModel": "modeling_mine.Net", "AutoConfig": "modeling_mine.Config"})
+    readable(copy)
+    with pytest.raises(Unfit, match="a program, which is never run"):
+        run(copy, zygote, **SIZES)
+    (copy / "modeling_mine.py").unlink()
+    with pytest.raises(Unfit, match="auto_map: the model brings its own code"):
+        run(copy, zygote, **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "of the type bert, its architecture LlamaForCausalLM"),
+        ({"architectures": ["BertTokenizer"]}, "no model class 'BertTokenizer'"),
+        ({"architectures": ["PreTrainedModel"]}, "no model class"),
+        ({"model_type": "mine"}, "torch: ValueError"),
+        ({"num_hidden_layers": 3}, r"the weights lack 'bert\.encoder\.layer\.2"),
+        ({"vocab_size": 51}, "mismatch"),
+        ({"hidden_act": "os.system"}, "torch: KeyError"),
+    ],
+)
+def test_a_config_that_does_not_fit_its_weights_is_unfit(
+    copy: Path, zygote: Zygote, changes: dict[str, Any], says: str
+) -> None:
+    configure(copy, **changes)
+    with pytest.raises(Unfit, match=says):
+        run(copy, zygote, **SIZES)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"hidden_size": 4 * 10**9}, {"vocab_size": 10**12}, {"hidden_size": -4}, {"num_attention_heads": 0}],
+    ids=str,
+)
+def test_sizes_that_no_machine_has_are_contained(copy: Path, zygote: Zygote, changes: dict[str, int]) -> None:
+    configure(copy, **changes)
+    with pytest.raises((Unfit, Crashed, TimedOut)):
+        run(copy, zygote, Limits(load_s=20, run_s=20), **SIZES)
+
+
+def test_broken_weights_are_unfit(copy: Path, zygote: Zygote) -> None:
+    file = copy / "model.safetensors"
+    good = file.read_bytes()
+    for bad in (good[:-4], good[: len(good) // 2], bytes(range(256)) * 8, b"\xff" * 8 + good[8:]):
+        file.write_bytes(bad)
+        with pytest.raises(Unfit):
+            run(copy, zygote, **SIZES)
+    file.write_bytes(good)
+    assert one(run(copy, zygote, **SIZES), LoadReport).load_ns > 0
