@@ -8,11 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from drivers.contract import memory
 from drivers.contract.base import (
+    MAX_TEXT,
+    CheckReport,
     Event,
     LoadReport,
     MeasureReport,
@@ -78,6 +80,8 @@ class LocalModel(ABC):
     """Operators on the longest way through the model."""
     sustained: SustainedReport | None = None
     """Of a sustained run, once it is timed."""
+    compared_with: str = ""
+    """What made the reference, once it is made, for the note of the check; empty: what the driver's page says."""
 
     def __init__(self, order: WorkOrder, runtime: str) -> None:
         self.order = order
@@ -168,11 +172,17 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
         if model.sustained is not None:
             yield model.sustained
         yield ProgressReport(Phase.CHECK)
-        yield make_report(
-            order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance, model.depth
-        )
+        yield check_outputs(model, prepared, outputs)
         if figures or series:
             yield RunFindings(figures, series)
+
+
+def check_outputs(model: LocalModel, prepared: Prepared, outputs: Mapping[str, Any]) -> CheckReport:
+    """Whether the outputs are those of the reference."""
+    report = make_report(
+        model.order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance, model.depth
+    )
+    return replace(report, note="; ".join(filter(None, (report.note, model.compared_with)))[:MAX_TEXT])
 
 
 def describe(

@@ -30,9 +30,8 @@ from drivers.contract.base import (
     WorkOrder,
 )
 from drivers.local.driver import LocalDriver
-from drivers.local.model import LocalModel, Prepared, describe, load
+from drivers.local.model import LocalModel, Prepared, check_outputs, describe, load
 from drivers.measure import host
-from drivers.measure.check import make_report
 from drivers.measure.cpu_clock import computes_on_cpu, cpu_clock
 from drivers.measure.interleave import (
     RoundPlan,
@@ -204,7 +203,4 @@ def report_on(driver: LocalDriver, each: LoadedModel) -> tuple[ModelDescription,
     model, prepared = each.model, each.prepared
     outputs = prepared.outputs()
     description = describe(driver, model, prepared, model.ran_on(prepared), [each.warm.note()])
-    checked = make_report(
-        model.order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance, model.depth
-    )
-    return description, checked
+    return description, check_outputs(model, prepared, outputs)
