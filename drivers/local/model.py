@@ -134,6 +134,10 @@ class LocalModel(ABC):
     def reference(self, prepared: Prepared) -> Mapping[str, Any]:
         """Outputs to compare with, for the same inputs."""
 
+    def explain(self, prepared: Prepared, reference: Mapping[str, Any]) -> str:
+        """Why outputs differ from the reference, if that is known; for the row."""
+        return ""
+
 
 def load(driver: LocalDriver, order: WorkOrder) -> Generator[Event, None, LocalModel]:
     yield ProgressReport(Phase.PREPARE)
@@ -179,10 +183,15 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
 
 def check_outputs(model: LocalModel, prepared: Prepared, outputs: Mapping[str, Any]) -> CheckReport:
     """Whether the outputs are those of the reference."""
-    report = make_report(
-        model.order, outputs, prepared.repeat, lambda: model.reference(prepared), model.tolerance, model.depth
-    )
-    return replace(report, note="; ".join(filter(None, (report.note, model.compared_with)))[:MAX_TEXT])
+    made: list[Mapping[str, Any]] = []
+
+    def reference() -> Mapping[str, Any]:
+        made.append(model.reference(prepared))
+        return made[0]
+
+    report = make_report(model.order, outputs, prepared.repeat, reference, model.tolerance, model.depth)
+    why = model.explain(prepared, made[0]) if report.agrees is False and made else ""
+    return replace(report, note="; ".join(filter(None, (why, report.note, model.compared_with)))[:MAX_TEXT])
 
 
 def describe(

@@ -13,6 +13,7 @@ from drivers.contract.base import DriverError, Unfit, WorkOrder
 from drivers.contract.hardware import threads_notes
 from drivers.inputs.feeds import Shapes, blame_sizes, make_feeds, shapes_of
 from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.measure.check import check
 from drivers.measure.timing import TimedCalls
 from drivers.openvino import graph
 from drivers.openvino.files import source_of
@@ -77,14 +78,14 @@ class OpenVinoModel(LocalModel):
 
     def verify(self) -> None:
         verify_devices(self.order.unit, self._device, self._compiled.get_property("EXECUTION_DEVICES"))
-        self._precision = self._told("INFERENCE_PRECISION_HINT") or "dynamic"
+        self._precision = self._property("INFERENCE_PRECISION_HINT") or "dynamic"
         self._asked_threads = self.threads
         if self.order.unit == CPU:
-            self.threads = int(self._told("INFERENCE_NUM_THREADS") or self.threads)
+            self.threads = int(self._property("INFERENCE_NUM_THREADS") or self.threads)
         if self._precision in HALF:
             self.tolerance = FEW_DIGITS
 
-    def _told(self, name: str) -> str:
+    def _property(self, name: str) -> str:
         """A property of the compiled model; empty: its device has no such property."""
         try:
             value = translated(lambda: self._compiled.get_property(name))
@@ -105,11 +106,7 @@ class OpenVinoModel(LocalModel):
         first_ns = time.perf_counter_ns() - began
 
         def outputs() -> Mapping[str, Any]:
-            with openvino_errors():
-                return {
-                    name: graph.to_array(request.get_output_tensor(index))
-                    for index, name in enumerate(self._names)
-                }
+            return self._outputs(request)
 
         def repeat() -> Mapping[str, Any]:
             translated(lambda: call(NOTHING))
@@ -134,6 +131,14 @@ class OpenVinoModel(LocalModel):
             for index, one in enumerate(self.inputs):
                 request.set_input_tensor(index, graph.to_tensor(self._runtime.ov, feeds[one.name], one.dtype))
         return request
+
+    def _outputs(self, request: Any) -> dict[str, Any]:
+        """Of its last inference."""
+        with openvino_errors():
+            return {
+                name: graph.to_array(request.get_output_tensor(index))
+                for index, name in enumerate(self._names)
+            }
 
     def _caller(self, request: Any) -> Callable[[object], object]:
         """One inference of the bound inputs; its outputs stay where they are."""
@@ -182,7 +187,7 @@ class OpenVinoModel(LocalModel):
         elif self.threads != self._asked_threads:
             notes.append(f"threads: {self._asked_threads} asked for, OpenVINO uses {self.threads}")
         notes += [precision_note(self._precision), "OpenVINO's hint LATENCY, one stream, nothing cached"]
-        if self._told("ENABLE_CPU_PINNING") == "True":
+        if self._property("ENABLE_CPU_PINNING") == "True":
             notes.append("OpenVINO binds its threads to processors")
         if self._stateful:
             notes.append("the model keeps a state, which each inference begins by resetting")
@@ -210,3 +215,19 @@ class OpenVinoModel(LocalModel):
         made, note = by_plain_openvino(self._runtime, self._read(), self.inputs, feeds, names, threads)
         self.compared_with = note + failed
         return made
+
+    def explain(self, prepared: Prepared, reference: Mapping[str, Any]) -> str:
+        """Whether the same device agrees with the reference when it computes in float32."""
+        if self._precision not in HALF:
+            return ""
+        try:
+            with openvino_errors():
+                compiled = self._compile(self._read(), {"INFERENCE_PRECISION_HINT": "f32"})
+                request = self._request(compiled, prepared.feeds)
+                self._caller(request)(NOTHING)
+                wide = self._outputs(request)
+        except DriverError:
+            return ""
+        if not check(wide, reference, depth=self.depth).agrees:
+            return "it differs in float32, too"
+        return f"it agrees in float32: {self._precision}, which OpenVINO chose, has too few digits for it and these inputs"

@@ -83,7 +83,7 @@ def inner_outputs(model: Any) -> list[Any] | None:
     found = [
         output
         for operator in model.get_ordered_ops()
-        if operator.get_type_name() not in DATA
+        if operator.get_type_name() not in DATA | {"Assign"}
         for output in operator.outputs()
     ]
     total = 0
