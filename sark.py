@@ -231,7 +231,7 @@ COMMANDS: Mapping[str, str | Callable[[], typer.Typer]] = {
     "bench": _bench,
     "serve": _serve,
     "init validate plan submit retry schedule": "scheduler.cli.submit",
-    "watch attach campaigns explain events results cancel": "scheduler.cli.campaigns",
+    "watch attach campaigns explain profile events results cancel": "scheduler.cli.campaigns",
     "delegate adopt": "scheduler.cli.adopt",
     "verify compare matrix report chart": "scheduler.cli.analysis",
     "peers top demo": "scheduler.cli.fleet",

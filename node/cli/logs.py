@@ -83,6 +83,7 @@ def _shown(line: LogLine) -> str:
 
 
 def _value(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = escape_text(text)
-    return f'"{text}"' if " " in text else text
+    if not isinstance(value, str):
+        return escape_text(json.dumps(value, ensure_ascii=False))
+    text = escape_text(value)
+    return f'"{text}"' if " " in text or not text else text

@@ -29,6 +29,7 @@ from scheduler.cli.options import (
 from scheduler.output.terminal import print_lines
 from swarm.base.screen import new_console, print_json
 from swarm.base.text import count
+from swarm.base.units import show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,6 +132,50 @@ def explain(
     console = new_console()
     for line in why_lines(report):
         console.print(Text(line), soft_wrap=not console.is_terminal)
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def profile(
+    ctx: typer.Context,
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="A task's id, such as c-ab23cd45/3.", metavar="TASK", autocompletion=completion.campaigns
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show where a task's time went: waiting, at the device by stage, and on the way back."""
+    from protocol.values.record import read_record
+    from scheduler.output.profile import profile_table, task_profile
+
+    campaign, _, number = task.partition("/")
+    if not number.isdecimal():
+        raise CampaignError(
+            f"{task!r} is no task's id", hint="sark-node profile CAMPAIGN/NUMBER, such as c-ab23cd45/3"
+        )
+    with opened(ctx) as store:
+        campaign_id, n = store.campaigns.resolve(campaign), int(number)
+        stored = store.results.rows(campaign_id, n, n)
+        if not stored:
+            raise CampaignError(
+                f"{campaign_id} has no task {n}", hint=f"list them: sark-node results {campaign_id}"
+            )
+        name, record = stored[0].task.id, stored[0].record
+        events = store.events.of_task(campaign_id, name)
+        found = store.campaigns.get(campaign_id)
+        created = found.created if found is not None else time.time()
+    stages = () if record is None else read_record(record).stages
+    profiled = task_profile(name, created, events, stages, time.time())
+    if as_json:
+        print_json(profiled)
+        return
+    console = new_console()
+    ended = "" if profiled.ended else " so far"
+    console.print(
+        Text(f"{name}: {show_duration(round(profiled.total_s))}{ended} since its campaign was created")
+    )
+    console.print(profile_table(profiled))
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
