@@ -25,6 +25,7 @@ DRIVERS: Final = {
     "(ONNX)": ("onnx", "CPU (ONNX)"),
     "(Torch)": ("torch", "CPU (Torch)"),
     "(CoreML)": ("coreml", "CPU (CoreML)"),
+    "(llama.cpp)": ("llamacpp", "CPU (llama.cpp)"),
     "(Simulation)": ("fake", SIMULATED_UNIT),
 }
 """By the end of a unit's name: the driver, and its unit on the processor."""

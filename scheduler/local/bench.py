@@ -52,6 +52,7 @@ UNIT_OF: Final[Mapping[str, str]] = {
     ".safetensors": "CPU (Torch)",
     ".mlmodel": "CPU (CoreML)",
     ".mlpackage": "CPU (CoreML)",
+    ".gguf": "CPU (llama.cpp)",
     ".yaml": "API (OpenAI)",
     ".yml": "API (OpenAI)",
     ".json": "API (OpenAI)",

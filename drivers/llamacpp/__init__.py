@@ -1,0 +1,1 @@
+"""llama.cpp: language models in GGUF, by llama-cpp-python."""

@@ -1,0 +1,75 @@
+"""The units of the llama.cpp driver, and which of its devices each has. The library is an argument."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from drivers.contract.base import WrongUnit
+
+CPU: Final = "CPU (llama.cpp)"
+GPU: Final = "GPU (llama.cpp)"
+UNITS: Final = (CPU, GPU)
+
+VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""What shows one GPU alone to its runtime, by UUID or index …"""
+VULKAN: Final = "GGML_VK_VISIBLE_DEVICES"
+"""… and by index."""
+_ACCELERATORS: Final = (1, 2)
+"""`ggml_backend_dev_type`: a GPU, and one that shares the processor's memory."""
+_OFFLOADED: Final = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+
+
+@dataclass(frozen=True, slots=True)
+class GgmlDevice:
+    """A device that this build of llama.cpp computes on."""
+
+    handle: int
+    name: str
+    """Such as `CUDA0`."""
+    description: str
+    """Such as `NVIDIA H200`."""
+
+    @property
+    def shown(self) -> str:
+        return f"{self.name}: {self.description}"
+
+
+def check_unit(unit: str) -> None:
+    """Raises `WrongUnit`."""
+    if unit not in UNITS:
+        raise WrongUnit(f"unknown unit {unit!r}: this driver has {', '.join(UNITS)}")
+
+
+def show_only(gpu: str, environ: MutableMapping[str, str]) -> None:
+    """Hide the other GPUs, before the library looks for them. `gpu`: UUID or index; empty: all may be seen."""
+    if gpu:
+        environ.update(dict.fromkeys(VISIBLE, gpu))
+        if gpu.isdecimal():
+            environ[VULKAN] = gpu
+
+
+def first_gpu(lib: Any, ggml: Any, gpu: str = "") -> GgmlDevice:
+    """The first one that is visible. `ggml`: its functions (`library.Ggml`). Raises `WrongUnit`."""
+    if not lib.llama_supports_gpu_offload():
+        raise WrongUnit(
+            f"asked for {GPU}, but this build of llama-cpp-python has the processor alone: "
+            "CMAKE_ARGS=-DGGML_CUDA=on python -m pip install --force-reinstall --no-cache-dir llama-cpp-python"
+        )
+    found: GgmlDevice | None = next((one for kind, one in ggml.devices() if kind in _ACCELERATORS), None)
+    if found is None:
+        which = f"the GPU {gpu!r}" if gpu else "a GPU"
+        raise WrongUnit(f"asked for {GPU}, but llama.cpp does not find {which}")
+    return found
+
+
+def verify_offload(unit: str, lines: Iterable[str]) -> None:
+    """Raise `WrongUnit` unless llama.cpp said that all layers are on the GPU. `lines`: its log of the load."""
+    matches = [match for line in lines if (match := _OFFLOADED.search(line))]
+    if not matches:
+        raise WrongUnit(f"asked for {unit}, but llama.cpp does not say that any layer is on the GPU")
+    there, layers = map(int, matches[-1].groups())
+    if there < layers:
+        raise WrongUnit(f"asked for {unit}, but {there} of {layers} layers are on the GPU")
