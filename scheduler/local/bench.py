@@ -46,6 +46,7 @@ ReportProgress = Callable[[Phase, int, int | None, float | None], None]
 
 UNIT_OF: Final[Mapping[str, str]] = {
     ".onnx": "CPU (ONNX)",
+    ".tflite": "CPU (LiteRT)",
     ".pt": "CPU (Torch)",
     ".pt2": "CPU (Torch)",
     ".ts": "CPU (Torch)",
