@@ -39,8 +39,8 @@ class Placement:
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """Those with operators, the delegate first."""
-        return tuple(name for name, ops in ((XNNPACK, self.taken), (KERNELS, self.left)) if ops)
+        """Those with operators, the delegate first; of a graph without any, what would have run them."""
+        return tuple(name for name, ops in ((XNNPACK, self.taken), (KERNELS, self.left)) if ops) or (KERNELS,)
 
     @property
     def keeps_state(self) -> bool:

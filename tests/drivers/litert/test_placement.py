@@ -16,6 +16,7 @@ def test_without_a_delegate_the_built_in_kernels_run_everything() -> None:
     placed = place(CHAIN)
     assert placed.providers == ("built-in kernels",)
     assert placed.note() == "XNNPACK took 0 of 4 operators"
+    assert place([]).providers == ("built-in kernels",)
     assert {(one.op, one.provider, one.nodes) for one in placed.reports()} == {
         (node.op, "built-in kernels", 1) for node in CHAIN
     }
