@@ -25,7 +25,7 @@ class TransformersDriver(LocalDriver):
 
     def preload(self) -> tuple[str, ...]:
         """`offline` before anything that reads the environment."""
-        return ("drivers.transformers.offline", "drivers.transformers.model", "numpy.random")
+        return ("drivers.transformers.offline", "drivers.transformers.causal", "numpy.random")
 
     def units(self) -> tuple[UnitInfo, ...]:
         """The units on which torch has just computed a tensor."""

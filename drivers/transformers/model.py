@@ -13,6 +13,8 @@ from typing import Any
 from drivers.contract.base import Unfit, WorkOrder
 from drivers.torch.model import TorchModel
 from drivers.torch.models import ModelGraph, torch_errors
+from drivers.torch.models import runtime as torch_runtime
+from drivers.torch.units import device_for
 from drivers.transformers.folder import ModelFolder, open_folder
 from drivers.transformers.offline import runtime, title
 from drivers.transformers.ports import inputs_of
@@ -21,22 +23,27 @@ from protocol.formats.model_files import ModelFormat
 
 
 def open_model(order: WorkOrder) -> TransformersModel:
-    return TransformersModel(order)
+    """A language model generates, every other one makes a forward pass."""
+    causal = importlib.import_module("drivers.transformers.causal")
+    device_for(torch_runtime(), order.unit, order.gpu, UNITS)
+    folder = open_folder(Path(order.model))
+    kind = causal.CausalModel if causal.generates(folder.architecture) else TransformersModel
+    opened: TransformersModel = kind(order, folder)
+    return opened
 
 
 class TransformersModel(TorchModel):
     """One forward pass."""
 
     units = UNITS
-    _folder: ModelFolder
     _class: Any
 
-    def __init__(self, order: WorkOrder) -> None:
+    def __init__(self, order: WorkOrder, folder: ModelFolder) -> None:
+        self._folder = folder
         super().__init__(order)
         self.runtime = title(runtime())
 
     def check_format(self, model: Path) -> ModelFormat:
-        self._folder = open_folder(model)
         self._class = architecture(self._folder.architecture)
         return ModelFormat.TRANSFORMERS
 
@@ -89,10 +96,12 @@ class TransformersModel(TorchModel):
         def call(*fed: Any) -> Any:
             return module(**dict(zip(names, fed, strict=True)), **plain)
 
-        attention = module.config._attn_implementation
-        return ModelGraph(
-            call, module, inputs, (f"{self._folder.architecture}, {dtype}, attention: {attention}",)
-        )
+        return ModelGraph(call, module, inputs, (self.title_of(module),))
+
+    def title_of(self, module: Any) -> str:
+        """For the row's notes."""
+        dtype = str(module.dtype).removeprefix("torch.")
+        return f"{self._folder.architecture}, {dtype}, attention: {module.config._attn_implementation}"
 
 
 def architecture(name: str) -> Any:

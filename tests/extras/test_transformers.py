@@ -19,6 +19,7 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
+    RunFindings,
     TimedOut,
     Unfit,
     Unshaped,
@@ -205,3 +206,114 @@ def test_broken_weights_are_unfit(copy: Path, zygote: Zygote) -> None:
             run(copy, zygote, **SIZES)
     file.write_bytes(good)
     assert one(run(copy, zygote, **SIZES), LoadReport).load_ns > 0
+
+
+# -- language models -----------------------------------------------------------------------------------------------------
+
+LENGTHS = {"prompt": 12, "generate": 6}
+
+
+@pytest.fixture(scope="module")
+def languages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    import torch
+    import transformers as hf
+
+    torch.manual_seed(0)
+    llama = hf.LlamaConfig(vocab_size=50, num_key_value_heads=2, max_position_embeddings=64, **SMALL)
+    gpt2 = hf.GPT2Config(vocab_size=50, n_positions=32, n_embd=32, n_layer=2, n_head=4)
+    window = hf.MistralConfig(vocab_size=50, num_key_value_heads=2, sliding_window=8, **SMALL)
+    state = hf.MambaConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2)
+    nets = {
+        "llama": hf.LlamaForCausalLM(llama),
+        "half": hf.LlamaForCausalLM(llama).to(torch.bfloat16),
+        "gpt2": hf.GPT2LMHeadModel(gpt2),
+        "window": hf.MistralForCausalLM(window),
+        "state": hf.MambaForCausalLM(state),
+        "encoder": hf.BertLMHeadModel(hf.BertConfig(vocab_size=50, **SMALL)),
+    }
+    folder = tmp_path_factory.mktemp("languages")
+    for name, net in nets.items():
+        net.save_pretrained(folder / name)
+    readable(folder)
+    return {name: folder / name for name in nets}
+
+
+def test_a_language_model_keeps_the_drivers_contract(languages: dict[str, Path]) -> None:
+    check_all(Subject("transformers", unit=CPU, model=str(languages["llama"]), dims=LENGTHS))
+
+
+@pytest.mark.parametrize("name", ["llama", "half", "gpt2", "window"])
+def test_generated_tokens_prompts_and_the_first_token_are_timed_apart(
+    languages: dict[str, Path], zygote: Zygote, name: str
+) -> None:
+    events = run(languages[name], zygote, runs=9, dims=LENGTHS | {"depth": 10})
+    described, checked = one(events, ModelDescription), one(events, CheckReport)
+    assert described.shapes == {"prompt": (12,), "generate": (6,), "depth": (10,)}
+    assert (
+        "an inference is one generated token of llama-bench's tg6 @ d10, with random tokens"
+        in described.notes
+    )
+    assert "prompts: 5 of pp12 @ d10" in described.notes
+    assert checked.agrees is True, checked
+    measured, found = one(events, MeasureReport), one(events, RunFindings)
+    assert found.series["itl"] == measured.samples_ns
+    assert len(found.series["ttft"]) == 5
+    rates = {"output_tokens_per_s", "prompt_tokens_per_s", "d0_output_tokens_per_s", "d0_prompt_tokens_per_s"}
+    assert rates | {"d0_ttft_ms_p50"} == found.figures.keys()
+    assert found.figures["output_tokens_per_s"] == pytest.approx(9e9 / sum(measured.samples_ns))
+
+
+def test_a_language_models_lengths_are_asked_for_and_too_long_ones_named(
+    languages: dict[str, Path], zygote: Zygote
+) -> None:
+    with pytest.raises(Unshaped, match=r"prompt is prompt, generate is generate: give the sizes"):
+        run(languages["llama"], zygote)
+    with pytest.raises(Unshaped, match="one sequence is measured"):
+        run(languages["llama"], zygote, dims=LENGTHS, batch=2)
+    with pytest.raises(Unshaped, match="generate: 0 tokens"):
+        run(languages["llama"], zygote, dims={"prompt": 3, "generate": 0})
+    with pytest.raises(Unshaped, match=r"prompt 12, generate 6, depth 21.*index out of range"):
+        run(languages["gpt2"], zygote, dims=LENGTHS | {"depth": 21})
+
+
+def test_a_model_without_keys_and_values_is_unfit(languages: dict[str, Path], zygote: Zygote) -> None:
+    with pytest.raises(Unfit, match="MambaForCausalLM takes no past_key_values"):
+        run(languages["state"], zygote, dims=LENGTHS)
+    with pytest.raises(Unfit, match="leaves no keys and values: is_decoder is not set"):
+        run(languages["encoder"], zygote, dims=LENGTHS)
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+def test_a_cache_that_is_wrong_is_found(languages: dict[str, Path]) -> None:
+    import torch
+
+    from drivers.transformers.causal import CausalModel
+    from drivers.transformers.driver import TransformersDriver
+
+    class Forgetful(CausalModel):
+        def load(self) -> int:
+            took_ns = super().load()
+            forward = self._graph.module.forward
+
+            def without(past_key_values: object = None, **given: Any) -> Any:
+                return forward(**given)
+
+            self._graph.module.forward = without
+            return took_ns
+
+    class Driver(TransformersDriver):
+        def open(self, order: WorkOrder) -> CausalModel:
+            opened = super().open(order)
+            opened.__class__ = Forgetful
+            assert isinstance(opened, CausalModel)
+            return opened
+
+    order = WorkOrder(str(languages["llama"]), CPU, runs=4, warmup=2, threads=1, dims=LENGTHS)
+    threads = torch.get_num_threads()
+    try:
+        assert one(list(TransformersDriver().run(order)), CheckReport).agrees is True
+        checked = one(list(Driver().run(order)), CheckReport)
+    finally:
+        torch.set_num_threads(threads)
+    assert checked.agrees is False
+    assert "token_logits" in checked.note
