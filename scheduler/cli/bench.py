@@ -166,7 +166,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         from results.export.csv import csv_lines
         from results.export.raw import check_folder, json_lines, write_lines
         from results.row.operators import operator_uses
-        from scheduler.local.bench import Bench, local_paths, unit_for
+        from scheduler.local.bench import Bench, local_paths, unit_for, units_that_run
         from scheduler.output.operators_table import operators_lines
         from scheduler.output.results_table import show_results
 
@@ -235,7 +235,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             if against:
                 measurements.append(_compare(bench, looks, options, progress))
             for model in () if against else paths:
-                units = list(bench.units) if unit == ["all"] else unit
+                units = units_that_run(model, bench.units) if unit == ["all"] else unit
                 for name in units or [unit_for(model)]:
                     progress.announce(f"{model.name} on {name}")
                     measurements.append(bench.measure(model, name, **options))

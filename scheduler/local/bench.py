@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError, ResourceError
+from protocol.formats.frameworks import format_of_name, runs
 from protocol.formats.phase import Phase
 from protocol.formats.shapes import GivenSizes
 from protocol.formats.sustain import with_sustained
@@ -275,6 +276,11 @@ def unit_for(model: Path) -> str:
             hint=f"name a unit, such as --unit 'CPU (ONNX)'; known endings: {' '.join(UNIT_OF)}",
         )
     return unit
+
+
+def units_that_run(model: Path, units: Sequence[str]) -> list[str]:
+    """Those of `units` that run the format that the model's ending tells."""
+    return [unit for unit in units if runs(unit, format_of_name(model.name))]
 
 
 def look_at(path: Path, unit: str, measure: Measure) -> None:

@@ -36,7 +36,7 @@ from results.export.raw import read_raw
 from results.row.comparison import ComparisonVerdict
 from scheduler.campaign.model import ModelEntry
 from scheduler.cli.bench import add_bench, progress_line, share, sustained
-from scheduler.local.bench import Bench, read_measure, unit_for
+from scheduler.local.bench import Bench, read_measure, unit_for, units_that_run
 from swarm.base.home import Home
 from swarm.net.identity import Identity
 from tests.tiny_onnx import tiny_onnx
@@ -295,6 +295,13 @@ def test_an_ending_tells_the_unit_or_a_unit_has_to_be_named() -> None:
         unit_for(Path("model.bin"))
     with pytest.raises(CampaignError, match=r"model \.: no unit"):
         unit_for(Path())
+
+
+def test_all_units_are_those_that_run_the_models_format() -> None:
+    here = ["CPU (ONNX)", "CPU (Torch)", "CPU (LiteRT)", "NPU (Mine)"]
+    assert units_that_run(Path("m.onnx"), here) == ["CPU (ONNX)", "NPU (Mine)"]
+    assert units_that_run(Path("m.tflite"), here) == ["CPU (LiteRT)", "NPU (Mine)"]
+    assert units_that_run(Path("m.bin"), here) == here
 
 
 @pytest.mark.parametrize(
