@@ -72,6 +72,7 @@ class LocalAnswers:
                     precision=None,
                     sustain_s=None,
                     check=False,
+                    brief=True,
                     witnessed=True,
                 )
                 return self._run(driver, once, limits(task, MEMORY))
