@@ -2,8 +2,9 @@
 
     python benchmarks/measuring/llama_bench_bias.py model.gguf --llama-bench build/bin/llama-bench [--depth 0] [--threads 1] [--rounds 5]
 
-The driver's launch and llama-bench in turns: the median of each side's tokens per second, and the median of the paired ratios. Without
-`--llama-bench`, a plain loop in llama-cpp-python's own API stands in for it, in a process of its own.
+The driver's launch and llama-bench in turns. Of each side the repetitions (a prompt; `generate` tokens) of all rounds: tokens per second of
+the median, and of the quickest tenth, which other work on the machine disturbs least (`--prompt 16 --generate 1 --repeats 200`).
+Without `--llama-bench`, a plain loop in llama-cpp-python's own API stands in for it, in a process of its own.
 """
 
 from __future__ import annotations
@@ -14,18 +15,16 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from statistics import median
 
-from drivers.contract.base import Limits, RunFindings, WorkOrder
+from drivers.contract.base import Limits, MeasureReport, RunFindings, WorkOrder
 from drivers.launch.launch import Zygote, measure
 
 LIMITS = Limits(load_s=300, run_s=1800, memory_bytes=64 << 30)
-REPEATS = 5
-"""As llama-bench's default."""
 
-Rates = dict[str, float]
-"""Tokens per second of `pp` and `tg`."""
+Times = dict[str, list[int]]
+"""Nanoseconds of each repetition of `pp` and `tg`."""
 
 
 def alone(command: list[str]) -> str:
@@ -34,34 +33,38 @@ def alone(command: list[str]) -> str:
     return done.stdout
 
 
-def ours(zygote: Zygote, model: str, unit: str, dims: dict[str, int], threads: int) -> Rates:
-    order = WorkOrder(
-        model, unit, runs=REPEATS * dims["generate"], loads=1, threads=threads, dims=dims, check=False
-    )
-    (found,) = (event for event in measure(order, LIMITS, zygote) if isinstance(event, RunFindings))
-    return {"pp": found.figures["prompt_tokens_per_s"], "tg": found.figures["output_tokens_per_s"]}
+def ours(zygote: Zygote, model: str, unit: str, dims: dict[str, int], threads: int, repeats: int) -> Times:
+    each = dims["generate"]
+    order = WorkOrder(model, unit, runs=repeats * each, loads=1, threads=threads, dims=dims, check=False)
+    events = list(measure(order, LIMITS, zygote))
+    (found,) = (event for event in events if isinstance(event, RunFindings))
+    (measured,) = (event for event in events if isinstance(event, MeasureReport))
+    tokens = measured.samples_ns
+    return {
+        "pp": list(found.series["ttft"]),  # and the choice of a token, microseconds
+        "tg": [sum(tokens[at : at + each]) for at in range(0, len(tokens), each)],
+    }
 
 
-def theirs(program: str, model: str, unit: str, dims: dict[str, int], threads: int) -> Rates:
-    """llama-bench's means."""
-    sizes = {"-p": dims["prompt"], "-n": dims["generate"], "-d": dims["depth"], "-t": threads}
-    sizes |= {"-r": REPEATS, "-ngl": 0 if unit.startswith("CPU") else 999}
+def theirs(program: str, model: str, unit: str, dims: dict[str, int], threads: int, repeats: int) -> Times:
+    """llama-bench's samples."""
+    sizes = {"-p": dims["prompt"], "-n": dims["generate"], "-d": dims["depth"], "-t": threads, "-r": repeats}
+    sizes["-ngl"] = 0 if unit.startswith("CPU") else 999
     options = [word for name, size in sizes.items() for word in (name, str(size))]
-    command = [program, "-m", model, "-o", "json", *options]
-    tests = json.loads(alone(command))
-    return {"pp" if test["n_prompt"] else "tg": test["avg_ts"] for test in tests}
+    tests = json.loads(alone([program, "-m", model, "-o", "json", *options]))
+    return {"pp" if test["n_prompt"] else "tg": test["samples_ns"] for test in tests}
 
 
-def plain(model: str, unit: str, dims: dict[str, int], threads: int) -> Rates:
+def plain(model: str, unit: str, dims: dict[str, int], threads: int, repeats: int) -> Times:
     """A loop as llama-bench's, in this file's own words, in a process of its own."""
-    command = [sys.executable, __file__, model, "--unit", unit, "--threads", str(threads), "--loop"]
-    for name, size in dims.items():
+    command = [sys.executable, __file__, model, "--unit", unit, "--loop"]
+    for name, size in (*dims.items(), ("threads", threads), ("repeats", repeats)):
         command += [f"--{name}", str(size)]
-    rates: Rates = json.loads(alone(command))
-    return rates
+    times: Times = json.loads(alone(command))
+    return times
 
 
-def loop(model: str, unit: str, dims: dict[str, int], threads: int) -> Rates:
+def loop(model: str, unit: str, dims: dict[str, int], threads: int, repeats: int) -> Times:
     import llama_cpp as lib
 
     options = lib.llama_model_default_params()
@@ -83,17 +86,17 @@ def loop(model: str, unit: str, dims: dict[str, int], threads: int) -> Rates:
                 lib.llama_synchronize(context)
         lib.llama_synchronize(context)
 
-    def rate(count: int, each: int) -> float:
-        rates = []
-        for turn in range(REPEATS + 1):
+    def times(count: int, each: int) -> list[int]:
+        taken = []
+        for turn in range(repeats + 1):
             lib.llama_memory_clear(lib.llama_get_memory(context), False)
             decode(dims["depth"], 2048)
-            began = time.perf_counter()
+            began = time.perf_counter_ns()
             decode(count, each)
-            rates += [count / (time.perf_counter() - began)] if turn else []
-        return sum(rates) / len(rates)
+            taken += [time.perf_counter_ns() - began] if turn else []
+        return taken
 
-    return {"pp": rate(dims["prompt"], 2048), "tg": rate(dims["generate"], 1)}
+    return {"pp": times(dims["prompt"], 2048), "tg": times(dims["generate"], 1)}
 
 
 def main() -> None:
@@ -102,33 +105,35 @@ def main() -> None:
     parser.add_argument("--llama-bench", default="")
     parser.add_argument("--unit", default="CPU (llama.cpp)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="repetitions in a round, as llama-bench's -r")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--loop", action="store_true", help=argparse.SUPPRESS)
     for name, size in (("prompt", 512), ("generate", 128), ("depth", 0)):
         parser.add_argument(f"--{name}", type=int, default=size)
     chosen = parser.parse_args()
     dims = {name: getattr(chosen, name) for name in ("prompt", "generate", "depth")}
-    given = (str(Path(chosen.model).resolve()), chosen.unit, dims, chosen.threads)
+    given = (str(Path(chosen.model).resolve()), chosen.unit, dims, chosen.threads, chosen.repeats)
     if chosen.loop:
         print(json.dumps(loop(*given)))
         return
-    sides: list[tuple[Rates, Rates]] = []
+    other = partial(theirs, chosen.llama_bench) if chosen.llama_bench else plain
+    both: tuple[Times, Times] = ({"pp": [], "tg": []}, {"pp": [], "tg": []})
     with Zygote("llamacpp").start() as zygote:
         for turn in range(chosen.rounds):
-            other = None
-            for mine in (turn % 2, 1 - turn % 2):
-                if mine:
-                    own = ours(zygote, *given)
-                else:
-                    other = theirs(chosen.llama_bench, *given) if chosen.llama_bench else plain(*given)
-            assert other is not None
-            sides.append((own, other))
-            print(f"round {turn + 1}: ours {own}, theirs {other}", flush=True)
-    print(f"{'test':6} {'ours t/s':>10} {'theirs t/s':>10} {'ours/theirs':>12}   ({chosen.rounds} rounds)")
-    for test in ("pp", "tg"):
-        mine, other_ = (median(side[at][test] for side in sides) for at in (0, 1))
-        ratio = median(own[test] / other[test] for own, other in sides)
-        print(f"{test:6} {mine:10.2f} {other_:10.2f} {ratio:12.3f}")
+            for side in (turn % 2, 1 - turn % 2):
+                times = ours(zygote, *given) if side == 0 else other(*given)
+                for test in ("pp", "tg"):
+                    both[side][test] += times[test]
+    print(f"{'test':14} {'ours t/s':>10} {'theirs t/s':>11} {'ours/theirs':>12}   ({chosen.rounds} rounds)")
+    for test, tokens in (("pp", dims["prompt"]), ("tg", dims["generate"])):
+        for share, what in ((0.5, ""), (0.1, " best")):
+            mine, its = (tokens * 1e9 / low(side[test], share) for side in both)
+            print(f"{test}{tokens}{what:<9} {mine:12.2f} {its:11.2f} {mine / its:12.3f}")
+
+
+def low(times: list[int], share: float) -> int:
+    """The time that this share of them does not exceed."""
+    return sorted(times)[int(share * (len(times) - 1))]
 
 
 if __name__ == "__main__":
