@@ -51,11 +51,13 @@ RUN_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "LiteRT": ("tflite",),
         "OpenVINO": ("openvino", "onnx", "tflite"),
         "llama.cpp": ("gguf",),
-        "ExecuTorch": ("pte",),
         "Transformers": ("transformers",),
     }
 )
-"""Formats by framework."""
+"""Formats by framework. No driver of ours runs `pte` yet."""
+
+
+NO_UNIT: Final = "no unit of Sark runs it yet"
 
 
 def framework_of(unit: str) -> str:
@@ -86,12 +88,7 @@ def words_of(unit: str) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def frameworks_for(form: str) -> tuple[str, ...]:
-    """Those whose units run the format."""
-    return tuple(framework for framework, taken in RUN_BY.items() if form in taken)
-
-
 def suggestion(form: str, known: Collection[str]) -> str:
     """`units: [CPU (LiteRT)]`: the first of the units known that runs the format."""
     unit = next((unit for unit in known if framework_of(unit) in RUN_BY and runs(unit, form)), None)
-    return f"measure it with units: [{unit or f'CPU ({frameworks_for(form)[0]})'}]"
+    return NO_UNIT if unit is None else f"measure it with units: [{unit}]"

@@ -52,7 +52,6 @@ UNITS: Final = (
     "NPU (OpenVINO)",
     "CPU (llama.cpp)",
     "GPU (llama.cpp)",
-    "CPU (ExecuTorch)",
     "CPU (Transformers)",
     "GPU (Transformers)",
     "API (OpenAI)",

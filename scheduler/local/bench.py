@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError, ResourceError
-from protocol.formats.frameworks import format_of_name, runs
+from protocol.formats.frameworks import NO_UNIT, format_of_name, runs
 from protocol.formats.phase import Phase
 from protocol.formats.shapes import GivenSizes
 from protocol.formats.sustain import with_sustained
@@ -303,7 +303,8 @@ def look_at(path: Path, unit: str, measure: Measure) -> None:
         error.hint = error.missing.options
         raise
     except WrongUnits as error:
-        error.hint = f"measure it with --unit '{units_for(error.form)[0]}'"
+        units = units_for(error.form)
+        error.hint = f"measure it with --unit '{units[0]}'" if units else NO_UNIT
         raise
 
 

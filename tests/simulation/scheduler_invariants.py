@@ -217,9 +217,14 @@ def preempted_at_most_twice(history: History) -> Iterator[Breach]:
 
 
 def a_run_has_one_record(history: History) -> Iterator[Breach]:
-    """Whoever takes the result of a run has the same one: the old scheduler, and who adopts after it."""
+    """Whoever takes the result of a run has the same one: the old scheduler, and who adopts after it. A worker that is put back counts its
+    lives from there again, and may give the names of a run twice.
+    """
     known: dict[tuple[str, FenceKey | None, str, int], Event] = {}
-    for event in history.of(Kind.RECORDED):
+    for event in history.of(Kind.RECORDED, Kind.ROLLED_BACK):
+        if event.kind is Kind.ROLLED_BACK:
+            known = {key: first for key, first in known.items() if key[0] != event.worker}
+            continue
         first = known.setdefault((event.worker, event.fence, event.task, event.attempt), event)
         if event.worker not in history.liars and first.sha256 != event.sha256:
             what = f"{event.task} attempt {event.attempt}: {first.who} has another record than {event.who}"
