@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from alternated import alternated
 
 from drivers.contract.base import Limits, MeasureReport, WorkOrder
 from drivers.launch.launch import Zygote, measure
@@ -78,10 +79,7 @@ def compare(zygote: Zygote, model: Path, rounds: int, threads: int, runs: int) -
         "tool": lambda: tool(str(model), threads, runs),
         "plain": lambda: plain(str(model), threads, runs),
     }
-    found: dict[str, list[Pair]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name in random.sample(list(sides), len(sides)):
-            found[name].append(sides[name]())
+    found = alternated(sides, rounds)
     medians = " ".join(f"{statistics.median(middle for middle, _ in found[name]):9.3f}" for name in sides)
     ratios = " ".join(
         f"{statistics.median(own[0] / other[0] for own, other in zip(found['ours'], found[name], strict=True)):10.3f}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import re
 import statistics
 import subprocess
@@ -20,6 +19,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from alternated import alternated
 
 from drivers.contract.base import Limits, MeasureReport, WorkOrder
 from drivers.launch.launch import Zygote, measure
@@ -110,10 +111,7 @@ def compare(zygote: Zygote, model: Path, rounds: int, threads: int, runs: int) -
         "tool": lambda: tool(model, threads, runs),
         "plain": lambda: plain(model, threads, runs),
     }
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name in random.sample(list(sides), len(sides)):
-            found[name].append(sides[name]())
+    found = alternated(sides, rounds)
     medians = {name: statistics.median(values) for name, values in found.items()}
     ratios = {
         name: statistics.median(mine / other for mine, other in zip(found["ours"], found[name], strict=True))

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+
+from alternated import alternated
 
 from drivers.contract.base import Limits, MeasureReport, WorkOrder
 from drivers.launch.launch import Zygote, measure
@@ -111,14 +113,10 @@ def main() -> None:
         folder = Path(name)
         make(folder)
         for model in MODELS:
-            pairs: list[tuple[Pair, Pair]] = []
-            for _ in range(chosen.rounds):
-                sides = {
-                    "ours": lambda: ours(zygote, folder / model, chosen.threads, chosen.runs),  # noqa: B023
-                    "plain": lambda: plain(folder / model, chosen.threads, chosen.runs),  # noqa: B023
-                }
-                done = {side: sides[side]() for side in random.sample(list(sides), 2)}
-                pairs.append((done["ours"], done["plain"]))
+            given = (folder / model, chosen.threads, chosen.runs)
+            sides = {"ours": partial(ours, zygote, *given), "plain": partial(plain, *given)}
+            found = alternated(sides, chosen.rounds)
+            pairs = list(zip(found["ours"], found["plain"], strict=True))
             medians = [statistics.median(pair[side][0] for pair in pairs) for side in (0, 1)]
             ratios = [statistics.median(own[at] / other[at] for own, other in pairs) for at in (0, 1)]
             print(

@@ -19,7 +19,8 @@ from drivers.inputs.feeds import Shapes, find_runnable, make_feeds, shapes_of
 from drivers.llamacpp.library import LOG, ggml, runtime, version
 from drivers.llamacpp.session import LlamaPlace, Session
 from drivers.llamacpp.units import CPU, check_unit, first_gpu, show_only, verify_offload
-from drivers.llamacpp.workload import (
+from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.local.tokens import (
     DEPTH,
     GENERATE,
     PROMPT,
@@ -32,7 +33,6 @@ from drivers.llamacpp.workload import (
     time_prompts,
     time_tokens,
 )
-from drivers.local.model import LocalModel, Prepared, RanOn
 from protocol.formats.model_files import ModelFormat, read_format
 
 CHECKED: Final = 16

@@ -143,17 +143,21 @@ class OpenVinoModel(LocalModel):
     def _caller(self, request: Any) -> Callable[[object], object]:
         """One inference of the bound inputs; its outputs stay where they are."""
         kinds: list[Any] = type(request).mro()
-        plain = next((kind.infer for kind in kinds if kind.__module__.endswith("_pyopenvino")), None)
-        if plain is None:
-            infer: Callable[[object], object] = lambda _: request.infer(None, share_outputs=True)  # noqa: E731
-        else:
-            infer = lambda nothing: plain(request, nothing, True, False)  # noqa: E731
+        plain: Any = next((kind.infer for kind in kinds if kind.__module__.endswith("_pyopenvino")), None)
+
+        def infer(_: object) -> object:
+            return request.infer(None, share_outputs=True)
+
+        def infer_plainly(nothing: object) -> object:
+            return plain(request, nothing, True, False)
+
+        call = infer if plain is None else infer_plainly
         if not self._stateful:
-            return infer
+            return call
 
         def from_the_beginning(nothing: object) -> object:
             request.reset_state()
-            return infer(nothing)
+            return call(nothing)
 
         return from_the_beginning
 

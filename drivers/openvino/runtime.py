@@ -38,7 +38,8 @@ class OpenVinoRuntime:
 @cache
 def runtime() -> OpenVinoRuntime:
     """Raises `Unfit` if it is not installed."""
-    sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]  # as if it were not installed: nothing is reported
+    modules: dict[str, Any] = sys.modules
+    modules.setdefault(TELEMETRY, None)  # as if it were not installed: nothing is reported
     try:
         ov = importlib.import_module("openvino")
     except ImportError as why:

@@ -1,5 +1,5 @@
 """A causal language model: tokens generated one by one on cached keys and values, and prompts, in the words and figures of
-`drivers.llamacpp.workload`, so that both runtimes' rows can be compared.
+`drivers.local.tokens`, so that both runtimes' rows can be compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, Final
 from drivers.contract import memory
 from drivers.contract.base import MeasureReport, ProgressReport, Unfit, Unshaped, WorkOrder
 from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
-from drivers.llamacpp.workload import (
+from drivers.local.model import Prepared
+from drivers.local.tokens import (
     DEPTH,
     GENERATE,
     PROMPT,
@@ -29,7 +30,6 @@ from drivers.llamacpp.workload import (
     time_prompts,
     time_tokens,
 )
-from drivers.local.model import Prepared
 from drivers.torch.model import HALF
 from drivers.torch.models import ModelGraph, as_arrays, torch_errors
 from drivers.transformers.model import TransformersModel
@@ -60,7 +60,7 @@ def sized(order: WorkOrder) -> WorkOrder:
 
 @dataclass(slots=True)
 class CausalSession:
-    """One sequence in a model. See `drivers.llamacpp.workload.TokenSession`."""
+    """One sequence in a model. See `drivers.local.tokens.TokenSession`."""
 
     torch: Any
     module: Any

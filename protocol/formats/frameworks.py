@@ -5,7 +5,7 @@ A unit's name ends in its framework: `CPU (ONNX)`. A framework that is not liste
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -88,7 +88,12 @@ def words_of(unit: str) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def suggestion(form: str, known: Collection[str]) -> str:
-    """`units: [CPU (LiteRT)]`: the first of the units known that runs the format."""
-    unit = next((unit for unit in known if framework_of(unit) in RUN_BY and runs(unit, form)), None)
+def plain_unit(form: str) -> str | None:
+    """The unit that every device with a driver for the format has: `CPU (LiteRT)`. None: no driver of ours runs it."""
+    return next((f"CPU ({framework})" for framework, taken in RUN_BY.items() if form in taken), None)
+
+
+def suggestion(form: str) -> str:
+    """What to write for a model that its units do not run: `measure it with units: [CPU (LiteRT)]`."""
+    unit = plain_unit(form)
     return NO_UNIT if unit is None else f"measure it with units: [{unit}]"

@@ -208,12 +208,12 @@ def _format_problems(campaign: Campaign) -> Problems:
     """Models that none of their units can run."""
     for index, entry in enumerate(campaign.models):
         for one in entry.each():
-            form, units = one.known_format, one.units or campaign.units
+            form, units = one.known_format, campaign.units_of(one)
             if form is None or campaign.jobs or not units or campaign.lines_of(one):
                 continue
             where: Where = ("models", index, "files", form) if entry.files else ("models", index)
             what = f"{one.title} is {FORMATS[form].title}, which {' and '.join(units)} cannot run"
-            yield FileProblem(where, what, suggestion(form, UNITS))
+            yield FileProblem(where, what, suggestion(form))
 
 
 def _variant_problems(entry: ModelEntry, where: Where) -> Problems:

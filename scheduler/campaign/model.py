@@ -416,12 +416,13 @@ class Campaign(FilePart):
         """What this model runs on: units that run no model of its format are left out. Jobs of the plain form stay."""
         if self.jobs:
             return self.jobs
-        units = self.units if entry.units is None else entry.units
-        return tuple(JobFields(unit=unit) for unit in units if runs(unit, entry.known_format))
+        return tuple(JobFields(unit=unit) for unit in self.units_of(entry) if runs(unit, entry.known_format))
+
+    def units_of(self, entry: ModelEntry) -> tuple[str, ...]:
+        """The units that are named for this model, whether they run its format or not."""
+        return entry.units or self.units
 
     def left_out(self, entry: ModelEntry) -> tuple[str, ...]:
         """The units that `lines_of` leaves out."""
-        kept = {line.unit for line in self.lines_of(entry)}
-        return (
-            tuple(unit for unit in (entry.units or self.units) if unit not in kept) if not self.jobs else ()
-        )
+        units = () if self.jobs else self.units_of(entry)
+        return tuple(unit for unit in units if not runs(unit, entry.known_format))

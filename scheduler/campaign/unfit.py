@@ -15,18 +15,17 @@ def unfit_jobs(campaign: Campaign) -> dict[str, str]:
     form = entry.known_format
     if form is None or not any(runs(unit, form) for unit in units):
         return {}
-    can = f"units that can: {', '.join(units_for(form))}"
+    can = f"units that can: {', '.join(_units_for(form))}"
     return {unit: f"{unit} cannot run {entry.title}; {can}" for unit in units if not runs(unit, form)}
 
 
 def give_another(form: str) -> str:
     """What to write in a job instead."""
-    if not (units := units_for(form)):
+    if not (units := _units_for(form)):
         return NO_UNIT
     first, *others = units
     return f'give "compute_unit": "{first}"' + (f", or one of {', '.join(others)}" if others else "")
 
 
-def units_for(form: str) -> tuple[str, ...]:
-    """The units known here that run the format."""
+def _units_for(form: str) -> tuple[str, ...]:
     return tuple(unit for unit in UNITS if framework_of(unit) in RUN_BY and runs(unit, form))

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError, ResourceError
-from protocol.formats.frameworks import NO_UNIT, format_of_name, runs
+from protocol.formats.frameworks import FORMATS, NO_UNIT, format_of_name, framework_of, plain_unit, runs
 from protocol.formats.phase import Phase
 from protocol.formats.shapes import GivenSizes
 from protocol.formats.sustain import with_sustained
@@ -36,7 +36,6 @@ from results.row.row import Row, RowStatus, make_row
 from results.row.verdicts import RowVerdict
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import ModelEntry
-from scheduler.campaign.unfit import units_for
 from scheduler.models.describe import Fetch, find_model, no_fetch, sha256_of
 from scheduler.models.inspect import UnshapedModel, WrongUnits, inspect
 from swarm.base.text import did_you_mean, safe_text
@@ -46,18 +45,14 @@ ReportProgress = Callable[[Phase, int, int | None, float | None], None]
 """Progress: phase, done, total, median in ms."""
 
 UNIT_OF: Final[Mapping[str, str]] = {
-    ".onnx": "CPU (ONNX)",
-    ".tflite": "CPU (LiteRT)",
+    **{
+        ending: unit
+        for form, entry in FORMATS.items()
+        if (unit := plain_unit(form))
+        for ending in entry.endings
+    },
     ".pt": "CPU (Torch)",
-    ".pt2": "CPU (Torch)",
-    ".ts": "CPU (Torch)",
-    ".safetensors": "CPU (Torch)",
-    ".mlmodel": "CPU (CoreML)",
-    ".mlpackage": "CPU (CoreML)",
-    ".gguf": "CPU (llama.cpp)",
-    ".yaml": "API (OpenAI)",
-    ".yml": "API (OpenAI)",
-    ".json": "API (OpenAI)",
+    **dict.fromkeys((".yaml", ".yml", ".json"), "API (OpenAI)"),
 }
 """The unit that a model of this ending is measured on when none is named."""
 _ENDED: Final = {
@@ -279,8 +274,13 @@ def unit_for(model: Path) -> str:
 
 
 def units_that_run(model: Path, units: Sequence[str]) -> list[str]:
-    """Those of `units` that run the format that the model's ending tells."""
-    return [unit for unit in units if runs(unit, format_of_name(model.name))]
+    """Those of `units` that run the format that the model's ending tells, or that are of its framework; of an ending that tells nothing,
+    all that load a file.
+    """
+    form, usual = format_of_name(model.name), UNIT_OF.get(model.suffix.lower())
+    if form is None and usual is not None:
+        return [unit for unit in units if framework_of(unit) == framework_of(usual)]
+    return [unit for unit in units if runs(unit, form) and not unit.startswith(SERVED)]
 
 
 def look_at(path: Path, unit: str, measure: Measure) -> None:
@@ -303,8 +303,8 @@ def look_at(path: Path, unit: str, measure: Measure) -> None:
         error.hint = error.missing.options
         raise
     except WrongUnits as error:
-        units = units_for(error.form)
-        error.hint = f"measure it with --unit '{units[0]}'" if units else NO_UNIT
+        other = plain_unit(error.form)
+        error.hint = f"measure it with --unit '{other}'" if other else NO_UNIT
         raise
 
 

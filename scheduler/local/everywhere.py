@@ -21,7 +21,7 @@ from protocol.values.requirement import Clause, Op, parse_clause
 from scheduler.campaign.fields import UNITS, URL_SCHEMES, show_percent
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
-from scheduler.local.bench import unit_for
+from scheduler.local.bench import unit_for, units_that_run
 from swarm.base.text import did_you_mean, safe_text
 from swarm.base.units import duration_text
 from swarm.download.urls import name_in, scheme_of
@@ -192,9 +192,11 @@ def default_units(models: Sequence[str]) -> tuple[str, ...]:
 
 def offered_units(models: Sequence[str], adverts: Sequence[Advert]) -> tuple[str, ...]:
     """Of `--unit all`: the units of these devices that run the models' format."""
-    family = {unit[unit.rindex("(") :] for unit in default_units(models)}
-    offered = dict.fromkeys(sorted(offer.unit for advert in adverts for offer in advert.units))
-    return tuple(unit for unit in offered if "(" in unit and unit[unit.rindex("(") :] in family)
+    default_units(models)
+    offered = sorted({offer.unit for advert in adverts for offer in advert.units})
+    for model in models:
+        offered = units_that_run(Path(name_of(model)), offered)
+    return tuple(offered)
 
 
 def name_of(model: str) -> str:

@@ -25,7 +25,6 @@ from protocol.formats.shapes import (
 )
 from protocol.values.task import Model
 from results.row.form import short_shapes
-from scheduler.campaign.fields import UNITS
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.campaign.sizes import given_sizes
 from swarm.base.text import did_you_mean, safe_text
@@ -82,7 +81,7 @@ def _check_runs(entry: ModelEntry, form: str, units: Collection[str]) -> None:
     if any(runs(unit, form) for unit in units):
         return
     what = f"{entry.title} is {FORMATS[form].title}, which {' and '.join(sorted(units))} cannot run"
-    place = entry.error(what, suggestion(form, UNITS))
+    place = entry.error(what, suggestion(form))
     error = WrongUnits(place.detail, file=place.file, line=place.line, hint=place.hint)
     error.form = form
     raise error

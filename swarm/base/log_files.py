@@ -40,7 +40,7 @@ class LogFile(RotatingFileHandler):
         """Nothing: see above."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """One line of a log file."""
 
@@ -115,7 +115,8 @@ def files_of(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 def stored_lines(folder: Path, wanted: LogFilter) -> Iterator[LogLine]:
     """All lines that are wanted, the oldest first. Blocking; memory for one line of each role."""
-    return heapq.merge(*(_lines(paths, role, wanted) for role, paths in files_of(folder).items()))
+    files = files_of(folder).items()
+    return heapq.merge(*(_lines(paths, role, wanted) for role, paths in files), key=lambda line: line.at)
 
 
 def _lines(paths: Iterable[Path], role: str, wanted: LogFilter) -> Iterator[LogLine]:
@@ -148,7 +149,7 @@ def new_lines(
                 lines, end = _after(path, start, role)
                 found += filter(wanted.wants, lines)
                 ends[role] = (_end(path)[0], end)
-        yield from sorted(found)
+        yield from sorted(found, key=lambda line: line.at)
         pause(POLL_S)
 
 

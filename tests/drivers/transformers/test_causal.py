@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import Unshaped, WorkOrder
-from drivers.llamacpp.workload import TokenLoop, time_prompts
+from drivers.local.tokens import TokenLoop, time_prompts
 from drivers.transformers.causal import CausalSession, sized
 from drivers.transformers.units import CPU
 

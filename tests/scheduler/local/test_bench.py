@@ -301,7 +301,9 @@ def test_all_units_are_those_that_run_the_models_format() -> None:
     here = ["CPU (ONNX)", "CPU (Torch)", "CPU (LiteRT)", "NPU (Mine)"]
     assert units_that_run(Path("m.onnx"), here) == ["CPU (ONNX)", "NPU (Mine)"]
     assert units_that_run(Path("m.tflite"), here) == ["CPU (LiteRT)", "NPU (Mine)"]
-    assert units_that_run(Path("m.bin"), here) == here
+    assert units_that_run(Path("m.bin"), [*here, "API (OpenAI)"]) == here
+    assert units_that_run(Path("m.pt"), here) == ["CPU (Torch)"]
+    assert units_that_run(Path("m.json"), [*here, "API (OpenAI)"]) == ["API (OpenAI)"]
 
 
 @pytest.mark.parametrize(

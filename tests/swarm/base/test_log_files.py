@@ -113,6 +113,12 @@ def test_lines_of_all_roles_are_merged_by_time_and_chosen_by_level_role_and_id(t
     assert events(tmp_path, LogFilter(about=("c-1/2",))) == ["a"]
 
 
+def test_lines_of_one_instant_that_differ_in_the_kinds_of_their_values_are_merged_too(tmp_path: Path) -> None:
+    for role, value in (("worker", None), ("gate", {"a": 1}), ("serve", "text")):
+        (tmp_path / f"{role}.jsonl").write_text(line(1, "same", why=value))
+    assert events(tmp_path) == ["same"] * 3
+
+
 def test_new_lines_are_followed_over_a_rotation_and_a_line_that_is_half_written(tmp_path: Path) -> None:
     path = tmp_path / "worker.jsonl"
     path.write_text(line(1, "old"))
@@ -129,12 +135,14 @@ def test_new_lines_are_followed_over_a_rotation_and_a_line_that_is_half_written(
                 path.rename(tmp_path / "worker.jsonl.1")
                 path.write_text(line(5, "d"))
             case 2:
-                (tmp_path / "gate.jsonl").write_text(line(6, "of another role"))
+                (tmp_path / "gate.jsonl").write_text(
+                    line(6, "of another role", n=None) + line(6, "of another role", n=1)
+                )
             case _:
                 raise AssertionError("lines are missing")
 
-    found = [one.event for one in itertools.islice(new_lines(tmp_path, LogFilter(), pause), 5)]
-    assert found == ["a", "b", "c", "d", "of another role"]
+    found = [one.event for one in itertools.islice(new_lines(tmp_path, LogFilter(), pause), 6)]
+    assert found == ["a", "b", "c", "d", "of another role", "of another role"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "{}", "nul\0"])

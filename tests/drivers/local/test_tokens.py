@@ -10,7 +10,7 @@ import pytest
 
 from drivers.contract.base import Unshaped, WorkOrder
 from drivers.inputs.feeds import shapes_of
-from drivers.llamacpp.workload import (
+from drivers.local.tokens import (
     PROMPTS,
     PROMPTS_NS,
     TokenLoop,

@@ -1,5 +1,5 @@
-"""What is timed, in llama-bench's words: `tg128`, tokens generated one by one, and `pp512`, a prompt, each behind a context of `depth`
-tokens (`@ d4096`). Pure: the clock and the session are arguments.
+"""What is timed of a language model, in llama-bench's words: `tg128`, tokens generated one by one, and `pp512`, a prompt, each behind a
+context of `depth` tokens (`@ d4096`). Pure: the clock and the session are arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Tokens = np.ndarray[Any, Any]
 
 
 class TokenSession(Protocol):
-    """See `drivers.llamacpp.session.Session`."""
+    """One sequence in a model, as its runtime keeps it; see `drivers.llamacpp.session.Session`."""
 
     def batches(self, tokens: Tokens, each: int) -> list[Any]: ...
     def step(self, batch: Any) -> None: ...
