@@ -1,0 +1,85 @@
+"""Reads the arrays of an .npz file that may be damaged, or made to harm whoever opens it."""
+
+from __future__ import annotations
+
+import math
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from swarm.base.text import safe_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MIB: Final = 1024**2
+MAX_ARRAYS: Final = 256
+MAX_BYTES: Final = 512 * MIB
+"""Of all arrays of a file, unpacked."""
+MAX_HEAD: Final = 10_000
+"""Bytes of the text in which an array's type and shape are written."""
+KINDS: Final = "biuf"
+HOW: Final = "make it with numpy.savez(FILE, name=array, …)"
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Arrays of real numbers by name, in this machine's byte order. Nothing is unpickled, and nothing unpacked before its size is known.
+    Raises `ValueError` with one line."""
+    shown = safe_text(path.name, 80)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read_all(archive)
+    except OSError as why:
+        raise ValueError(f"{shown}: {why.strerror or 'it cannot be read'}") from None
+    except (EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
+        raise ValueError(f"{shown} is no .npz file, or is damaged: {HOW}") from None
+    except ValueError as why:
+        raise ValueError(f"{shown}: {safe_text(str(why))}") from None
+
+
+def _read_all(archive: zipfile.ZipFile) -> dict[str, np.ndarray[Any, Any]]:
+    members = archive.infolist()
+    if not 0 < len(members) <= MAX_ARRAYS:
+        raise ValueError(f"it has {len(members)} arrays, where 1 to {MAX_ARRAYS} are allowed")
+    if sum(member.file_size for member in members) > MAX_BYTES:
+        raise ValueError(f"its arrays come to more than {MAX_BYTES // MIB} MiB unpacked: take fewer examples")
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename or not name or name in arrays:
+            raise ValueError(f"{safe_text(member.filename, 80)!r} in it is no array of its own: {HOW}")
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"array {safe_text(name, 80)!r} is not packed as NumPy does it: {HOW}")
+        with archive.open(member) as stream:
+            arrays[name] = _read_one(stream, f"array {safe_text(name, 80)!r}", member.file_size)
+    return arrays
+
+
+def _read_one(stream: IO[bytes], shown: str, size: int) -> np.ndarray[Any, Any]:
+    """`size`: bytes of the whole member, which the declared shape has to fill exactly."""
+    import numpy as np
+    from numpy.lib import format as npy
+
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    try:
+        reader = readers.get(npy.read_magic(stream))
+        if reader is None:
+            raise ValueError
+        shape, fortran, dtype = reader(stream, max_header_size=MAX_HEAD)
+    except (ValueError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
+        raise ValueError(f"{shown} has no head that NumPy can read: {HOW}") from None
+    if dtype.hasobject:
+        raise ValueError(f"{shown} holds Python objects, which are never loaded: make it an array of numbers")
+    if dtype.kind not in KINDS or dtype.itemsize > 8:
+        raise ValueError(
+            f"{shown} is {dtype}: only whole numbers, real numbers up to 64 bits and booleans can be used"
+        )
+    declared, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
+    if min(shape, default=0) < 0 or declared != there:
+        raise ValueError(f"{shown} says that it is {list(shape)} of {dtype}, and has {there} bytes for that")
+    flat = np.frombuffer(stream.read(there), dtype)
+    if flat.nbytes != declared:
+        raise EOFError
+    return flat.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="), order="C")

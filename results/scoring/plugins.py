@@ -1,0 +1,150 @@
+"""Tasks bring examples, metrics score answers: what both are, and where they are found by name.
+
+Ours are built in; others are installed packages with entry points `sark.tasks` and `sark.metrics`. They run on the scheduler's machine and
+where results are verified; devices get inputs only and need none of them. docs/evaluation.md shows how to write one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from swarm.base.text import did_you_mean, safe_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TASKS: Final = "sark.tasks"
+METRICS: Final = "sark.metrics"
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+"""Of a task, a metric and a score."""
+NAME_FORM: Final = "small letters, digits and _, at most 32, a letter first"
+BREAKAGE: Final = (
+    *(ImportError, AttributeError, NameError, SyntaxError, AssertionError),
+    *(TypeError, ValueError, LookupError, ArithmeticError, OSError, RuntimeError, MemoryError),
+)
+"""What a broken plug-in may raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What a model is given, and what its answer is held against."""
+
+    inputs: np.ndarray[Any, Any] | Mapping[str, np.ndarray[Any, Any]] | str
+    """Tensors by the model's input names, whole, batch axis included; one tensor for the only input; a prompt for a language model."""
+    reference: Any = None
+    """A JSON value: a label, a summary, a transcript. It never leaves the scheduler's machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model made of an example: tensors by the model's output names, or text."""
+
+    outputs: Mapping[str, np.ndarray[Any, Any]] | str
+    reference: Any
+
+
+class EvaluationTask(Protocol):
+    """Behind an entry point of `sark.tasks`: a class that takes no arguments."""
+
+    @property
+    def name(self) -> str:
+        """The entry point's."""
+        ...
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Metrics of a campaign that names none."""
+        ...
+
+    def examples(self, data: Path | None, options: Mapping[str, Any]) -> Iterable[Example]:
+        """The same for the same data and options. `data`: of the campaign, absolute. Raises `ValueError` with one line: what is wrong, and
+        the right form."""
+        ...
+
+
+class Metric(Protocol):
+    """Behind an entry point of `sark.metrics`: a class that takes no arguments."""
+
+    @property
+    def name(self) -> str:
+        """The entry point's."""
+        ...
+
+    def score(self, answers: Sequence[Answer]) -> Mapping[str, float]:
+        """Figures over all answers, the same for the same answers, by names like `accuracy`. Raises `ValueError` with one line where
+        these are no answers that it can score."""
+        ...
+
+
+P = TypeVar("P")
+_PARTS: Final = {"task": ("name", "metrics", "examples"), "metric": ("name", "score")}
+
+
+def find_task(name: str) -> EvaluationTask:
+    """Raises `ValueError` with one line if there is none, it is broken, or two packages bring one."""
+    from results.scoring import built_in  # our own import this module
+
+    return _find("task", TASKS, name, built_in.TASKS)
+
+
+def find_metric(name: str) -> Metric:
+    """Raises `ValueError` with one line if there is none, it is broken, or two packages bring one."""
+    from results.scoring import built_in
+
+    return _find("metric", METRICS, name, built_in.METRICS)
+
+
+def _find(kind: str, group: str, name: str, ours: Mapping[str, P]) -> P:
+    """Ours first, so that no package takes the place of one."""
+    if name in ours:
+        return ours[name]
+    installed = tuple(entry_points(group=group))
+    points = [point for point in installed if point.name == name]
+    if not points:
+        names = sorted({*ours, *(point.name for point in installed)})
+        known = f"there are: {safe_text(', '.join(names))}"
+        guess = " ".join(filter(None, [did_you_mean(name, names), known]))
+        raise ValueError(f"there is no {kind} {safe_text(name, 60)!r}: {guess}")
+    if len(points) > 1:
+        packages = " and ".join(sorted(package_of(point) for point in points))
+        raise ValueError(f"{kind} {name!r} comes with {packages}: uninstall all but one")
+    plugin: P = _make(kind, points[0])
+    return plugin
+
+
+def _make(kind: str, point: EntryPoint) -> Any:
+    where = f"{kind} {safe_text(point.name, 60)!r} of {package_of(point)}"
+    try:
+        made = point.load()()
+    except BREAKAGE as why:
+        raise ValueError(f"{where} does not load: {described(why)}") from why
+    if missing := [part for part in _PARTS[kind] if not hasattr(made, part)]:
+        raise ValueError(f"{where} is no {kind}: it has no {' and no '.join(missing)}")
+    if made.name != point.name:
+        raise ValueError(
+            f"{where} calls itself {safe_text(str(made.name), 60)!r}: both names must be the same"
+        )
+    if NAME.fullmatch(made.name) is None:
+        raise ValueError(f"{where} has no name that a campaign can use: {NAME_FORM}")
+    if kind == "task" and not _are_names(made.metrics):
+        raise ValueError(f'{where} has no list of metrics: write metrics = ("accuracy",)')
+    return made
+
+
+def _are_names(metrics: Any) -> bool:
+    return isinstance(metrics, tuple | list) and all(isinstance(name, str) for name in metrics)
+
+
+def package_of(point: EntryPoint) -> str:
+    """The package that brings an entry point, as pip knows it."""
+    return f"package {safe_text(point.dist.name, 60)!r}" if point.dist else f"{safe_text(point.value, 100)}"
+
+
+def described(why: BaseException) -> str:
+    """An exception on one line."""
+    return safe_text(f"{type(why).__name__}: {why}")
