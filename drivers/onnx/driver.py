@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drivers.contract.base import DriverError, SampleModel, UnitInfo, WorkOrder, sample_model
 from drivers.local.driver import LocalDriver
@@ -24,17 +24,9 @@ class OnnxDriver(LocalDriver):
 
     def units(self) -> tuple[UnitInfo, ...]:
         """The units with a provider that has just run a tiny model, not those that the package promises."""
-        from drivers.onnx import session as edge
+        from drivers.onnx.session import runtime
 
-        ort = edge.runtime()
-        available = ort.get_available_providers()
-        units: list[UnitInfo] = []
-        for unit in UNITS:
-            for provider in unit.names:
-                if provider in available and _runs(unit.unit, placement_for(unit, provider, "")):
-                    units.append(UnitInfo(unit.unit, self.name, f"onnxruntime {ort.__version__}", provider))
-                    break
-        return tuple(units)
+        return working(runtime())
 
     def samples(self) -> tuple[SampleModel, ...]:
         """One operator on one float, and a chain of products."""
@@ -49,14 +41,29 @@ class OnnxDriver(LocalDriver):
         return OnnxModel(order)
 
 
-def _runs(unit: str, place: ProviderPlacement) -> bool:
+def working(ort: Any) -> tuple[UnitInfo, ...]:
+    """`ort`: the runtime's package, or a double."""
+    from drivers.onnx.plugins import PACKAGES, usable
+    from drivers.onnx.session import runtime_errors
+
+    available = usable(ort, PACKAGES, runtime_errors())
+    units: list[UnitInfo] = []
+    for unit in UNITS:
+        for provider in unit.names:
+            if provider in available and _runs(unit.unit, placement_for(unit, provider, ""), ort):
+                units.append(UnitInfo(unit.unit, OnnxDriver.name, f"onnxruntime {ort.__version__}", provider))
+                break
+    return tuple(units)
+
+
+def _runs(unit: str, place: ProviderPlacement, ort: Any) -> bool:
     import numpy as np
 
     from drivers.onnx import session as edge
 
-    edge.load_libraries(place.provider)
+    edge.load_libraries(place.provider, ort)
     try:
-        session = edge.open_session(edge.TINY_MODEL, place, edge.options(1, optimise=True))
+        session = edge.open_session(edge.TINY_MODEL, place, edge.options(1, optimise=True), ort)
         edge.verify_provider(unit, place.provider, session.get_providers())
         outputs = edge.translated(lambda: session.run(None, {"x": np.array([21], np.float32)}))
     except DriverError:

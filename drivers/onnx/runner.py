@@ -30,7 +30,7 @@ from drivers.native import library, loop, ort_api
 from drivers.onnx import session as edge
 from drivers.onnx.operators import use_of_operators
 from drivers.onnx.profile import profile, unit_that_ran
-from drivers.onnx.units import CPU, ProviderPlacement, precision_note
+from drivers.onnx.units import CPU, ProviderPlacement, precision_notes
 from protocol.formats.onnx import read_depth, read_table_rows
 from protocol.formats.steps import POST
 
@@ -71,7 +71,7 @@ class OnnxModel(LocalModel):
 
     def __init__(self, order: WorkOrder) -> None:
         super().__init__(order, f"onnxruntime {edge.runtime().__version__}")
-        self._place = edge.placement_of(order.unit, order.gpu)
+        self._place = edge.placement_of(order.unit, order.gpu, self.threads)
         self._path = str(edge.private_copy(order.model, Path(f"{FOLDER}{order.slot or ''}")))
         self._native = RUNTIME if self._place.provider == CPU else None
         if self._native is not None:
@@ -198,11 +198,8 @@ class OnnxModel(LocalModel):
 
     def notes(self, prepared: Prepared) -> list[str]:
         notes = [*threads_notes(self.order.threads), *self._runner.notes, "intra-op threads do not spin"]
-        provider = self._place.provider
-        if provider != CPU and (
-            note := precision_note(self._session.get_provider_options().get(provider, {}))
-        ):
-            notes.append(note)
+        if self._place.provider != CPU:
+            notes += precision_notes(self._place, self._session.get_provider_options())
         if any("int" in one.dtype and not one.rows for one in self.inputs):
             notes.append(f"made integers are below {prepared.bound}")
         tables = [one for one in self.inputs if one.rows]
@@ -324,7 +321,9 @@ class Runner:
         self._names = [port.name for port in self._ports]
         self._feeds = dict(feeds)
         self._binding: Any = None
-        self._values: list[Any] = []
+        self._values: dict[str, Any] = {}
+        self._allocated_by: Any = None
+        """The binding that has allocated the outputs: it holds them."""
         self.call: Callable[[Any], object] = lambda fed: session.run(None, fed)
         self.argument: Any = self._feeds
         bindable = all(port.type.startswith("tensor(") and "string" not in port.type for port in self._ports)
@@ -351,17 +350,20 @@ class Runner:
         edge.translated(lambda: self._bind(inputs, feeds))
 
     def _bind(self, inputs: Sequence[Input], feeds: Mapping[str, Array]) -> None:
-        binding = self._session.io_binding()
-        self._values = [to_ortvalue(self._ort, feeds[made.name], made, self._place) for made in inputs]
-        for made, value in zip(inputs, self._values, strict=True):
-            binding.bind_ortvalue_input(made.name, value)
-        self._binding = self.argument = binding
+        self._values = {
+            made.name: to_ortvalue(self._ort, feeds[made.name], made, self._place) for made in inputs
+        }
+        self._bind_inputs()
         self._bind_outputs()
-        if self._place.memory == "cpu":
-            self.call = self._session.run_with_iobinding
-        else:
+        self.call = self._session.run_with_iobinding if self._place.memory == "cpu" else self._call_and_wait
+
+    def _bind_inputs(self) -> None:
+        """To a new binding."""
+        self._binding = self.argument = binding = self._session.io_binding()
+        for name, value in self._values.items():
+            binding.bind_ortvalue_input(name, value)
+        if self._place.memory != "cpu":
             binding.synchronize_inputs()
-            self.call = self._call_and_wait
 
     def _bind_outputs(self) -> None:
         for port in self._ports:
@@ -384,8 +386,8 @@ class Runner:
     def preallocate_outputs(self) -> None:
         if self._binding is None:
             return
-        values = self._binding.get_outputs()
-        self._binding.clear_binding_outputs()
+        self._allocated_by, values = self._binding, self._binding.get_outputs()
+        self._bind_inputs()
         for name, value in zip(self._names, values, strict=True):
             self._binding.bind_ortvalue_output(name, value)
         try:
@@ -397,6 +399,7 @@ class Runner:
         if self._binding is None or NEW_SHAPES in self.notes:
             return False
         self._plain_call, self.call = self.call, self._call_with_new_outputs
+        self._allocated_by = None
         self.notes = (*self.notes, NEW_SHAPES)
         return True
 

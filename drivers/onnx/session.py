@@ -18,6 +18,7 @@ from typing import Any, Final
 from drivers.contract.base import Crashed, DriverError, OutOfMemory, Unfit, WrongUnit
 from drivers.inputs.made import Input, element_type
 from drivers.native import library
+from drivers.onnx.plugins import options_of, plugged, usable
 from drivers.onnx.units import CPU, CUDA, TENSORRT, UNITS, ProviderPlacement, placement_for, visible_devices
 
 PRIVATE_NAME: Final = "model.onnx"
@@ -54,12 +55,14 @@ def provider_for(unit: str, available: Sequence[str]) -> str:
     return provider
 
 
-def placement_of(unit: str, gpu: str = "") -> ProviderPlacement:
-    """Where this onnxruntime runs a unit; hides all other GPUs from this process. Raises `WrongUnit`."""
-    provider = provider_for(unit, runtime().get_available_providers())
+def placement_of(unit: str, gpu: str = "", threads: int = 0) -> ProviderPlacement:
+    """Where this onnxruntime runs a unit; hides all other GPUs from this process. `threads`: see `placement_for`. Raises `WrongUnit`."""
+    ort = runtime()
+    names = {name for one in UNITS if one.unit == unit for name in one.names}
+    provider = provider_for(unit, usable(ort, names, runtime_errors()))
     os.environ.update(visible_devices(provider, gpu))
     load_libraries(provider)
-    return placement_for(next(one for one in UNITS if one.unit == unit), provider, gpu)
+    return placement_for(next(one for one in UNITS if one.unit == unit), provider, gpu, threads)
 
 
 def load_libraries(provider: str, ort: Any = None) -> None:
@@ -134,6 +137,10 @@ def open_session(model: str | bytes, place: ProviderPlacement, chosen: Any, ort:
     """Create a session, which is what load times measure. If its provider fails, so does it: the runtime's own answer would be a session on
     the CPU. `ort`: the runtime's package, or a double. Raises `Unfit`, `OutOfMemory` or `Crashed`."""
     ort = ort or runtime()
+    if (device := plugged(ort, place)) is not None:
+        if not chosen.has_providers():  # by a session before
+            translated(lambda: chosen.add_provider_for_devices([device], options_of(place)))
+        return translated(lambda: ort.InferenceSession(model, chosen, enable_fallback=0))
     requested = [CPU] if place.provider == CPU else [(place.provider, dict(place.options)), CPU]
     return translated(lambda: ort.InferenceSession(model, chosen, providers=requested, enable_fallback=0))
 

@@ -61,11 +61,15 @@ class ProviderPlacement:
     """Of the device, as its provider counts."""
 
 
-def placement_for(unit: Provider, provider: str, gpu: str) -> ProviderPlacement:
-    """`gpu`: index or UUID; empty: the first. With a variable in `DEVICES` it is the first."""
+def placement_for(unit: Provider, provider: str, gpu: str, threads: int = 0) -> ProviderPlacement:
+    """`gpu`: index or UUID; empty: the first. With a variable in `DEVICES` it is the first. `threads`: of a provider on the processor that
+    has some of its own; 0: as many as it likes."""
+    options = dict(unit.options)
     if provider == DML and gpu.isdecimal():
-        return ProviderPlacement(provider, {**unit.options, "device_id": gpu}, DEVICES[DML][0], int(gpu))
-    return ProviderPlacement(provider, unit.options, DEVICES.get(provider, ("cpu", ""))[0])
+        return ProviderPlacement(provider, {**options, "device_id": gpu}, DEVICES[DML][0], int(gpu))
+    if options.get("device_type") == "CPU" and threads:
+        options["num_of_threads"] = str(threads)
+    return ProviderPlacement(provider, options, DEVICES.get(provider, ("cpu", ""))[0])
 
 
 def visible_devices(provider: str, gpu: str) -> dict[str, str]:
@@ -74,8 +78,16 @@ def visible_devices(provider: str, gpu: str) -> dict[str, str]:
     return {variable: gpu} if gpu and variable else {}
 
 
-def precision_note(options: Mapping[str, str]) -> str:
-    """Where a session's provider computes in float32 with fewer digits than that, by its live options; empty: nowhere."""
-    if options.get("use_tf32") != "1":
-        return ""
-    return "float32 products and convolutions may use TF32, with 10 bits of mantissa, where the GPU has it"
+def precision_notes(place: ProviderPlacement, live: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+    """Where a provider computes in float32 with fewer digits than that. `live`: options of the session by provider; what these do not tell
+    is as its makers document it: https://onnxruntime.ai/docs/execution-providers/ (OpenVINO: precision, QNN: enable_htp_fp16_precision)."""
+    options = live.get(place.provider, {})
+    if options.get("use_tf32") == "1":
+        return (
+            "float32 products and convolutions may use TF32, with 10 bits of mantissa, where the GPU has it",
+        )
+    if place.provider == OPENVINO and place.options.get("device_type") != "CPU":
+        return ("OpenVINO computes in float16 on a GPU or NPU, whatever the model's type",)
+    if place.provider == QNN and options.get("enable_htp_fp16_precision") != "0":
+        return ("QNN computes float32 models in float16",)
+    return ()

@@ -23,11 +23,13 @@ from drivers.onnx.units import (
     CPU,
     CUDA,
     DML,
+    OPENVINO,
+    QNN,
     TENSORRT,
     UNITS,
     ProviderPlacement,
     placement_for,
-    precision_note,
+    precision_notes,
     visible_devices,
 )
 from tests.drivers import zoo
@@ -88,8 +90,8 @@ def test_on_a_gpu_inputs_and_outputs_lie_in_its_memory_and_each_inference_is_wai
     assert device.calls == [
         ("value", "cuda", 0),
         ("bind_ortvalue_input", "x"),
-        ("bind_output", "y", "cuda", 0),
         ("synchronize_inputs",),
+        ("bind_output", "y", "cuda", 0),
     ]
     device.calls.clear()
     runner.loop.time(array("q", bytes(16)), 0, 2, 1)
@@ -98,6 +100,7 @@ def test_on_a_gpu_inputs_and_outputs_lie_in_its_memory_and_each_inference_is_wai
 
 
 def test_outputs_that_keep_their_shape_are_written_where_they_lie() -> None:
+    """By a second binding: the first one owns them, and frees them when it is cleared."""
     device = Device()
     runner = on_device(device, placement_for(GPU, CUDA, ""))
     runner.first()
@@ -105,7 +108,8 @@ def test_outputs_that_keep_their_shape_are_written_where_they_lie() -> None:
     runner.preallocate_outputs()
     assert device.calls == [
         ("get_outputs",),
-        ("clear_binding_outputs",),
+        ("bind_ortvalue_input", "x"),
+        ("synchronize_inputs",),
         ("bind_ortvalue_output", "y"),
         "run",
         ("synchronize_outputs",),
@@ -198,9 +202,35 @@ def test_a_provider_that_fails_opens_no_session_on_the_cpu_instead() -> None:
         edge.open_session(edge.TINY_MODEL, place, edge.options(1, optimise=True), package)
 
 
-def test_where_cuda_computes_with_fewer_digits_than_float32_the_row_says_so() -> None:
-    assert "TF32" in precision_note({"use_tf32": "1"})
-    assert precision_note({"use_tf32": "0"}) == precision_note({}) == ""
+def test_where_a_provider_computes_with_fewer_digits_than_float32_the_row_says_so() -> None:
+    cuda = placement_for(GPU, CUDA, "")
+    (note,) = precision_notes(cuda, {CUDA: {"use_tf32": "1"}})
+    assert "TF32" in note
+    assert precision_notes(cuda, {CUDA: {"use_tf32": "0"}}) == precision_notes(cuda, {}) == ()
+    units = {one.unit: one for one in UNITS}
+    notes = {
+        unit: precision_notes(placement_for(units[unit], units[unit].names[0], ""), {})
+        for unit in units
+        if {OPENVINO, QNN} & {*units[unit].names}
+    }
+    assert {unit: "float16" in " ".join(note) for unit, note in notes.items()} == {
+        "OpenVINO CPU (ONNX)": False,
+        "OpenVINO GPU (ONNX)": True,
+        "OpenVINO NPU (ONNX)": True,
+        "NPU (ONNX)": True,
+    }
+    assert precision_notes(ProviderPlacement(QNN), {QNN: {"enable_htp_fp16_precision": "0"}}) == ()
+
+
+def test_a_provider_on_the_processor_has_the_orders_threads() -> None:
+    units = {one.unit: one for one in UNITS}
+    places = {unit: placement_for(units[unit], OPENVINO, "", 3) for unit in units if "OpenVINO" in unit}
+    assert {unit: place.options.get("num_of_threads") for unit, place in places.items()} == {
+        "OpenVINO CPU (ONNX)": "3",
+        "OpenVINO GPU (ONNX)": None,
+        "OpenVINO NPU (ONNX)": None,
+    }
+    assert "num_of_threads" not in placement_for(units["OpenVINO CPU (ONNX)"], OPENVINO, "").options
 
 
 def test_one_provider_may_be_several_units() -> None:
