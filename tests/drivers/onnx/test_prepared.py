@@ -111,7 +111,7 @@ def test_only_launches_in_the_full_sandbox_are_prepared_for(tier: Tier, number: 
 
 
 TAKEN_OUT: Final = """
-import os, sys, threading, time
+import contextlib, os, sys, threading, time
 from pathlib import Path
 import psutil
 from drivers.sandbox import linux
@@ -130,7 +130,11 @@ for kind, flags in ((None, linux.MS_REC | linux.MS_PRIVATE), (None, linux.MS_REC
 assert lib.mount(b"the-disk", place, b"tmpfs", 0, b"size=1m") == 0
 
 def mounts():
-    return [Path(f"/proc/{one.pid}/mountinfo").read_text() for one in psutil.Process(zygote.pids[0]).children(recursive=True)]
+    views = []
+    for one in psutil.Process(zygote.pids[0]).children(recursive=True):
+        with contextlib.suppress(OSError):  # it has ended
+            views.append(Path(f"/proc/{one.pid}/mountinfo").read_text())
+    return views
 
 with Zygote("fake", simulate=True, tier=Tier.FULL, prefork=1).start() as zygote:
     until = time.monotonic() + 20
