@@ -232,6 +232,7 @@ COMMANDS: Mapping[str, str | Callable[[], typer.Typer]] = {
     "serve": _serve,
     "init validate plan submit retry schedule": "scheduler.cli.submit",
     "watch attach campaigns explain profile events results cancel": "scheduler.cli.campaigns",
+    "delete": "scheduler.cli.delete",
     "delegate adopt": "scheduler.cli.adopt",
     "verify compare matrix report chart": "scheduler.cli.analysis",
     "peers top demo": "scheduler.cli.fleet",

@@ -51,6 +51,10 @@ EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
         ("bench model.onnx --on all --report out.html", "on every device that answers"),
     ),
     "campaigns": (("campaigns --json", "all that this home has submitted, for programs"),),
+    "delete": (
+        ("delete c-ab23cd45", "once it has ended"),
+        ("delete --yes c-ab23cd45 c-qa7a4agj", "in a script"),
+    ),
     "cancel": (("cancel c-ab23cd45/3", "one task"), ("cancel c-ab23cd45", "all of them")),
     "compare": (("compare raw-monday.json raw-friday.json", "model × device × unit, each with a verdict"),),
     "delegate": (

@@ -104,6 +104,17 @@ class SettleRecords:
     removed: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ForgetFiles:
+    """Remove a campaign's manifest and models, then answer the request: `Forgotten`, or `Denied` where a disk refuses."""
+
+    request: object
+    principal: str
+    campaign: str
+    records: int
+    """That were removed."""
+
+
 DiskCommand = WriteRecord | WriteHead | ReadRecord | SettleRecords
 Command = (
     SendReply
@@ -112,6 +123,7 @@ Command = (
     | DropLink
     | RevealRun
     | ControlDevice
+    | ForgetFiles
     | RunCommand
     | KillCommand
     | DiskCommand

@@ -36,6 +36,7 @@ from node.conversation.commands import (
     ControlDevice,
     DropLink,
     Flow,
+    ForgetFiles,
     RevealRun,
     SchedulerLink,
     SendCall,
@@ -46,11 +47,13 @@ from node.conversation.commands import (
     WriteRecord,
 )
 from node.conversation.delivery import ResultDelivery
+from node.conversation.forgetting import why_not_forgotten
 from node.conversation.links import LinkTable
 from node.conversation.outbox import Outbox, OutboxItem
 from node.conversation.requests import RequestHandlers, WorkerContext
 from protocol.errors import RemoteProtocolError
 from protocol.formats.phase import Phase
+from protocol.messages.forget import Forget
 from protocol.messages.permission import CallPermission
 from protocol.messages.pool import ManifestMessage
 from protocol.messages.work import (
@@ -79,7 +82,18 @@ from protocol.values.record import Record, record_body, record_message
 from protocol.wire.base import Message
 from protocol.words import Reason
 
-REQUESTS: Final = (Probe, Commit, Renew, Cancel, Release, AdoptRequest, ListLeases, Control, StatusRequest)
+REQUESTS: Final = (
+    Probe,
+    Commit,
+    Renew,
+    Cancel,
+    Release,
+    AdoptRequest,
+    ListLeases,
+    Control,
+    StatusRequest,
+    Forget,
+)
 """What is answered, if the caller is permitted. `ShowCredentials` and `ManifestMessage`, which show why, are accepted from anybody."""
 OFFER_S: Final = 5.0
 """A scheduler that does not say Start or Skip for so long is taken for gone."""
@@ -187,6 +201,8 @@ class WorkerConversation:
                 return None
             case StatusRequest():
                 return self.requests.status(permission)
+            case Forget():
+                return self._forget(link, permission, message, request)
 
     def _stop(
         self, link: SchedulerLink, permission: CallPermission, message: Cancel | Release, request: object
@@ -237,6 +253,27 @@ class WorkerConversation:
         if not error:
             self._put(item)
         return error
+
+    def _forget(
+        self, link: SchedulerLink, permission: CallPermission, message: Forget, request: object
+    ) -> Message | None:
+        """What waits or is kept of the campaign goes; then it is answered."""
+        key = (permission.principal, message.campaign)
+        if refused := why_not_forgotten(self.ledger, self.outbox, link.peer, permission.principal, message):
+            return refused
+        dropped, on_disk = self.outbox.drop(message.campaign, permission.principal)
+        for item in dropped:
+            self.ledger.acknowledge(item.lease)
+        self._context.log.info("campaign.forgotten", campaign=message.campaign, records=len(dropped))
+        self.commands.start(self._remove_files(request, *key, records=len(dropped), on_disk=on_disk))
+        return None
+
+    def _remove_files(
+        self, request: object, principal: str, campaign: str, *, records: int, on_disk: tuple[str, ...]
+    ) -> Flow[None]:
+        if on_disk:
+            yield SettleRecords(removed=on_disk)
+        self.commands.emit(ForgetFiles(request, principal, campaign, records))
 
     def _put(self, item: OutboxItem) -> None:
         self.outbox.put(item)

@@ -141,6 +141,15 @@ class Outbox:
         kept = () if sha256 in self._in_memory or sha256 in excess else (sha256,)
         return kept, tuple(old for old in excess if not self._forget(old))
 
+    def drop(self, campaign: str, principal: str) -> tuple[tuple[OutboxItem, ...], tuple[str, ...]]:
+        """Forget all records of a campaign. Gives them, and the hashes of what to remove on disk."""
+        items = (*self._waiting.values(), *self._settled.values())  # those that are too old as well
+        dropped = tuple(item for item in items if (item.campaign, item.principal) == (campaign, principal))
+        for item in dropped:
+            self._waiting.pop(item.sha256, None)
+        on_disk = tuple(item.sha256 for item in dropped if not self._forget(item.sha256))
+        return dropped, on_disk
+
     def _forget(self, sha256: str) -> bool:
         """Whether it was in memory only."""
         self._settled.pop(sha256, None)

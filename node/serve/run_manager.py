@@ -9,10 +9,12 @@ workers of one host only the measuring is one at a time: another worker may fetc
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -29,7 +31,7 @@ from node.run.model_source import task_source
 from node.run.record_builder import RecordJob
 from node.settings.settings import WorkerSettings
 from node.store.blob_sources import BlobSources
-from node.store.cache import Source
+from node.store.cache import Progress, Source
 from protocol.errors import ResourceError, RunError
 from protocol.formats.phase import Phase
 from protocol.messages.work import Denied, Reveal
@@ -37,7 +39,7 @@ from protocol.values.record import Record
 from protocol.values.task import Model, Task
 from protocol.words import Reason, RunOutcome, WorkerState
 from swarm.base.text import escape_text
-from swarm.base.threads import WAITING
+from swarm.base.threads import DISK, WAITING
 from swarm.blobs.client import fetch_blob
 from swarm.download.download import Edge
 from swarm.net.addresses import PeerId
@@ -129,7 +131,7 @@ class RunManager:
         self._bench = runner.RunBench(
             worker=self.network.peer_id,
             facts=lambda: device_facts(device.profile, device.version),
-            model=lambda job, model, progress: sharing.cache.using(model, self._source(job, model), progress),
+            model=self._model,
             lock=device.lock,
             launch=device.launch,
             memory_cap=memory_cap(device.profile, self.settings.memory_share),
@@ -213,6 +215,17 @@ class RunManager:
         conversation.finish_run(lease, record)
         self.carry_out()
 
+    @contextlib.asynccontextmanager
+    async def _model(self, job: RecordJob, model: Model, progress: Progress) -> AsyncIterator[Path]:
+        cache, principal = self.sharing.cache, self._principal(job)
+        await DISK.run(cache.uses.note, model.sha256, principal, job.task.campaign)
+        async with cache.using(model, self._source(job, model), progress) as path:
+            yield path
+
+    def _principal(self, job: RecordJob) -> str:
+        allocation = self._ledger.allocation(job.lease)
+        return allocation.request.principal if allocation is not None else job.task.scheduler
+
     async def _wait_idle(self) -> None:
         await self.disk_idle()
         await self.sharing.quiet()
@@ -228,7 +241,7 @@ class RunManager:
             model,
             job.task.url_of(model),
             speaker,
-            principal=allocation.request.principal if allocation is not None else job.task.scheduler,
+            principal=self._principal(job),
             owner=allocation is not None and allocation.request.owner,
             rng=self._rng,
             edge=self.web,

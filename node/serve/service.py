@@ -15,7 +15,7 @@ import trio
 from node.access.authorization import Authorization
 from node.access.revocation import Revocation
 from node.capacity.ledger import Ledger
-from node.conversation.commands import ControlDevice, SendReply
+from node.conversation.commands import ControlDevice, ForgetFiles, SendReply
 from node.conversation.conversation import WorkerConversation
 from node.conversation.outbox import Outbox
 from node.conversation.requests import WorkerContext
@@ -30,14 +30,16 @@ from node.store.blob_sources import BlobSources
 from node.store.cache import ModelCache
 from node.store.manifests import ManifestStore
 from node.store.outbox_files import OutboxFiles
-from protocol.errors import RemoteProtocolError
+from protocol.errors import RemoteProtocolError, ResourceError
+from protocol.messages.forget import Forgotten
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.messages.pool import PoolManifest
-from protocol.messages.work import WORK
+from protocol.messages.work import WORK, Denied
 from protocol.values.advert import Advert
 from protocol.values.index_keys import MAX_CAMPAIGNS
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, WorkerState
+from swarm.base.text import shorten
 from swarm.blobs.client import fetch_blob
 from swarm.download.download import EDGE, Edge
 from swarm.net.addresses import PeerId
@@ -55,6 +57,8 @@ WITHDRAW_S: Final = 2.0
 SPACING_S: Final = 5.0
 """Between two adverts, however much happens."""
 CHECK_S: Final = 60.0
+FORGET_S: Final = 60.0
+"""When to ask again what could not be done now."""
 
 log = structlog.get_logger("sark.worker")
 
@@ -183,7 +187,7 @@ class Worker:
             unsettled=lambda: len(self.conversation.outbox),
             tell=parts.tell,
         )
-        manifests = ManifestStore(parts.outbox.folder.with_name("manifests"), self._take)
+        self._manifests = manifests = ManifestStore(parts.outbox.folder.with_name("manifests"), self._take)
         outbox = Outbox(parts.wall, trio.current_time, parts.outbox.waiting, parts.outbox.settled)
         self.sharing = BlobSources(
             manifests,
@@ -216,6 +220,7 @@ class Worker:
             stop_run=lambda command: self.runs.stop(command.lease, command.reason),
             reveal=lambda command: self.runs.reveal(command),
             control=lambda command: self.nursery.start_soon(self._control, command),
+            forget=lambda command: self.nursery.start_soon(self._forget, command),
             changed=self.owner_control.changed,
         )
         self.runs = RunManager(
@@ -281,6 +286,22 @@ class Worker:
     async def _control(self, command: ControlDevice) -> None:
         reply = await self.owner_control.do(command.message) or self.conversation.requests.status()
         self.conversation.commands.emit(SendReply(command.request, reply))
+        self.carry_out()
+
+    async def _forget(self, command: ForgetFiles) -> None:
+        reply: Forgotten | Denied
+        try:
+            if self.sharing.exclusive.locked():  # removing gigabytes would be in the figures
+                raise ResourceError("something is measured or fetched here now")
+            async with self.sharing.exclusive:
+                await self._manifests.forget(command.campaign, command.principal)
+                models, size = await self._parts.cache.forget(command.principal, command.campaign)
+            reply = Forgotten(records=command.records, models=models, size=size)
+        except ResourceError as exc:
+            log.info("campaign.not_forgotten", campaign=command.campaign, why=exc.what)
+            reply = Denied(reason=Reason.BUSY, detail=shorten(exc.what), retry_s=FORGET_S)
+        self.conversation.commands.emit(SendReply(command.request, reply))
+        self.announcer.changed()
         self.carry_out()
 
     async def _take(self, peer: PeerId, sha256: str, size: int, sink: Callable[[bytearray], object]) -> None:

@@ -16,6 +16,7 @@ from node.conversation.commands import (
     ControlDevice,
     DiskCommand,
     DropLink,
+    ForgetFiles,
     RevealRun,
     SendCall,
     SendNote,
@@ -57,6 +58,7 @@ class ConversationShell:
         stop_run: Callable[[KillCommand], None],
         reveal: Callable[[RevealRun], None],
         control: Callable[[ControlDevice], None],
+        forget: Callable[[ForgetFiles], None],
         changed: Callable[[], None],
     ) -> None:
         """`changed` is called after everything that happens; none of these waits."""
@@ -66,6 +68,7 @@ class ConversationShell:
         self._stop_run = stop_run
         self._reveal = reveal
         self._control = control
+        self._forget = forget
         self._on_change = changed
         self._changed = trio.Event()
         self._disk: deque[DiskCommand] = deque()
@@ -131,6 +134,8 @@ class ConversationShell:
                     self._reveal(command)
                 case ControlDevice():
                     self._control(command)
+                case ForgetFiles():
+                    self._forget(command)
                 case _:
                     self._disk.append(command)
                     self._to_disk.set()

@@ -26,6 +26,7 @@ import trio
 
 from node.store import bundles, model_files
 from node.store.model_files import ModelAccess
+from node.store.model_uses import ModelUses
 from node.store.partial import PartialFile, remove_partial
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, RunError, Unreachable
 from protocol.values.requirement import show_size
@@ -79,6 +80,7 @@ class ModelCache:
         self._fetched_for: dict[str, str] = {}
         """By model that was downloaded in this life: the principal for whom all of it was fetched."""
         self.access = ModelAccess(folder / "access.json", self.has)
+        self.uses = ModelUses(folder / "uses.json")
         try:
             make_folder(folder)
             if (
@@ -291,6 +293,23 @@ class ModelCache:
                     await DISK.run(model_files.forget, self._folder, sha)
         while self.used_bytes > self._cap and await self._evict_one(added):
             pass
+
+    async def forget(self, principal: str, campaign: str) -> tuple[int, int]:
+        """Remove the models that only this campaign used, but not those that the owner added or pinned. Gives how many, and their bytes.
+
+        Raises `ResourceError`.
+        """
+        removed, size = 0, 0
+        for sha in self.uses.only_of(principal, campaign):
+            taken = await DISK.run(model_files.remove_brought, self._folder, sha)
+            if taken is not None:
+                self._states.pop(sha, None)
+                self.access.forget(sha)
+                self._write_index()
+                log.info("model.forgotten", sha256=sha, campaign=campaign, bytes=taken)
+                removed, size = removed + 1, size + taken
+        await DISK.run(self.uses.end, principal, campaign)  # last: after a crash it is asked again
+        return removed, size
 
     # -- the index -------------------------------------------------------------------------------------------------------
 

@@ -149,6 +149,13 @@ class ManifestStore:
             log.info("manifest.not_fetched", campaign=campaign, why=exc.what)
         self._failed.put(peer, (self._now() + waits, waits))
 
+    async def forget(self, campaign: str, owner: str) -> None:
+        """Remove the manifest of a campaign."""
+        self._noted.pop((owner, campaign), None)
+        card = self._cards.pop((owner, campaign), None)
+        if card is not None:
+            await DISK.run(self._remove, [card])
+
     def _read(self, data: bytes, sha256: str, campaign: str, owner: str) -> ManifestCard:
         """Raises `RemoteProtocolError` for a manifest that is not the owner's, or not of this campaign."""
         if hashlib.sha256(data).hexdigest() != sha256:

@@ -43,6 +43,8 @@ POSIX: Final = os.name == "posix"
 SHORTEST: Final = 6
 """Digits of a hash that are enough to name a model."""
 MAX_ABOUT: Final = 4096
+ADDED: Final = "added from "
+"""How the origin of a model begins that the owner put here."""
 _HEX: Final = frozenset("0123456789abcdef")
 
 
@@ -181,7 +183,7 @@ def add(folder: Path, source: Path, *, room: int) -> ModelFile:
         if size == 0:
             raise SettingsError(f"{source} is empty", hint="give a model's file or folder")
         sha256 = digest.hexdigest()
-        describe(folder, sha256, source.name, f"added from {source.resolve()}")
+        describe(folder, sha256, source.name, f"{ADDED}{source.resolve()}")
         if not file_of(folder, sha256).exists():
             fresh.chmod(MODEL_FILE)
             fresh.replace(file_of(folder, sha256))
@@ -215,6 +217,24 @@ def remove(folder: Path, model: ModelFile) -> None:
         sync_folder(folder)
     except OSError as exc:
         raise unusable(folder, exc) from exc
+
+
+def remove_brought(folder: Path, sha256: str) -> int | None:
+    """Remove a model, or what has arrived of it, that was brought for a campaign. Gives its bytes; None: there is none, or it stays, for
+    its owner added or pinned it. Raises `ResourceError`, also while a run is using it.
+    """
+    try:
+        if (part := file_of(folder, sha256, "part")).exists():
+            remove_partial(part)
+        model = _read_model(folder, file_of(folder, sha256))
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise unusable(folder, exc) from exc
+    if model.pinned or model.origin.startswith(ADDED):
+        return None
+    remove(folder, model)
+    return model.size
 
 
 def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
@@ -266,6 +286,10 @@ class ModelAccess:
 
     def knows(self, sha256: str, principal: str) -> bool:
         return principal in self._of.get(sha256, ())
+
+    def forget(self, sha256: str) -> None:
+        """It was removed. The file follows with the next change."""
+        self._of.pop(sha256, None)
 
     def note(self, sha256: str, principal: str) -> None:
         if self.knows(sha256, principal):

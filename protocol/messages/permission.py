@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.messages import work
+from protocol.messages.forget import Forget
 from protocol.wire.base import Message
 from protocol.words import Reason, Right
 
@@ -22,6 +23,7 @@ NEEDS: Final[dict[type[Message], frozenset[Right]]] = {
     work.ListLeases: frozenset({Right.SUBMIT, Right.STATUS}),
     work.Control: frozenset({Right.CONTROL}),
     work.StatusRequest: frozenset({Right.STATUS, Right.CONTROL}),
+    Forget: frozenset({Right.SUBMIT}),
 }
 """Any one of these rights is enough for the call."""
 ALL: Final = frozenset(Right)

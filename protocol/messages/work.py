@@ -25,6 +25,8 @@
         │ ◀──────────────────────────────── AdoptReply │
         │ ListLeases ────────────────────────────────▶ │   the same, without taking over
         │ ◀──────────────────────────────── AdoptReply │
+        │ Forget ────────────────────────────────────▶ │   of a campaign that was deleted
+        │ ◀───────────────────────── Forgotten, Denied │
         │ Control, StatusRequest ────────────────────▶ │   the device's owner: pause, resume, drain, reset, status
         │ ◀────────────────────────────── WorkerStatus │
 
@@ -39,6 +41,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from protocol.formats.phase import Phase
+from protocol.messages.forget import Forget, Forgotten
 from protocol.messages.pool import ManifestMessage
 from protocol.values.lease import MAX_PREEMPTIONS, MAX_PROOF, Epoch, Fence
 from protocol.values.requirement import Requirement
@@ -481,8 +484,9 @@ WORK: Final = Vocabulary(
     ShowCredentials, ManifestMessage, CredentialsReply, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip,
     Renew, Renewed, RevealRequest, Reveal, LaunchEnded, Progress,
     Result, Accepted, Stale, Cancel, Release, Stopped, Preempt, AdoptRequest, ListLeases, AdoptReply, Control, StatusRequest, WorkerStatus,
+    Forget, Forgotten,
     calls=(ShowCredentials, ManifestMessage, Probe, Commit, Ready, Renew, RevealRequest, Result, Cancel, Release,
-        AdoptRequest, ListLeases, Control, StatusRequest),
+        AdoptRequest, ListLeases, Control, StatusRequest, Forget),
     notes=(LaunchEnded, Progress, Preempt),
 )  # fmt: skip
 """Every message of this protocol, in the order of use, and the pool protocol's `ManifestMessage`."""

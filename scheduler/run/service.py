@@ -33,6 +33,7 @@ from scheduler.planning.devices import DeviceFinder, fix_plan
 from scheduler.run.canaries import AnswerModel, Canaries, no_answers
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import STRIDE, LeadershipClaims
+from scheduler.run.forgetting import Forgetting
 from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels, ModelSources
 from scheduler.run.restore import PORTION, end_unreadable, owed_stops, restore_some
@@ -143,11 +144,12 @@ class SchedulerService:
             core,
             presenter,
             received=lambda peer, message: self._conversation.received(peer, message),
-            reached=self._save_addresses,
+            reached=self._reached,
             aside=self.aside,
             book=lambda: self._book,
             canaries=Canaries(self.answer, self.spool),
         )
+        self._forgetting = Forgetting(self.store, self._shell.start, self._recall_workers, trio.current_time)
         self._conversation = SchedulerConversation(
             core,
             self._shell,
@@ -187,7 +189,9 @@ class SchedulerService:
             self._review_trust()
             self._core.add_models(self._missing_models.look(trio.current_time()))
             self._conversation.beat()
-            if self._core.idle and not self._planning and not self._conversation.links.committing:
+            self._forgetting.beat()
+            at_rest = not self._planning and not self._conversation.links.committing
+            if self._core.idle and at_rest and not self._forgetting.busy:
                 idle += 1
                 if self.stop_when_idle and idle >= LINGER_BEATS and not self.store.campaigns.unfinished_ids():
                     await self._shell.aclose()
@@ -204,6 +208,7 @@ class SchedulerService:
                 self._planning.add(campaign)
                 self._nursery.start_soon(self._plan, row)
         self._conversation.load()
+        self._forgetting.load()
 
     async def _plan(self, row: CampaignRow) -> None:
         """A campaign over devices: wait until the same ones are found twice in a row, then fix its tasks."""
@@ -317,6 +322,10 @@ class SchedulerService:
             self._conversation.carry_out(self._core.review_trust(trio.current_time()))
 
     # -- workers ------------------------------------------------------------------------------------------------------------------------
+
+    def _reached(self, peer: str) -> None:
+        self._save_addresses(peer)
+        self._forgetting.reached(peer)
 
     def _save_addresses(self, peer: str) -> None:
         view = self._core.state.worker(peer)

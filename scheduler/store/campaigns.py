@@ -15,6 +15,7 @@ from protocol.values.task import Task, task_body
 from protocol.words import UNIT, Reason
 from scheduler.store import schema as t
 from scheduler.store.database import Database, values_of
+from scheduler.store.deletion import delete_rows
 from scheduler.store.events import EventRepository
 from scheduler.store.experiments import claim_run
 from scheduler.store.rows import (
@@ -174,17 +175,13 @@ class CampaignRepository:
         return tuple(row.id for row in self._database.all(query))
 
     def delete(self, campaign: str) -> bool:
-        """Delete an ended campaign and all that belongs to it. False: it has not ended, or is not stored."""
+        """Delete an ended campaign and all that belongs to it here, but not what it was as a run. False: it has not ended, or is not
+        stored."""
         with self._database.transaction() as c:
             ended = sa.and_(t.campaigns.c.id == campaign, t.campaigns.c.ended.is_not(None))
             if not c.execute(sa.select(t.campaigns.c.id).where(ended)).first():
                 return False
-            tasks = sa.select(t.tasks.c.id).where(t.tasks.c.campaign == campaign)
-            for table in (t.results, t.records, t.attempts):
-                c.execute(table.delete().where(table.c.task.in_(tasks)))
-            for table in (t.tasks, t.events, t.models):
-                c.execute(table.delete().where(table.c.campaign == campaign))
-            c.execute(t.campaigns.delete().where(ended))
+            delete_rows(c, campaign)
             return True
 
     # -- reading --------------------------------------------------------------------------------------------------------------------

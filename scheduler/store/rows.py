@@ -356,3 +356,15 @@ class RunRow:
     hook: str = ""
     """Of the webhook: empty (nothing to send), due, sending, sent, or why it could not be sent."""
     hook_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetRow:
+    """A worker that is still to forget a deleted campaign."""
+
+    campaign: str
+    worker: str
+    device: str
+    epoch: int
+    """Under which the campaign was led."""
+    since: float

@@ -200,6 +200,9 @@ runs = _table(
 )
 """Runs outlive their campaigns, which may be deleted when they are old: the history is in the run itself."""
 
+forgets = _table("forgets", rows.ForgetRow, keys=("campaign", "worker"))
+"""What deleted campaigns have left at workers."""
+
 Migration = Callable[[sa.Connection], None]
 
 
@@ -219,6 +222,11 @@ def add_remarks(c: sa.Connection) -> None:
         c.exec_driver_sql(f"ALTER TABLE results ADD COLUMN remarks {kind} NOT NULL DEFAULT ''")
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (baseline, add_remarks)
+def add_forgets(c: sa.Connection) -> None:
+    """Version 3: what workers are still to forget."""
+    forgets.create(c, checkfirst=True)
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (baseline, add_remarks, add_forgets)
 """Numbered steps, only ever appended to. A store knows how many of them it has been through. The baseline makes the tables of today, so
 each later step leaves alone what it finds."""

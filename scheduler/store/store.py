@@ -20,6 +20,7 @@ from scheduler.store import schema as t
 from scheduler.store.attempts import AttemptRepository
 from scheduler.store.campaigns import CampaignRepository
 from scheduler.store.database import Database, Location, ServerLocation, server_url
+from scheduler.store.deletion import DeletionRepository
 from scheduler.store.events import EventRepository
 from scheduler.store.experiments import ExperimentRepository
 from scheduler.store.results import ResultRepository
@@ -43,6 +44,7 @@ class Store:
         self.results = ResultRepository(database)
         self.experiments = ExperimentRepository(database)
         self.workers = WorkerRepository(database)
+        self.deletions = DeletionRepository(database)
 
     def claim(self) -> None:
         """Be the one that runs this store's campaigns until it is closed. Raises `ResourceError` when another machine does."""

@@ -57,6 +57,11 @@ export async function send(path, body, type, { signal, headers: more = {} } = {}
   return (await request(path, { method: "POST", headers: { "Content-Type": type, ...more }, body, signal })).json();
 }
 
+export async function remove(path) {
+  const response = await request(path, { method: "DELETE" });
+  return response.status === 204 ? null : response.json();
+}
+
 // Download a file: a plain link could not carry the token.
 export async function save(path, name) {
   const url = URL.createObjectURL(await (await request(path)).blob());

@@ -1,4 +1,4 @@
-"""Campaigns and their tasks: submit, list, clone, cancel, retry; validate, plan and explain."""
+"""Campaigns and their tasks: submit, list, clone, cancel, retry, delete; validate, plan and explain."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_schema
 from scheduler.experiments.clone import campaign_clone
+from scheduler.experiments.deletion import DeletedCampaign, delete_campaign
 from scheduler.models.describe import Models, describe_models
 from scheduler.models.uploads import placed
 from scheduler.output.schemas import (
@@ -280,6 +281,26 @@ async def retry_campaign_(
         return RetryReply(campaign=new, tasks=tasks)
 
     return await start_once(context, response, key, f"retry\0{campaign}".encode(), retry)
+
+
+@api.delete("/campaigns/{campaign}", responses=errors(404, 409))
+async def delete_campaign_(context: Context, campaign: CampaignId) -> DeletedCampaign:
+    """Delete an ended campaign with its results, signed records, events and models, here and on the devices that ran it.
+
+    A device that is away is asked when it is reached again. Uploaded models stay. Cannot be undone.
+    """
+
+    def delete(store: Store) -> DeletedCampaign:
+        require_campaign(store, campaign)
+        try:
+            return delete_campaign(context.home, store, campaign)
+        except CampaignError as exc:
+            raise conflict(exc) from None
+
+    deleted = await context.isolated(delete)
+    if deleted.devices:
+        await context.ensure_scheduler()
+    return deleted
 
 
 @planning.post("/validate", responses=errors(415, 422), openapi_extra=CAMPAIGN_BODY)

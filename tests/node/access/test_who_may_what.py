@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from protocol.errors import Unreachable
+from protocol.messages.forget import Forget
 from protocol.messages.pool import PoolManifest, PoolMember, RevokedPeer
 from protocol.messages.work import (
     Accepted,
@@ -47,29 +48,29 @@ HELD: Final = (HeldLease(lease="w-1.99", fence=FENCE),)
 SHAPE: Final = Shape(unit="CPU (ONNX)", requirement=Requirement(), model="a" * 64, size=1)
 
 TABLE: Final = """
-                          probe commit renew cancel release adopt look status control blob
-owner                       y     y      y     y       y      y    y     y      y      y
-owner's other machine       y     y      y     y       y      y    y     y      y      y
-owner's passing command     y     -      -     -       -      -    y     y      y      y
-allowed                     y     y      y     y       y      y    y     y      -      y
-owner's delegate for c-1    y     y      y     y       y      y    y     y      -      y
-owner's delegate for c-2    -     -      y     y       y      -    -     y      -      y
-owner's guest               y     y      y     y       y      y    y     -      -      y
-allowed one's delegate      y     y      y     y       y      y    y     y      -      y
-pool member                 y     y      y     y       y      y    y     y      -      y
-pool member's delegate      y     y      y     y       y      y    y     -      -      y
-pool member's wide delegate -     -      -     -       -      -    -     -      -      -
-pool's device               y     -      -     -       -      -    y     y      -      y
-stranger                    -     -      -     -       -      -    -     -      -      -
-member of another pool      -     -      -     -       -      -    -     -      -      -
-pool key's token            -     -      -     -       -      -    -     -      -      -
-self-issued                 -     -      -     -       -      -    -     -      -      -
-thief of a token            -     -      -     -       -      -    -     -      -      -
-other team                  -     -      -     -       -      -    -     -      -      -
-revoked member              -     -      -     -       -      -    -     -      -      -
-delegate of a revoked one   -     -      -     -       -      -    -     -      -      -
-delegate of one who left    -     -      -     -       -      -    -     -      -      -
-expired                     -     -      -     -       -      -    -     -      -      -
+                          probe commit renew cancel release adopt look status control blob forget
+owner                       y     y      y     y       y      y    y     y      y      y     y
+owner's other machine       y     y      y     y       y      y    y     y      y      y     y
+owner's passing command     y     -      -     -       -      -    y     y      y      y     -
+allowed                     y     y      y     y       y      y    y     y      -      y     y
+owner's delegate for c-1    y     y      y     y       y      y    y     y      -      y     -
+owner's delegate for c-2    -     -      y     y       y      -    -     y      -      y     -
+owner's guest               y     y      y     y       y      y    y     -      -      y     y
+allowed one's delegate      y     y      y     y       y      y    y     y      -      y     -
+pool member                 y     y      y     y       y      y    y     y      -      y     y
+pool member's delegate      y     y      y     y       y      y    y     -      -      y     -
+pool member's wide delegate -     -      -     -       -      -    -     -      -      -     -
+pool's device               y     -      -     -       -      -    y     y      -      y     -
+stranger                    -     -      -     -       -      -    -     -      -      -     -
+member of another pool      -     -      -     -       -      -    -     -      -      -     -
+pool key's token            -     -      -     -       -      -    -     -      -      -     -
+self-issued                 -     -      -     -       -      -    -     -      -      -     -
+thief of a token            -     -      -     -       -      -    -     -      -      -     -
+other team                  -     -      -     -       -      -    -     -      -      -     -
+revoked member              -     -      -     -       -      -    -     -      -      -     -
+delegate of a revoked one   -     -      -     -       -      -    -     -      -      -     -
+delegate of one who left    -     -      -     -       -      -    -     -      -      -     -
+expired                     -     -      -     -       -      -    -     -      -      -     -
 """
 HEADS: Final = tuple(TABLE.splitlines()[1].split())
 ROWS: Final = {line[:28].strip(): line[28:].split() for line in TABLE.splitlines()[2:]}
@@ -170,6 +171,7 @@ async def test_each_kind_of_caller_is_answered_what_it_may_say_and_nothing_else(
         "cancel": Cancel(held=HELD),
         "release": Release(held=HELD),
         "adopt": AdoptRequest(campaign="c-1", epoch=1),
+        "forget": Forget(campaign="c-1", epoch=1),
         "commit": hand.commit(hand.task()),
         "control": Control(action=Action.RESUME),
     }

@@ -13,6 +13,7 @@ from node.capacity.ledger import Ledger
 from node.conversation.commands import (
     Command,
     DropLink,
+    ForgetFiles,
     ReadRecord,
     RevealRun,
     SendCall,
@@ -100,6 +101,7 @@ class Shell:
         self.notes: list[SendNote] = []
         self.dropped: list[object] = []
         self.revealed: list[RevealRun] = []
+        self.forgets: list[ForgetFiles] = []
         self.started: list[str] = []
         self.killed: list[str] = []
         advert = Advert.model_construct(
@@ -196,6 +198,8 @@ class Shell:
                 self.dropped.append(link)
             case RevealRun():
                 self.revealed.append(command)
+            case ForgetFiles():
+                self.forgets.append(command)
             case RunCommand():
                 self.started.append(command.lease)
             case KillCommand():

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from node.conversation.commands import ForgetFiles
 from node.conversation.conversation import LINK_WAIT_S, OFFER_S
 from node.conversation.delivery import RESEND_S
 from protocol.formats.phase import Phase
+from protocol.messages.forget import Forget
 from protocol.messages.work import (
     Accepted,
     AdoptReply,
@@ -31,7 +33,7 @@ from protocol.messages.work import (
     Start,
     Stopped,
 )
-from protocol.values.lease import Fence
+from protocol.values.lease import LEASE_TTL_S, Fence
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason
 from tests.node.conversation.parts import ANN, BOB, FakeLink, Shell, commit, item
@@ -453,3 +455,91 @@ def test_the_end_of_a_launch_goes_out_as_a_note(tmp_path: Path) -> None:
     shell.flush()
     note = LaunchEnded(lease=reply.lease, fence=reply.fence, launch=2, digest="c" * 64)
     assert [each.message for each in shell.notes] == [note]
+
+
+# -- forgetting ----------------------------------------------------------------------------------------------------------
+
+
+FORGET = Forget(campaign="c-1", epoch=1)
+
+
+def forgotten(shell: Shell, link: FakeLink, message: Forget = FORGET) -> ForgetFiles | Message | None:
+    """What is to be done on disk, or why not."""
+    before = len(shell.forgets)
+    reply = shell.ask(link, message)
+    return shell.forgets[-1] if len(shell.forgets) > before else reply
+
+
+def test_a_forgotten_campaign_leaves_no_record_and_no_others_go(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    link = shell.connect()
+    shell.end_run(granted(shell, link).lease)
+    shell.answer(Accepted())
+    shell.end_run(granted(shell, link, 2).lease)
+    shell.put(item(b"other", campaign="c-2", task="c-2/1"), b"other")
+    assert len(shell.outbox.of("c-1", ANN)) == 2
+    todo = forgotten(shell, link)
+    assert isinstance(todo, ForgetFiles)
+    assert (todo.principal, todo.campaign, todo.records) == (ANN, "c-1", 2)
+    assert not shell.conversation.ledger.allocations(), "what waited for its result to be taken waits no more"
+    later = Shell(tmp_path)
+    assert not later.outbox.of("c-1", ANN)
+    assert len(later.outbox.of("c-2", ANN)) == 1
+    again = forgotten(shell, link)
+    assert isinstance(again, ForgetFiles)
+    assert again.records == 0
+
+
+def test_a_campaign_is_not_forgotten_before_its_records_are_gone(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    link = shell.connect()
+    shell.end_run(granted(shell, link).lease)
+    shell.hold_disk = True
+    assert forgotten(shell, link) is None
+    shell.run_disk()
+    assert len(shell.forgets) == 1
+
+
+def test_only_the_campaigns_own_scheduler_has_it_forgotten_and_only_when_nothing_of_it_runs(
+    tmp_path: Path,
+) -> None:
+    shell = Shell(tmp_path)
+    link = shell.connect()
+    lease = granted(shell, link).lease
+    running = forgotten(shell, link)
+    assert isinstance(running, Denied)
+    assert (running.reason, running.retry_s) == (Reason.BUSY, LEASE_TTL_S)
+    shell.end_run(lease)
+    shell.principals[BOB] = ANN  # he acts for her
+    delegate = forgotten(shell, shell.connect(BOB))
+    assert isinstance(delegate, Denied)
+    assert delegate.reason is Reason.NOT_ALLOWED
+    shell.principals[BOB] = BOB
+    theirs = forgotten(shell, shell.connect(BOB))
+    assert isinstance(theirs, ForgetFiles)
+    assert (theirs.principal, theirs.records) == (BOB, 0), "he has no campaign of that id here"
+    assert len(shell.outbox.of("c-1", ANN)) == 1
+
+
+def test_a_campaign_that_another_scheduler_leads_is_not_forgotten(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    link = shell.connect()
+    shell.end_run(granted(shell, link).lease)
+    shell.principals[BOB] = ANN
+    assert isinstance(shell.ask(shell.connect(BOB), AdoptRequest(campaign="c-1", epoch=2)), AdoptReply)
+    shell.answer(Accepted())  # to what went out before; it goes to the adopter all the same
+    shell.pass_time(RESEND_S)
+    shell.answer(Accepted())
+    assert [settled for _, settled in shell.outbox.of("c-1", ANN)] == [True]
+    led = forgotten(shell, link)
+    assert isinstance(led, Denied)
+    assert led.reason is Reason.STALE_EPOCH
+
+
+def test_a_campaign_whose_results_wait_for_another_scheduler_is_not_forgotten(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    shell.put(item(b"one", peer=BOB, owner=ANN), b"one")  # as an adopter left it, before a restart
+    waiting = forgotten(shell, shell.connect())
+    assert isinstance(waiting, Denied)
+    assert waiting.reason is Reason.STALE_EPOCH
+    assert waiting.detail == "its results wait here for another scheduler"

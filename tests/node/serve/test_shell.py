@@ -39,6 +39,7 @@ async def test_a_scheduler_that_does_not_read_holds_up_nobody_elses_notes(tmp_pa
         stop_run=lambda command: None,
         reveal=lambda command: None,
         control=lambda command: None,
+        forget=lambda command: None,
         changed=lambda: None,
     )
     deaf: Any = NoteLink(BOB, reads=False)

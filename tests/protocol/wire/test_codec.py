@@ -25,6 +25,7 @@ from protocol.messages.blobs import (
     PieceFollows,
     TransferGrant,
 )
+from protocol.messages.forget import Forget, Forgotten
 from protocol.messages.gate import GATE, ConnectedPeer, GateSnapshot, GateStatus, LiveCircuit, RelayCaps
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.messages.index import ContactInfo, RefusedMessage
@@ -265,6 +266,8 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
     (WORK, RevealRequest(lease="w-1.1", fence=Fence(incarnation=3, number=7))),
     (WORK, Reveal(opening=bytes(range(32)), reveal=bytes(range(32, 64)))),
     (WORK, LaunchEnded(lease="w-1.1", fence=Fence(incarnation=3, number=7), launch=2, digest="c" * 64)),
+    (WORK, Forget(campaign="c-1", epoch=4)),
+    (WORK, Forgotten(records=2, models=1, size=3_160_000)),
     (HEALTH, Ping()),
     (HEALTH, Pong(role="worker", incarnation=3, state=WorkerState.FAULTY, why="3 crashes in a row")),
 )

@@ -1,7 +1,7 @@
 // One campaign, live: its tasks, why some wait or failed, and actions.
 
 import { setOffline } from "../app.js";
-import { get, post, save, stream } from "../api.js";
+import { get, post, remove, save, stream } from "../api.js";
 import { h, replace, replaceChanged } from "../dom.js";
 import { configuration, count, duration, time } from "../format.js";
 import { matrix } from "../matrix.js";
@@ -45,6 +45,7 @@ export async function show(main, parts, { signal, query }) {
   const strip = h("div", { class: "parts", "aria-hidden": "true" }, PARTS.map(([name]) => h("span", { class: name })));
   const cancel = h("button", { class: "danger", type: "button", onclick: () => act(cancel, cancelAll) }, "Cancel campaign …");
   const retry = h("button", { type: "button", hidden: true, onclick: () => act(retry, retryFailed) }, "Retry failed tasks …");
+  const erase = h("button", { class: "danger", type: "button", hidden: true, onclick: () => act(erase, deleteAll) }, "Delete …");
   const clone = h("a", { class: "button", href: `#/submit?from=${encodeURIComponent(campaign.campaign_id)}` }, "Clone …");
   const download = (label, path, name) => {
     const button = h("button", { class: "plain", type: "button", onclick: () => act(button, () => save(path, name)) }, label);
@@ -60,7 +61,7 @@ export async function show(main, parts, { signal, query }) {
   replace(
     main,
     h("p", { class: "small" }, h("a", { href: "#/" }, "Campaigns"), " / ", h("code", {}, campaign.campaign_id)),
-    h("div", { class: "line" }, h("h1", { class: "grow" }, campaign.name, campaign.simulated && [" ", simulation()]), state, cancel, retry, clone),
+    h("div", { class: "line" }, h("h1", { class: "grow" }, campaign.name, campaign.simulated && [" ", simulation()]), state, cancel, retry, clone, erase),
     campaign.simulated && h("p", { class: "warning" }, SIMULATED),
     detail,
     strip,
@@ -160,6 +161,7 @@ export async function show(main, parts, { signal, query }) {
     detail.hidden = !campaign.detail && now !== "halted";
     setText(detail, campaign.detail || `No scheduler process runs. Start one: sark-node watch ${id}`);
     cancel.hidden = Boolean(campaign.ended);
+    erase.hidden = !campaign.ended;
     const sums = Object.fromEntries(PARTS.map(([name]) => [name, 0]));
     for (const task of tasks.values()) sums[part(task)] += 1;
     retry.hidden = !campaign.ended || campaign.status === "adopted" || !(sums.failed + sums.cancelled);
@@ -199,6 +201,19 @@ export async function show(main, parts, { signal, query }) {
       danger: true,
     });
     if (yes) await post(`${base}/cancel`, {});
+  }
+
+  async function deleteAll() {
+    const yes = await confirm({
+      title: "Delete this campaign?",
+      text: `${campaign.name} goes with its results, signed records and events, here and on the devices that ran it. This cannot be undone.`,
+      action: "Delete campaign",
+      danger: true,
+    });
+    if (!yes) return;
+    await remove(base);
+    announce(`${campaign.name} is deleted`);
+    location.hash = "#/";
   }
 
   async function cancelOne(task, button) {

@@ -1,0 +1,68 @@
+"""For which campaigns each model was brought here: one that is forgotten takes the models along that no other used.
+
+A file in the folder of models. Lost, it costs that models stay until they are evicted.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from swarm.base.durable import write_atomically
+
+MAX_OF_EACH: Final = 256
+"""Campaigns of one model; the first ones go: a model may then leave while such a campaign could use it again, and is fetched again."""
+MAX_MODELS: Final = 1_024
+
+log = structlog.get_logger("sark.models")
+
+
+class ModelUses:
+    """One file. Writing blocks."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it (quick). What does not read well is forgotten."""
+        self._path = path
+        try:
+            document = json.loads(path.read_bytes())
+            self._of = {
+                str(sha256): {(str(principal), str(campaign)): None for principal, campaign in uses}
+                for sha256, uses in document.items()
+            }
+        except (OSError, ValueError, TypeError, AttributeError):
+            self._of = {}
+
+    def note(self, sha256: str, principal: str, campaign: str) -> None:
+        """A campaign uses a model from now on."""
+        uses = self._of.setdefault(sha256, {})
+        if (principal, campaign) in uses:
+            return
+        uses[principal, campaign] = None
+        while len(uses) > MAX_OF_EACH:
+            del uses[next(iter(uses))]
+        while len(self._of) > MAX_MODELS:
+            del self._of[next(iter(self._of))]
+        self._write()
+
+    def only_of(self, principal: str, campaign: str) -> tuple[str, ...]:
+        """The models that this campaign used, and no other."""
+        return tuple(sha256 for sha256, uses in self._of.items() if tuple(uses) == ((principal, campaign),))
+
+    def end(self, principal: str, campaign: str) -> None:
+        """A campaign is forgotten."""
+        for sha256, uses in list(self._of.items()):
+            uses.pop((principal, campaign), None)
+            if not uses:
+                del self._of[sha256]
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            write_atomically(
+                self._path, json.dumps({each: list(uses) for each, uses in self._of.items()}).encode()
+            )
+        except OSError as exc:
+            log.warning("uses.not_written", why=exc.strerror or str(exc))

@@ -1,0 +1,108 @@
+"""Deletes a campaign with all that is kept of it: rows, results files and models here, and what its workers have of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from protocol.errors import CampaignError, ResourceError
+from protocol.formats.reference_model import reference_sha256
+from results.row.form import JsonModel
+from scheduler.campaign.text import read_spec
+from scheduler.experiments.confirm import confirmation_of, good_models
+from scheduler.store.deletion import DeletedRows
+from scheduler.store.rows import ForgetRow
+from scheduler.store.store import Store
+from swarm.base.home import Home
+from swarm.base.locks import lock_folder
+from swarm.net.identity import load_or_create
+
+
+class DeletedCampaign(JsonModel):
+    """What was deleted on this machine, and who is asked to forget it."""
+
+    campaign: str
+    tasks: int
+    records: int
+    files: int
+    """Results files and models, copies that this home made; no other campaign needs them."""
+    size: int
+    """Bytes of these files."""
+    devices: tuple[str, ...]
+    """That ran something of it: each is asked to forget it, now or when it is reached again."""
+    run_of: str | None
+    """The version of an experiment that it was a run of, such as nightly@3: it is gone from the history too."""
+
+
+def delete_campaign(home: Home, store: Store, campaign: str) -> DeletedCampaign:
+    """Delete an ended campaign. Its devices are asked by the scheduler process, which the caller starts. Blocking.
+
+    Raises `CampaignError` when there is none, or something of it still goes on; then nothing was deleted.
+    """
+    for run in store.experiments.confirming():
+        if confirmation_of(run.campaign) == campaign:
+            raise CampaignError(
+                f"{campaign} measures {run.campaign} again, whose finding waits for it",
+                hint=f"cancel it, and wait for the finding: sark-node cancel {campaign}",
+            )
+    rows = store.deletions.delete(campaign, load_or_create(home.key("scheduler")).peer_id)
+    sizes = _remove_results(home, campaign) + _remove_models(home, store, rows)
+    return DeletedCampaign(
+        campaign=campaign,
+        tasks=rows.tasks,
+        records=rows.records,
+        files=len(sizes),
+        size=sum(sizes),
+        devices=devices_of(rows.forgets),
+        run_of=rows.run_of or None,
+    )
+
+
+def devices_of(forgets: Iterable[ForgetRow]) -> tuple[str, ...]:
+    """Names of devices that are to forget something."""
+    return tuple(dict.fromkeys(one.device or f"…{one.worker[-8:]}" for one in forgets))
+
+
+def _remove_results(home: Home, campaign: str) -> list[int]:
+    """The files that `submit` and `watch` write by themselves; gives the size of each."""
+    folder = home.data / "results" / campaign
+    sizes = [path.stat().st_size for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
+    shutil.rmtree(folder, ignore_errors=True)
+    return sizes
+
+
+def _remove_models(home: Home, store: Store, rows: DeletedRows) -> list[int]:
+    """The copies of models that nothing here needs any more; gives the size of each. A copy that a submit has touched since may be of a
+    campaign that comes just now: it is left for `scheduler.models.spool.tidy`.
+    """
+    needed = store.campaigns.needed_models() | good_models(store)
+    sizes = []
+    for model in rows.models:
+        path = home.spool / model.sha256
+        with contextlib.suppress(OSError):
+            info = path.stat()
+            if model.sha256 not in needed and info.st_mtime <= rows.campaign.created:
+                path.unlink()
+                sizes.append(info.st_size)
+    gone = {model.name for model in rows.models if model.sha256 != reference_sha256()}
+    with contextlib.suppress(CampaignError):  # one of another version: what it downloaded goes after a day
+        for entry in read_spec(rows.campaign.spec, rows.campaign.id).models:
+            if entry.url is not None and entry.key in gone:
+                sizes += _remove_download(
+                    home.cache / "downloads" / hashlib.sha256(entry.url.encode()).hexdigest()[:32]
+                )
+    return sizes
+
+
+def _remove_download(folder: Path) -> list[int]:
+    with contextlib.suppress(OSError, ResourceError):
+        if folder.is_dir():
+            with lock_folder(folder):
+                sizes = [path.stat().st_size for path in folder.glob("model")]
+                for name in ("model", "part", "note.json"):
+                    (folder / name).unlink(missing_ok=True)
+                return sizes
+    return []

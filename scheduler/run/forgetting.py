@@ -1,0 +1,122 @@
+"""Has workers forget deleted campaigns: at once, and those that are away as soon as they are reached again while a scheduler runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from protocol.errors import RemoteProtocolError, Unreachable
+from protocol.messages.forget import Forget, Forgotten
+from protocol.messages.work import Denied
+from protocol.words import Reason
+from scheduler.conversation.effects import Connect
+from scheduler.conversation.requests import ask
+from scheduler.store.rows import ForgetRow
+from scheduler.store.store import Store
+
+FORGET_S: Final = 30.0
+"""A worker removes files before it answers."""
+RETRY_S: Final = 30.0
+MAX_RETRY_S: Final = 3600.0
+BUSY_TRIES: Final = 3
+"""Tries for which a scheduler without campaigns stays when a worker says that it is busy."""
+
+log = structlog.get_logger("sark.scheduler")
+
+
+@dataclass(slots=True)
+class _Debtor:
+    """One worker. Instants are monotonic seconds."""
+
+    due: float
+    tries: int = 0
+    asking: bool = False
+    away: bool = False
+    """It was not reached, or did not answer."""
+
+
+@dataclass(eq=False)
+class Forgetting:
+    """What the workers of this home are still to forget."""
+
+    store: Store
+    start: Callable[[Coroutine[Any, Any, None]], None]
+    """Drives a procedure that awaits effects of the conversation."""
+    recall: Callable[[], None]
+    """Makes the addresses known of workers that were reached before."""
+    now: Callable[[], float]
+    _debtors: dict[str, _Debtor] = field(default_factory=dict)
+    _known: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a worker is still to be asked before this process may end."""
+        return any(
+            one.asking or not one.tries or (not one.away and one.tries < BUSY_TRIES)
+            for one in self._debtors.values()
+        )
+
+    def load(self) -> None:
+        """See what is owed; to be called when another process wrote to the store."""
+        owed = self.store.deletions.owed()
+        if not owed and not self._debtors:
+            return
+        if not self._known:
+            self.store.deletions.give_up()
+            owed = self.store.deletions.owed()
+        self.recall()
+        for worker in {row.worker for row in owed if (row.campaign, row.worker) not in self._known}:
+            debtor = self._debtors.setdefault(worker, _Debtor(self.now()))
+            debtor.due, debtor.tries = self.now(), 0
+        self._known = frozenset((row.campaign, row.worker) for row in owed)
+        self._debtors = {
+            worker: one
+            for worker, one in self._debtors.items()
+            if one.asking or any(row.worker == worker for row in owed)
+        }
+
+    def reached(self, peer: str) -> None:
+        """A worker answered something else."""
+        debtor = self._debtors.get(peer)
+        if debtor is not None and debtor.away:
+            debtor.due, debtor.away = self.now(), False
+
+    def beat(self) -> None:
+        """Ask those whose time has come; to be called a few times each second."""
+        for worker, debtor in self._debtors.items():
+            if not debtor.asking and debtor.due <= self.now():
+                debtor.asking = True
+                self.start(self._ask(worker, debtor))
+
+    async def _ask(self, worker: str, debtor: _Debtor) -> None:
+        wait_s, asked = min(MAX_RETRY_S, RETRY_S * 2**debtor.tries), set[str]()
+        debtor.away = False
+        try:
+            while rows := [row for row in self._owed_by(worker) if row.campaign not in asked]:
+                asked.add(rows[0].campaign)
+                wait_s = await self._ask_one(rows[0]) or wait_s
+        except (Unreachable, RemoteProtocolError) as exc:
+            debtor.away = True
+            log.info("forget.unanswered", peer=worker, why=exc.what)
+        debtor.tries, debtor.due, debtor.asking = debtor.tries + 1, self.now() + wait_s, False
+        self.load()
+
+    def _owed_by(self, worker: str) -> list[ForgetRow]:
+        return [row for row in self.store.deletions.owed() if row.worker == worker]
+
+    async def _ask_one(self, row: ForgetRow) -> float:
+        """Seconds until it may be asked again, if the worker says so. Fails with `Unreachable` and `RemoteProtocolError`."""
+        message = Forget(campaign=row.campaign, epoch=row.epoch)
+        answer: Forgotten | Denied = await ask(
+            await Connect(row.worker), message, Forgotten, Denied, max_wait_s=FORGET_S
+        )
+        if isinstance(answer, Denied) and answer.reason is not Reason.STALE_EPOCH:
+            log.info("forget.denied", peer=row.worker, campaign=row.campaign, why=answer.detail)
+            return answer.retry_s or 0.0
+        figures = {"left": "led elsewhere"} if isinstance(answer, Denied) else answer.to_wire()
+        log.info("campaign.forgotten", peer=row.worker, campaign=row.campaign, **figures)
+        self.store.deletions.settle(row.campaign, row.worker)
+        return 0.0

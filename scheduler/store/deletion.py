@@ -1,0 +1,139 @@
+"""Deleting campaigns, and what their workers are still to forget of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+
+from protocol.errors import CampaignError
+from scheduler.store import schema as t
+from scheduler.store.database import Database, read, values_of
+from scheduler.store.experiments import CONFIRMING
+from scheduler.store.rows import (
+    UNKNOWN_WORKER,
+    AttemptRow,
+    AttemptState,
+    CampaignRow,
+    CampaignStatus,
+    ForgetRow,
+    NewModel,
+    RunRow,
+)
+from swarm.base.text import safe_text
+
+KEEP_S: Final = 30 * 86_400.0
+"""A worker that was not reached for so long is not asked any more: its cache has been used for other models by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRows:
+    """What was deleted from the store."""
+
+    campaign: CampaignRow
+    tasks: int
+    records: int
+    models: tuple[NewModel, ...]
+    """Those that no stored campaign has any more."""
+    forgets: tuple[ForgetRow, ...]
+    """Who is to forget it too."""
+    run_of: str = ""
+    """The version of an experiment that it was a run of, such as nightly@3; empty: of none."""
+
+
+class DeletionRepository:
+    """Campaigns that go, and their traces at workers."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def delete(self, campaign: str, scheduler: str) -> DeletedRows:
+        """Delete an ended campaign with all rows that belong to it, and note which workers are to forget it. `scheduler`: the key of this
+        home; only of campaigns that it signed may it ask them.
+
+        Raises `CampaignError` when there is no such campaign, or something of it still goes on.
+        """
+        with self._database.transaction() as c:
+            row = next(iter(read(c, CampaignRow, t.campaigns.c.id == campaign)), None)
+            if row is None:
+                raise CampaignError(
+                    f"no campaign {safe_text(campaign, 60)!r} on this home",
+                    hint="list them: sark-node campaigns",
+                )
+            run = next(iter(read(c, RunRow, t.runs.c.campaign == campaign)), None)
+            of_campaign = (t.attempts.c.task == t.tasks.c.id, t.tasks.c.campaign == campaign)
+            attempts = read(c, AttemptRow, *of_campaign)
+            _check(row, run, attempts)
+            models = read(c, NewModel, t.models.c.campaign == campaign)
+            tasks, records = delete_rows(c, campaign)
+            c.execute(t.runs.delete().where(t.runs.c.campaign == campaign))
+            others = set(c.execute(sa.select(t.models.c.sha256)).scalars())
+            forgets: tuple[ForgetRow, ...] = ()
+            if row.scheduler == scheduler and row.outcome is not CampaignStatus.ADOPTED:
+                devices = {one.worker: one.device for one in attempts if one.worker != UNKNOWN_WORKER}
+                now = self._database.wall()
+                forgets = tuple(
+                    ForgetRow(campaign, worker, device, row.epoch, now) for worker, device in devices.items()
+                )
+            if forgets:
+                c.execute(t.forgets.insert(), [values_of(one) for one in forgets])
+        gone = tuple(model for model in models if model.sha256 not in others)
+        return DeletedRows(
+            row, tasks, records, gone, forgets, "" if run is None else f"{run.experiment}@{run.version}"
+        )
+
+    # -- what workers are still to forget -------------------------------------------------------------------------------------------
+
+    def owed(self, campaign: str = "") -> tuple[ForgetRow, ...]:
+        """What workers have not forgotten yet, the oldest first: all, or that of one campaign."""
+        f = t.forgets.c
+        where = [f.campaign == campaign] if campaign else []
+        return self._database.rows(ForgetRow, *where, order=[f.since, f.campaign, f.worker])
+
+    def settle(self, campaign: str, worker: str) -> None:
+        """A worker has forgotten a campaign, or never will."""
+        f = t.forgets.c
+        with self._database.transaction() as c:
+            c.execute(t.forgets.delete().where(f.campaign == campaign, f.worker == worker))
+
+    def give_up(self) -> None:
+        """Drop what has been owed for too long, and what is owed of a campaign that was imported again."""
+        f = t.forgets.c
+        with self._database.transaction() as c:
+            old = f.since < self._database.wall() - KEEP_S
+            c.execute(t.forgets.delete().where(old | f.campaign.in_(sa.select(t.campaigns.c.id))))
+
+
+def delete_rows(c: sa.Connection, campaign: str) -> tuple[int, int]:
+    """Inside the open transaction: delete a campaign and what belongs to it. Gives its tasks and records."""
+    tasks = sa.select(t.tasks.c.id).where(t.tasks.c.campaign == campaign)
+    gone = {
+        table: c.execute(table.delete().where(table.c.task.in_(tasks))).rowcount
+        for table in (t.results, t.records, t.attempts)
+    }
+    for table in (t.tasks, t.events, t.models):
+        gone[table] = c.execute(table.delete().where(table.c.campaign == campaign)).rowcount
+    c.execute(t.campaigns.delete().where(t.campaigns.c.id == campaign))
+    return gone[t.tasks], gone[t.records]
+
+
+def not_ended(campaign: str) -> CampaignError:
+    return CampaignError(f"{campaign} has not ended", hint=f"cancel it first: sark-node cancel {campaign}")
+
+
+def _check(row: CampaignRow, run: RunRow | None, attempts: tuple[AttemptRow, ...]) -> None:
+    if row.ended is None:
+        raise not_ended(row.id)
+    stopping = [one for one in attempts if one.state is AttemptState.UNCONFIRMED]
+    if stopping:
+        device = safe_text(stopping[0].device or stopping[0].worker[-8:], 60)
+        raise CampaignError(
+            f"{row.id}: {device} has not confirmed yet that its run was stopped",
+            hint="delete it again in a minute: the run ends with its lease",
+        )
+    if run is not None and run.finding == CONFIRMING:
+        raise CampaignError(
+            f"{row.id} is being measured again before {safe_text(run.experiment, 60)} reports it",
+            hint=f"delete it when that has ended: sark-node experiment history {safe_text(run.experiment, 60)}",
+        )
