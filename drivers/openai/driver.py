@@ -43,6 +43,7 @@ from drivers.openai.server_process import ServerWatch
 from drivers.openai.sse import RequestResult
 from drivers.openai.workload import MAX_REQUESTS, Synthetic, Workload, WorkloadJob, read_workload
 from protocol.formats.phase import Phase
+from protocol.texts.articles import articles
 
 UNIT: Final = "API (OpenAI)"
 URL: Final = "SARK_API_URL"
@@ -206,8 +207,8 @@ class ApiDriver:
         yield ProgressReport(Phase.CHECK)
         complete = [result for result in timed.in_order if not result.error]
         if summarises:
-            articles, texts = figures.articles(), sorted(timed.results.items())
-            written = [(articles[at % len(articles)], result.text) for at, result in texts if result.text]
+            ours, texts = articles(), sorted(timed.results.items())
+            written = [(ours[at % len(ours)], result.text) for at, result in texts if result.text]
             names = {article.name for article, _ in written}
             run.notes.append(f"ROUGE of {len(written)} summaries of {len(names)} articles")
             run.figures |= figures.rouge(written)

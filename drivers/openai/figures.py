@@ -3,25 +3,23 @@
 One level of load at a time: the first level's have plain names (`output_tokens_per_s`), the others' begin with their level
 (`c16_output_tokens_per_s` with 16 requests in flight, `r5_…` at 5 a second, `r0p5_…` at one in two seconds).
 
-The summarisation task compares summaries with references of our own (`texts/`) by ROUGE F1 as the package `rouge-score` counts it, with
-stemming: shared words (1), shared pairs of words (2), and the longest common subsequence (L). It compares words and not meaning, and is
-worth comparing between models only on the same texts.
+The summarisation task compares summaries with references of our own (`protocol.texts`) by ROUGE F1 as the package `rouge-score` counts
+it, with stemming: shared words (1), shared pairs of words (2), and the longest common subsequence (L). It compares words and not meaning,
+and is worth comparing between models only on the same texts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from drivers.contract.base import Unfit
 from drivers.openai.sse import RequestResult
 from drivers.openai.workload import Objectives
+from protocol.texts.articles import Article
 
 MIN_SAMPLES: Final = {90: 44, 99: 459}
 """Samples that a percentile needs: the least n with (p/100)^n ≤ 0.01."""
@@ -34,9 +32,6 @@ RISE: Final = 2.0
 MAX_TREND: Final = 300
 """Latest requests that are compared, each with each."""
 
-TEXTS: Final = Path(__file__).parent / "texts"
-DIVIDER: Final = "\n\nSummary\n\n"
-INSTRUCTION: Final = "Summarise the following article in two sentences. Answer with the summary alone."
 NEEDED: Final = "the summarisation task needs the package rouge-score: pip install 'sark-node[text]'"
 ROUGE: Final = {"rouge1": "rouge1_f", "rouge2": "rouge2_f", "rougeL": "rougel_f"}
 MAX_SUMMARY: Final = 20_000
@@ -137,27 +132,6 @@ def rising(times: Sequence[int]) -> bool:
 
 
 # -- summaries ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Article:
-    name: str
-    text: str
-    summary: str
-
-    @property
-    def prompt(self) -> str:
-        return f"{INSTRUCTION}\n\n{self.text}"
-
-
-@cache
-def articles() -> tuple[Article, ...]:
-    """All articles, sorted by name."""
-    loaded = []
-    for path in sorted(TEXTS.glob("*.txt")):
-        text, _, summary = path.read_text("utf-8").partition(DIVIDER)
-        loaded.append(Article(path.stem, " ".join(text.split()), " ".join(summary.split())))
-    return tuple(loaded)
 
 
 def need_rouge() -> Any:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from drivers.contract.base import Unfit
-from drivers.openai.figures import articles
 from drivers.openai.workload import Endpoint, Synthetic, Workload, WorkloadJob
+from protocol.texts.articles import articles
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all requests of one level, which are made before it begins."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from results.scoring.arrays import read_arrays
+from results.scoring.images import labelled_images
 from results.scoring.plugins import Example
 from swarm.base.text import safe_text
 
@@ -26,6 +27,8 @@ class Classification:
     def examples(self, data: Path | None, options: Mapping[str, Any]) -> Iterable[Example]:
         if data is None:
             raise ValueError("classification needs data: an .npz file with labels, or a folder of images")
+        if data.is_dir():
+            return labelled_images(data, options)
         if options:
             raise ValueError("classification takes no options for an .npz file: they say how images are read")
         return labelled(read_arrays(data), safe_text(data.name, 80))

@@ -1,30 +1,21 @@
-"""The summarisation task: the texts that come with it, and how summaries are held against their references."""
+"""The workload `summarise`: how summaries are held against their references."""
 
 from __future__ import annotations
 
 import pytest
 
 from drivers.openai import figures
-
-
-def test_ten_articles_come_with_summaries_of_two_sentences() -> None:
-    texts = figures.articles()
-    assert len({article.text for article in texts}) == 10
-    for article in texts:
-        assert 150 <= len(article.text.split()) <= 250, article.name
-        assert article.summary.count(". ") == 1, article.name
-        assert article.summary.endswith(".")
-        assert article.summary not in article.text
+from protocol.texts.articles import Article, articles
 
 
 def test_the_reference_itself_is_as_near_as_can_be() -> None:
-    references = {article.prompt: article.summary for article in figures.articles()}
-    result = figures.rouge((article, references[article.prompt]) for article in figures.articles())
+    references = {article.prompt: article.summary for article in articles()}
+    result = figures.rouge((article, references[article.prompt]) for article in articles())
     assert result == {"rouge1_f": 1.0, "rouge2_f": 1.0, "rougel_f": 1.0, "summary_length_ratio": 1.0}
 
 
 def test_scores_are_those_of_shared_words() -> None:
-    article = figures.Article("x", "", "the cat sat on the mat")
+    article = Article("x", "", "the cat sat on the mat")
     result = figures.rouge([(article, "the cat lay on a mat today")])
     assert result["rouge1_f"] == pytest.approx(2 * (4 / 7) * (4 / 6) / (4 / 7 + 4 / 6))
     assert result["rouge2_f"] == pytest.approx(2 * (1 / 6) * (1 / 5) / (1 / 6 + 1 / 5))
@@ -34,7 +25,7 @@ def test_scores_are_those_of_shared_words() -> None:
 
 
 def test_a_text_of_its_beginning_is_nearer_than_another_texts() -> None:
-    texts = figures.articles()
+    texts = articles()
     lead = figures.rouge([(article, " ".join(article.text.split()[:45])) for article in texts])
     other = figures.rouge([(article, texts[at - 1].summary) for at, article in enumerate(texts)])
     assert lead["rouge1_f"] > other["rouge1_f"]

@@ -1,0 +1,1 @@
+"""Articles with reference summaries, which workers send to servers and schedulers score by. Standard library only."""

@@ -1,0 +1,153 @@
+"""Images in one folder per class, made into a model's inputs the way the options say. Needs Pillow: pip install 'sark-node[images]'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from results.scoring.options import numbers_option, only, whole_option, word_option
+from results.scoring.plugins import Example
+from swarm.base.text import did_you_mean, safe_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NEEDED: Final = "images need the package Pillow: pip install 'sark-node[images]'"
+OPTIONS: Final = ("size", "resize", "fit", "layout", "colours", "dtype", "scale", "mean", "std", "classes")
+ENDINGS: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+FORMATS: Final = ("JPEG", "PNG", "WEBP", "BMP")
+MAX_SIDE: Final = 4096
+MAX_PIXELS: Final = 64_000_000
+MAX_IMAGES: Final = 10_000
+CHANNELS: Final = {"rgb": 3, "bgr": 3, "grey": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageForm:
+    """How an image becomes an input: resized, cut, and (value × scale - mean) / std of each channel."""
+
+    height: int
+    width: int
+    shorter: int | None
+    """The shorter side before the middle is cut out; None: as small as covers it."""
+    fit: str
+    layout: str
+    colours: str
+    dtype: str
+    scale: float
+    mean: list[float]
+    std: list[float]
+
+
+def form_of(options: Mapping[str, Any]) -> ImageForm:
+    """Raises `ValueError` with one line for options that are wrong, or missing."""
+    only(options, OPTIONS)
+    size = options.get("size")
+    sides: list[Any] = size if isinstance(size, list) else [size, size]
+    if len(sides) != 2 or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides):
+        raise ValueError(
+            f"option 'size' has to be the model's height and width, up to {MAX_SIDE}: size: 224, or size: [192, 256]"
+        )
+    colours = word_option(options, "colours", CHANNELS, "rgb")
+    fit = word_option(options, "fit", ("crop", "stretch"), "crop")
+    dtype = word_option(options, "dtype", ("float32", "uint8"), "float32")
+    shorter = whole_option(options, "resize", min(sides), MAX_SIDE)
+    if dtype == "uint8" and (set_ := [name for name in ("scale", "mean", "std") if name in options]):
+        raise ValueError(
+            f"option {set_[0]!r} is for dtype: float32; uint8 images are given as they are, 0 to 255"
+        )
+    if fit == "stretch" and shorter is not None:
+        raise ValueError("option 'resize' is for fit: crop; fit: stretch makes the whole image `size`")
+    std = numbers_option(options, "std", 1.0, [CHANNELS[colours]])
+    if not all(std):
+        raise ValueError("option 'std' has a 0 in it, and values are divided by it")
+    (scale,) = numbers_option(options, "scale", 1 / 255, [])
+    mean = numbers_option(options, "mean", 0.0, [CHANNELS[colours]])
+    layout = word_option(options, "layout", ("nchw", "nhwc"), "nchw")
+    return ImageForm(sides[0], sides[1], shorter, fit, layout, colours, dtype, scale, mean, std)
+
+
+def labelled_images(folder: Path, options: Mapping[str, Any]) -> Iterator[Example]:
+    """Images by class and name. Raises `ValueError` with one line."""
+    form = form_of(options)
+    try:
+        import_module("PIL.Image")
+    except ImportError:
+        raise ValueError(NEEDED) from None
+    present = sorted(
+        path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
+    for name, label in classes_of(options.get("classes"), present).items():
+        for path in sorted(folder.joinpath(name).iterdir()):
+            if path.suffix.lower() in ENDINGS and not path.name.startswith("."):
+                yield Example(read_image(path, form), label)
+
+
+def classes_of(given: Any, present: list[str]) -> dict[str, int]:
+    """Folder → index of its class. `given`: the folders in the order of the model's classes, or a mapping; None: `present`, sorted."""
+    if not present:
+        raise ValueError("the folder has no subfolders: make one per class, with its images in it")
+    classes: dict[Any, Any] = {}
+    if given is None:
+        classes = {name: index for index, name in enumerate(present)}
+    elif isinstance(given, list):
+        classes = {str(name): index for index, name in enumerate(given)}
+    elif isinstance(given, Mapping):
+        classes = {str(name): index for name, index in given.items()}
+    if not classes or any(type(index) is not int or index < 0 for index in classes.values()):
+        raise ValueError(
+            "option 'classes' has to be the folders in the order of the model's classes, [cat, dog], or {cat: 281, dog: 235}"
+        )
+    for name in present:
+        if name not in classes:
+            guess = did_you_mean(name, classes) or "add it, or take the folder away"
+            raise ValueError(f"option 'classes' has no {safe_text(name, 60)!r}, which is a folder: {guess}")
+    return {name: classes[name] for name in present}
+
+
+def read_image(path: Path, form: ImageForm) -> np.ndarray[Any, Any]:
+    """One image as the model's input, with a batch axis of 1. As it is stored: not turned by its EXIF orientation."""
+    from PIL import Image, UnidentifiedImageError
+
+    shown = f"image {safe_text(path.name, 80)!r} of class {safe_text(path.parent.name, 60)!r}"
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(
+                    f"{shown} is {image.width} x {image.height}: at most {MAX_PIXELS // 10**6} million pixels"
+                )
+            return _input(image.convert("L" if form.colours == "grey" else "RGB"), form)
+    except UnidentifiedImageError:
+        raise ValueError(f"{shown} is no {', '.join(FORMATS)}, or is damaged") from None
+    except (OSError, SyntaxError, EOFError, Image.DecompressionBombError):
+        raise ValueError(f"{shown} is damaged, or cut off") from None
+
+
+def _input(image: Any, form: ImageForm) -> np.ndarray[Any, Any]:
+    import numpy as np
+    from PIL import Image
+
+    if form.fit == "stretch":
+        width, height = form.width, form.height
+    else:
+        share = max(form.width / image.width, form.height / image.height)
+        if form.shorter is not None:
+            share = max(share, form.shorter / min(image.width, image.height))
+        width, height = (
+            max(least, round(side * share))
+            for least, side in ((form.width, image.width), (form.height, image.height))
+        )
+    left, top = (width - form.width) // 2, (height - form.height) // 2
+    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    cut = resized.crop((left, top, left + form.width, top + form.height))
+    values = np.asarray(cut).reshape(form.height, form.width, CHANNELS[form.colours])
+    if form.colours == "bgr":
+        values = values[:, :, ::-1]
+    if form.dtype == "float32":
+        values = ((values * form.scale - np.array(form.mean)) / np.array(form.std)).astype(np.float32)
+    if form.layout == "nchw":
+        values = values.transpose(2, 0, 1)
+    return np.ascontiguousarray(values)[np.newaxis]
