@@ -5,13 +5,12 @@ Field numbers are those of LiteRT's schema, version 3.
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import flatbuffers
+from drivers.local.flat_write import FlatWriter, small_weights
 
 FLOAT32: Final = 0
 """`TensorType`."""
@@ -20,8 +19,6 @@ FULLY_CONNECTED: Final = 9
 FULLY_CONNECTED_OPTIONS: Final = 8
 """`BuiltinOptions`."""
 CUSTOM: Final = 32
-ALIGNMENT: Final = 16
-"""Of weights, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,7 @@ def write(
     signed: bool = False,
 ) -> bytes:
     """A model of one graph. `signed`: with a signature of the tensors' names."""
-    builder = flatbuffers.Builder(1024)
-    made = _Tables(builder)
+    made = _Tables()
     buffers = made.offsets([made.table(), *(made.buffer(one.data) for one in tensors)])
     graph = made.table(
         (0, "o", made.offsets([made.tensor(one, at + 1) for at, one in enumerate(tensors)])),
@@ -78,53 +74,15 @@ def write(
             (slot, "o", made.offsets([made.named(tensors[at].name, at) for at in side]))
             for slot, side in sides
         ]
-        fields.append((7, "o", made.offsets([made.table(*maps, (2, "o", builder.CreateString("main")))])))
-    builder.Finish(made.table(*fields), b"TFL3")
-    return bytes(builder.Output())
+        fields.append((7, "o", made.offsets([made.table(*maps, (2, "o", made.text("main")))])))
+    return made.finish(made.table(*fields), b"TFL3")
 
 
-class _Tables:
-    """Flatbuffers' tables and vectors; each returns where it is."""
-
-    def __init__(self, builder: Any) -> None:
-        self.builder = builder
-        self._put: dict[str, Callable[..., None]] = {
-            "o": builder.PrependUOffsetTRelativeSlot,
-            "b": builder.PrependInt8Slot,
-            "i": builder.PrependInt32Slot,
-            "I": builder.PrependUint32Slot,
-        }
-
-    def table(self, *fields: tuple[int, str, int]) -> int:
-        """Fields are a slot, a type, and a value; those of 0 are left out, as defaults are."""
-        self.builder.StartObject(max((slot for slot, _, _ in fields), default=0) + 1)
-        for slot, kind, value in fields:
-            self._put[kind](slot, value, 0)
-        return int(self.builder.EndObject())
-
-    def offsets(self, where: Sequence[int]) -> int:
-        self.builder.StartVector(4, len(where), 4)
-        for one in reversed(where):
-            self.builder.PrependUOffsetTRelative(one)
-        return int(self.builder.EndVector())
-
-    def numbers(self, kind: str, values: Sequence[float]) -> int:
-        """`kind`: as `struct` calls it."""
-        size = struct.calcsize(f"<{kind}")
-        return self._bytes(struct.pack(f"<{len(values)}{kind}", *values), size, size)
-
-    def buffer(self, content: bytes) -> int:
-        return self.table((0, "o", self._bytes(content, 1, ALIGNMENT))) if content else self.table()
-
-    def _bytes(self, content: bytes, size: int, alignment: int) -> int:
-        builder = self.builder
-        builder.StartVector(size, len(content) // size, alignment)
-        builder.head -= len(content)
-        builder.Bytes[builder.Head() : builder.Head() + len(content)] = content
-        return int(builder.EndVector())
+class _Tables(FlatWriter):
+    """LiteRT's tables."""
 
     def tensor(self, one: MadeTensor, buffer: int) -> int:
-        name = self.builder.CreateString(one.name)
+        name = self.text(one.name)
         fields = [
             (0, "o", self.numbers("i", one.shape)),
             (1, "b", one.type),
@@ -145,19 +103,18 @@ class _Tables:
         return self.table((0, "I", code), *sides, *options)
 
     def code(self, one: MadeOperator) -> int:
-        named = [(1, "o", self.builder.CreateString(one.custom))] if one.custom else []
+        named = [(1, "o", self.text(one.custom))] if one.custom else []
         code = CUSTOM if one.custom else one.code
         return self.table((0, "b", code), *named, (2, "i", 1), (3, "i", code))
 
     def named(self, name: str, tensor: int) -> int:
-        return self.table((0, "o", self.builder.CreateString(name)), (1, "I", tensor))
+        return self.table((0, "o", self.text(name)), (1, "I", tensor))
 
 
 def perceptron(width: int, layers: int) -> bytes:
     """`layers` square products of this width; weights are small and differ."""
     shape = (width, width)
-    values = [((at * 37) % 101 - 50) / (50 * width**0.5) for at in range(math.prod(shape))]
-    weights = struct.pack(f"<{len(values)}f", *values)
+    weights = small_weights(width * width, width)
     tensors = [MadeTensor("x", (1, width))]
     operators = []
     for number in range(layers):

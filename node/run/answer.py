@@ -18,17 +18,15 @@ from node.run.record_builder import launch_output
 from node.run.runner import limits, work_order
 from node.store import bundles
 from protocol.errors import RemoteProtocolError, ResourceError
+from protocol.formats.frameworks import RUN_BY, cpu_unit, driver_of, framework_of
 from protocol.values.record import LaunchOutput
 from protocol.values.task import Task
 
 DRIVERS: Final = {
-    "(ONNX)": ("onnx", "CPU (ONNX)"),
-    "(Torch)": ("torch", "CPU (Torch)"),
-    "(CoreML)": ("coreml", "CPU (CoreML)"),
-    "(llama.cpp)": ("llamacpp", "CPU (llama.cpp)"),
-    "(Simulation)": ("fake", SIMULATED_UNIT),
+    "Simulation": ("fake", SIMULATED_UNIT),
+    **{framework: (driver_of(framework), cpu_unit(framework)) for framework in RUN_BY},
 }
-"""By the end of a unit's name: the driver, and its unit on the processor."""
+"""By framework: the driver, and its unit on the processor."""
 MOST_S: Final = 20.0
 """For the load, and for the inferences."""
 READABLE: Final = 0o444
@@ -54,10 +52,10 @@ class LocalAnswers:
     def __call__(self, model: Path, task: Task, seed: int) -> LaunchOutput:
         """The outputs of the model in the file, for the inputs that the task has with this seed. Raises `ResourceError` if it cannot run
         here."""
-        family = task.unit[task.unit.rfind("(") :]
-        if family not in DRIVERS:
+        framework = framework_of(task.unit)
+        if framework not in DRIVERS:
             raise ResourceError(f"this home does not run models for {task.unit}")
-        driver, unit = DRIVERS[family]
+        driver, unit = DRIVERS[framework]
         with tempfile.TemporaryDirectory(prefix="sark-answer-") as scratch:
             try:
                 path = _on_disk(model, Path(scratch))

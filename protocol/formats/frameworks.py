@@ -51,13 +51,11 @@ RUN_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "LiteRT": ("tflite",),
         "OpenVINO": ("openvino", "onnx", "tflite"),
         "llama.cpp": ("gguf",),
+        "ExecuTorch": ("pte",),
         "Transformers": ("transformers",),
     }
 )
-"""Formats by framework. No driver of ours runs `pte` yet."""
-
-
-NO_UNIT: Final = "no unit of Sark runs it yet"
+"""Formats by framework. Each has a driver, called as the framework in small letters, and a unit on the processor."""
 
 
 def framework_of(unit: str) -> str:
@@ -88,12 +86,21 @@ def words_of(unit: str) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def plain_unit(form: str) -> str | None:
-    """The unit that every device with a driver for the format has: `CPU (LiteRT)`. None: no driver of ours runs it."""
-    return next((f"CPU ({framework})" for framework, taken in RUN_BY.items() if form in taken), None)
+def driver_of(framework: str) -> str:
+    """The name of its driver: `llamacpp` of `llama.cpp`."""
+    return framework.lower().replace(".", "")
+
+
+def cpu_unit(framework: str) -> str:
+    """The unit that every device with its driver has."""
+    return f"CPU ({framework})"
+
+
+def plain_unit(form: str) -> str:
+    """The first such unit that runs the format: `CPU (LiteRT)`."""
+    return next(cpu_unit(framework) for framework, taken in RUN_BY.items() if form in taken)
 
 
 def suggestion(form: str) -> str:
     """What to write for a model that its units do not run: `measure it with units: [CPU (LiteRT)]`."""
-    unit = plain_unit(form)
-    return NO_UNIT if unit is None else f"measure it with units: [{unit}]"
+    return f"measure it with units: [{plain_unit(form)}]"

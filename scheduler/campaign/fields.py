@@ -52,6 +52,7 @@ UNITS: Final = (
     "NPU (OpenVINO)",
     "CPU (llama.cpp)",
     "GPU (llama.cpp)",
+    "CPU (ExecuTorch)",
     "CPU (Transformers)",
     "GPU (Transformers)",
     "API (OpenAI)",

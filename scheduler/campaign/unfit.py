@@ -4,7 +4,7 @@ once, and the others run. Pure.
 
 from __future__ import annotations
 
-from protocol.formats.frameworks import NO_UNIT, RUN_BY, framework_of, runs
+from protocol.formats.frameworks import RUN_BY, framework_of, runs
 from scheduler.campaign.fields import UNITS
 from scheduler.campaign.model import Campaign
 
@@ -21,9 +21,7 @@ def unfit_jobs(campaign: Campaign) -> dict[str, str]:
 
 def give_another(form: str) -> str:
     """What to write in a job instead."""
-    if not (units := _units_for(form)):
-        return NO_UNIT
-    first, *others = units
+    first, *others = _units_for(form)
     return f'give "compute_unit": "{first}"' + (f", or one of {', '.join(others)}" if others else "")
 
 

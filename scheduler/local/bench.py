@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError, ResourceError
-from protocol.formats.frameworks import FORMATS, NO_UNIT, format_of_name, framework_of, plain_unit, runs
+from protocol.formats.frameworks import FORMATS, format_of_name, framework_of, plain_unit, runs
 from protocol.formats.phase import Phase
 from protocol.formats.shapes import GivenSizes
 from protocol.formats.sustain import with_sustained
@@ -45,12 +45,7 @@ ReportProgress = Callable[[Phase, int, int | None, float | None], None]
 """Progress: phase, done, total, median in ms."""
 
 UNIT_OF: Final[Mapping[str, str]] = {
-    **{
-        ending: unit
-        for form, entry in FORMATS.items()
-        if (unit := plain_unit(form))
-        for ending in entry.endings
-    },
+    **{ending: plain_unit(form) for form, entry in FORMATS.items() for ending in entry.endings},
     ".pt": "CPU (Torch)",
     **dict.fromkeys((".yaml", ".yml", ".json"), "API (OpenAI)"),
 }
@@ -303,8 +298,7 @@ def look_at(path: Path, unit: str, measure: Measure) -> None:
         error.hint = error.missing.options
         raise
     except WrongUnits as error:
-        other = plain_unit(error.form)
-        error.hint = f"measure it with --unit '{other}'" if other else NO_UNIT
+        error.hint = f"measure it with --unit '{plain_unit(error.form)}'"
         raise
 
 

@@ -8,10 +8,24 @@ import pytest
 
 from drivers.contract.base import formats_of
 from drivers.coreml.driver import CoreMLDriver
+from drivers.executorch.driver import ExecuTorchDriver
+from drivers.litert.driver import LiteRtDriver
+from drivers.llamacpp.driver import LlamaCppDriver
 from drivers.onnx.driver import OnnxDriver
+from drivers.openvino.driver import OpenVinoDriver
 from drivers.torch.driver import TorchDriver
+from drivers.transformers.driver import TransformersDriver
 from protocol.errors import CampaignError
-from protocol.formats.frameworks import FORMATS, RUN_BY, format_of_name, framework_of, runs
+from protocol.formats.frameworks import (
+    FORMATS,
+    RUN_BY,
+    cpu_unit,
+    driver_of,
+    format_of_name,
+    framework_of,
+    plain_unit,
+    runs,
+)
 from protocol.formats.model_files import ModelFormat, read_format
 from scheduler.campaign.fields import UNITS
 from scheduler.campaign.load import parse_campaign
@@ -69,11 +83,6 @@ def test_a_model_none_of_whose_units_runs_it_is_refused_with_one_that_does() -> 
         "model 'net.tflite' is a LiteRT model, which CPU (ONNX) and GPU (Torch) cannot run",
     )
     assert error.hint == "measure it with units: [CPU (LiteRT)]"
-
-
-def test_a_format_that_nothing_runs_yet_is_called_that() -> None:
-    error = refused("units: [CPU (ONNX)]\nmodels: [net.pte]\n")
-    assert error.hint == "no unit of Sark runs it yet"
 
 
 def test_one_model_has_a_file_for_each_format_and_each_unit_measures_its_own(tmp_path: Path) -> None:
@@ -186,12 +195,19 @@ def test_folders_of_openvino_and_transformers_are_known_by_their_files(tmp_path:
 
 
 def test_the_table_is_whole() -> None:
-    assert {form for taken in RUN_BY.values() for form in taken} == set(FORMATS) - {"pte"}
+    assert {form for taken in RUN_BY.values() for form in taken} == set(FORMATS)
     assert all(
         format_of_name(f"m{ending}") == key for key, form in FORMATS.items() for ending in form.endings
     )
     assert {framework_of(unit) for unit in UNITS} - set(RUN_BY) == {"OpenAI", "Simulation"}
     assert runs("CPU (Mine)", "onnx")
-    assert formats_of(OnnxDriver()) == RUN_BY["ONNX"]
-    assert formats_of(TorchDriver()) == RUN_BY["Torch"]
-    assert formats_of(CoreMLDriver()) == RUN_BY["CoreML"]
+    drivers = (
+        *(OnnxDriver(), TorchDriver(), CoreMLDriver(), LiteRtDriver(), OpenVinoDriver()),
+        *(LlamaCppDriver(), ExecuTorchDriver(), TransformersDriver()),
+    )
+    assert {driver.name: formats_of(driver) for driver in drivers} == {
+        driver_of(framework): taken for framework, taken in RUN_BY.items()
+    }
+    assert {cpu_unit(framework) for framework in RUN_BY} | {plain_unit(form) for form in FORMATS} <= set(
+        UNITS
+    )

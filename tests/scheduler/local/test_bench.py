@@ -290,6 +290,7 @@ def test_progress_is_shown_in_words(progress: tuple[Phase, int, int | None, floa
 def test_an_ending_tells_the_unit_or_a_unit_has_to_be_named() -> None:
     assert unit_for(Path("x/M.ONNX")) == "CPU (ONNX)"
     assert unit_for(Path("m.tflite")) == "CPU (LiteRT)"
+    assert unit_for(Path("m.pte")) == "CPU (ExecuTorch)"
     assert unit_for(Path("workload.yaml")) == "API (OpenAI)"
     with pytest.raises(CampaignError, match=r"model model\.bin: no unit"):
         unit_for(Path("model.bin"))

@@ -1,0 +1,86 @@
+"""The unit of the ExecuTorch driver, and the runtime behind it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Final
+
+from drivers.contract.base import Unfit, WrongUnit
+from drivers.executorch.program import XNNPACK_ID, ProgramPlan
+
+CPU: Final = "CPU (ExecuTorch)"
+PACKAGE: Final = "executorch"
+LIBRARY: Final = f"{PACKAGE}.extension.pybindings._portable_lib"
+"""The runtime itself. Its public door, `portable_lib` beside it, imports the exporter first, which takes many times as long …"""
+DOOR: Final = f"{PACKAGE}.extension.pybindings.portable_lib"
+"""… and on Windows tells the system where libraries are."""
+QUANTISED: Final = f"{PACKAGE}.kernels.quantized"
+"""Operators of quantised programs, which are there once it is imported."""
+XNNPACK: Final = "XNNPACK"
+KERNELS: Final = "ExecuTorch kernels"
+"""What runs the operators that no backend took: ExecuTorch's portable and optimised kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuTorchRuntime:
+    lib: Any
+    torch: Any
+    """Whose tensors the runtime takes and gives."""
+    title: str
+    """For the row."""
+
+
+def preloaded() -> tuple[str, ...]:
+    """The modules of the runtime, in the order in which they have to be imported."""
+    return ("torch", DOOR if sys.platform == "win32" else LIBRARY, QUANTISED)
+
+
+def runtime() -> ExecuTorchRuntime:
+    """Raises `Unfit` where it is not installed."""
+    try:
+        torch, lib, _ = map(importlib.import_module, preloaded())
+    except ImportError as why:
+        hint = "python -m pip install 'sark-node[executorch]'"
+        raise Unfit(f"{PACKAGE} cannot be imported: {why}; {hint}") from why
+    return ExecuTorchRuntime(lib, torch, f"ExecuTorch {metadata.version(PACKAGE)}")
+
+
+def check_unit(unit: str) -> None:
+    """Raises `WrongUnit`."""
+    if unit != CPU:
+        raise WrongUnit(f"unknown unit {unit!r}: this driver has {CPU}")
+
+
+def check_parts(plan: ProgramPlan, lib: Any) -> None:
+    """Raise `Unfit` for a program with parts, operators or weights that this runtime cannot run on the processor."""
+    there = {XNNPACK_ID} & set(lib._get_registered_backend_names())
+    if others := sorted(set(plan.parts) - there):
+        raise Unfit(
+            f"the program leaves parts of it to {', '.join(others)[:200]}, which {CPU} does not have: "
+            + (
+                "export it with partitioner=[XnnpackPartitioner()]"
+                if there
+                else "export it without a partitioner"
+            )
+        )
+    if missing := sorted(set(plan.kernels) - set(lib._get_operator_names())):
+        raise Unfit(
+            f"the program needs operators that this runtime lacks: {', '.join(missing)[:300]}; "
+            "export it with operators of ATen or of quantized_decomposed alone"
+        )
+    if plan.external:
+        raise Unfit(
+            f"the data of {plan.external!r} are in another file (.ptd): export the program with its weights inside"
+        )
+
+
+def set_threads(lib: Any, threads: int) -> int:
+    """Set the threads of the pool that XNNPACK and the kernels share, and return how many there are now. Only before a program is loaded:
+    XNNPACK's parts keep the pool that they found.
+    """
+    if lib._threadpool_get_thread_count() != threads:
+        lib._unsafe_reset_threadpool(threads)
+    return int(lib._threadpool_get_thread_count())
