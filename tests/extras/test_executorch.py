@@ -40,39 +40,51 @@ def zygote() -> Iterator[Zygote]:
         yield started
 
 
+class Programs(dict[str, Path]):
+    """Files by name, each exported when it is first asked for: an export takes seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        folder.chmod(0o755)  # a node of root runs models as nobody
+
+    def __missing__(self, name: str) -> Path:
+        self[name] = path = self.folder / f"{name}.pte"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's own
+            path.write_bytes(export(name))
+        return path
+
+
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own
-        made = export_all()
-    folder = tmp_path_factory.mktemp("programs")
-    folder.chmod(0o755)  # a node of root runs models as nobody
-    for name, content in made.items():
-        (folder / f"{name}.pte").write_bytes(content)
-    return {name: folder / f"{name}.pte" for name in made}
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    return Programs(tmp_path_factory.mktemp("programs"))
 
 
-def export_all() -> dict[str, bytes]:
+def export(name: str) -> bytes:
     import torch
 
     from tests.extras.executorch_nets import RunningSum, TokenScores, exported, resnet
 
     net, images = resnet(8, 1, 10), torch.rand(2, 3, 32, 32)
     open_ = ({0: torch.export.Dim("batch", min=1, max=8)},)
-    ids = {
-        "input_ids": torch.ones(1, 6, dtype=torch.long),
-        "attention_mask": torch.ones(1, 6),
-        "scale": 2.0,
-    }
-    return {
-        "fixed": exported(net, (images,)),
-        "open": exported(net, (images,), shapes=open_),
-        "kernels": exported(net, (images,), shapes=open_, xnnpack=False),
-        "nhwc": exported(net, (images.to(memory_format=torch.channels_last),)),
-        "half": exported(torch.nn.Linear(8, 4).bfloat16(), (torch.rand(2, 8).bfloat16(),), xnnpack=False),
-        "ids": exported(TokenScores().eval(), (), ids),
-        "state": exported(RunningSum().eval(), (torch.ones(1, 4),), xnnpack=False),
-    }
+    match name:
+        case "fixed":
+            return exported(net, (images,))
+        case "open":
+            return exported(net, (images,), shapes=open_)
+        case "kernels":
+            return exported(net, (images,), shapes=open_, xnnpack=False)
+        case "nhwc":
+            return exported(net, (images.to(memory_format=torch.channels_last),))
+        case "half":
+            return exported(torch.nn.Linear(8, 4).bfloat16(), (torch.rand(2, 8).bfloat16(),), xnnpack=False)
+        case "state":
+            return exported(RunningSum().eval(), (torch.ones(1, 4),), xnnpack=False)
+        case _:
+            ids = torch.ones(1, 6, dtype=torch.long)
+            given = {"input_ids": ids, "attention_mask": torch.ones(1, 6), "scale": 2.0}
+            return exported(TokenScores().eval(), (), given)
 
 
 @pytest.fixture
@@ -101,7 +113,7 @@ def test_the_driver_keeps_its_contract(saved: Any) -> None:
 
 
 def test_a_network_runs_on_xnnpack_with_the_threads_that_were_asked_for(
-    programs: dict[str, Path], zygote: Zygote
+    programs: Programs, zygote: Zygote
 ) -> None:
     for threads in (1, 2):
         events = run(programs["fixed"], zygote, threads=threads)
@@ -117,7 +129,7 @@ def test_a_network_runs_on_xnnpack_with_the_threads_that_were_asked_for(
         assert sum(len(each.samples_ns) for each in events if isinstance(each, MeasureReport)) == 8
 
 
-def test_the_outputs_are_those_of_torch(programs: dict[str, Path]) -> None:
+def test_the_outputs_are_those_of_torch(programs: Programs) -> None:
     import numpy as np
     import torch
 
@@ -133,9 +145,7 @@ def test_the_outputs_are_those_of_torch(programs: dict[str, Path]) -> None:
         assert np.allclose(prepared.outputs()["output0"], expected, atol=1e-5), name
 
 
-def test_an_open_batch_is_that_of_the_order_up_to_the_largest(
-    programs: dict[str, Path], zygote: Zygote
-) -> None:
+def test_an_open_batch_is_that_of_the_order_up_to_the_largest(programs: Programs, zygote: Zygote) -> None:
     for name in ("open", "kernels"):
         described = one(run(programs[name], zygote, batch=3), ModelDescription)
         assert (described.shapes, described.batch) == ({"input0": (3, 3, 32, 32)}, 3)
@@ -147,7 +157,7 @@ def test_an_open_batch_is_that_of_the_order_up_to_the_largest(
 
 
 def test_a_smaller_size_where_the_program_fixes_it_is_found_by_what_memory_held(
-    programs: dict[str, Path], zygote: Zygote
+    programs: Programs, zygote: Zygote
 ) -> None:
     """XNNPACK itself says nothing, and computes with what lies behind the input."""
     wrong = {"shapes": {"input0": (8, 2, 32, 32)}}
@@ -159,7 +169,7 @@ def test_a_smaller_size_where_the_program_fixes_it_is_found_by_what_memory_held(
 
 
 def test_tokens_are_found_by_their_names_and_plain_values_are_those_of_the_export(
-    programs: dict[str, Path], zygote: Zygote
+    programs: Programs, zygote: Zygote
 ) -> None:
     events = run(programs["ids"], zygote)
     described = one(events, ModelDescription)
@@ -168,11 +178,11 @@ def test_tokens_are_found_by_their_names_and_plain_values_are_those_of_the_expor
     assert set(described.providers) == {"XNNPACK", "ExecuTorch kernels"}
 
 
-def test_bfloat16_runs(programs: dict[str, Path], zygote: Zygote) -> None:
+def test_bfloat16_runs(programs: Programs, zygote: Zygote) -> None:
     assert one(run(programs["half"], zygote), ModelDescription).dtypes == {"input0": "bfloat16"}
 
 
-def test_a_state_is_named(programs: dict[str, Path], zygote: Zygote) -> None:
+def test_a_state_is_named(programs: Programs, zygote: Zygote) -> None:
     events = run(programs["state"], zygote)
     assert any("keeps a state" in note for note in one(events, ModelDescription).notes)
     assert one(events, CheckReport).agrees is None
@@ -208,7 +218,7 @@ def test_a_declared_size_beyond_all_memory_is_refused_within_the_limits(saved: A
 
 @pytest.mark.parametrize("seed", range(12))
 def test_bytes_that_were_changed_cost_a_child_at_most(
-    saved: Any, programs: dict[str, Path], zygote: Zygote, seed: int
+    saved: Any, programs: Programs, zygote: Zygote, seed: int
 ) -> None:
     drawn = random.Random(seed)
     content = bytearray(programs["fixed"].read_bytes() if seed % 2 else WHOLE)
