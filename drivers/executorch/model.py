@@ -19,8 +19,8 @@ from drivers.contract.base import MAX_OPERATORS, OperatorReport, OutOfMemory, Un
 from drivers.contract.formats import broken_is_unfit
 from drivers.contract.hardware import threads_notes
 from drivers.contract.registry import BREAKAGE
-from drivers.executorch.program import UNBOUNDED, XNNPACK_ID, ProgramTensor, read_program
-from drivers.executorch.sizes import inputs_for, sizes_note
+from drivers.executorch.program import XNNPACK_ID, ProgramTensor, read_program
+from drivers.executorch.sizes import inputs_for, larger, sizes_note
 from drivers.executorch.units import KERNELS, XNNPACK, ExecuTorchRuntime, check_parts, check_unit, set_threads
 from drivers.inputs.feeds import Shapes, make_feeds
 from drivers.local.model import LocalModel, Prepared, RanOn
@@ -157,9 +157,10 @@ class ExecuTorchModel(LocalModel):
         if self._plan.keeps_state:
             raise Unfit("the program keeps a state, and ExecuTorch has no other kernels for it")
         before = prepared.outputs()
-        largest = {one.name: one.sizes for one in self._plan.tensors if one.dynamism != UNBOUNDED}
         other = replace(self.order, seed=self.order.seed + 1, pre=())
-        filling, _ = make_feeds(other, self.inputs, {**prepared.shapes, **largest}, prepared.bound)
+        filling, _ = make_feeds(
+            other, self.inputs, larger(self._plan.tensors, prepared.shapes), prepared.bound
+        )
         self._outputs(self._tensors(filling))
         again = prepared.outputs()
         if check(before, again).agrees:

@@ -155,21 +155,20 @@ class _Reader:
             name = delegates[index].text(0)
             parts[name] += count
             if name == XNNPACK_ID:
-                for node, nodes in read_nodes(self._processed(delegates[index])).items():
+                for node, nodes in self._nodes(delegates[index]).items():
                     delegated[node] += nodes * count
         return kernels, parts, delegated
 
-    def _processed(self, delegate: FlatTable) -> bytes:
-        """What the exporter made for a backend."""
+    def _nodes(self, delegate: FlatTable) -> Counter[str]:
+        """The operators in what the exporter made for XNNPACK."""
         where = delegate.table(1)
         if where is None:
-            return b""
+            return Counter()
         index = where.number(1, "I")
         if where.number(0, "b") != SEGMENT:
-            return self.program.entry(3, index).data(0)
+            return read_nodes(self.content, *self.program.entry(3, index).span(0))
         segment = self.program.entry(4, index)
-        begin = self._segments_at() + segment.number(0, "Q")
-        return self.content[begin : begin + segment.number(1, "Q")]
+        return read_nodes(self.content, self._segments_at() + segment.number(0, "Q"), segment.number(1, "Q"))
 
     def _segments_at(self) -> int:
         """By the extended header: its mark, its length, the program's size, and this."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drivers.contract.base import Unshaped, WorkOrder
-from drivers.executorch.program import STATIC, UNBOUNDED, ProgramTensor
+from drivers.executorch.program import BOUNDED, STATIC, UNBOUNDED, ProgramTensor
 from drivers.inputs.feeds import Shapes, shapes_of
 from drivers.inputs.made import Input
 from protocol.formats.shapes import show_shape
@@ -56,6 +56,17 @@ def _hint(tensors: Sequence[ProgramTensor]) -> str:
     open_ = [one for one in tensors if one.dynamism != STATIC]
     most = ", ".join(f"{one.name} at most {show_shape(one.sizes)}" for one in open_[:4])
     return f"open are: {most}; name an axis by its place, such as {open_[0].name}[0]" if open_ else ""
+
+
+def larger(tensors: Sequence[ProgramTensor], shapes: Shapes) -> Shapes:
+    """Twice as much on each axis, up to the largest size."""
+    return {
+        one.name: tuple(
+            size if one.dynamism != BOUNDED else min(most, max(1, 2 * size))
+            for size, most in zip(shapes[one.name], one.sizes, strict=True)
+        )
+        for one in tensors
+    }
 
 
 def sizes_note(tensors: Sequence[ProgramTensor], shapes: Shapes) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from drivers.local.flat_read import root
+from drivers.local.flat_read import Bytes, root
 from protocol.formats.model_files import FormatError
 
 HEADER: Final = b"XH00"
 """At byte 4; then its own length, and where the graph begins and how long it is."""
+HEADER_SIZE: Final = 30
 _NAMES: Final = (
     *("Add", "FullyConnected", "Softmax", "Sigmoid", "StaticTranspose", "Clamp"),
     *("Conv2d", "Div", "StaticResizeBilinear2D", "StaticConstantPad", "AvgPooling2d", "Minimum"),
@@ -26,12 +27,16 @@ _NAMES: Final = (
 """In the order of its union of nodes."""
 
 
-def read_nodes(blob: bytes) -> Counter[str]:
-    """How many operators of each type; empty: the part is in a form that is not known here."""
-    begin, size = 0, len(blob)
-    if blob[4:8] == HEADER:
-        begin, size = (int.from_bytes(blob[at : at + 4], "little") for at in (10, 14))
-    graph = blob[begin : begin + size]
+def read_nodes(content: Bytes, begin: int, size: int) -> Counter[str]:
+    """How many operators of each type, of a part that lies there in a file; empty: it is in a form that is not known here.
+
+    The weights behind the graph are left alone.
+    """
+    header = content[begin : begin + HEADER_SIZE]
+    at, length = 0, size
+    if header[4:8] == HEADER:
+        at, length = (int.from_bytes(header[field : field + 4], "little") for field in (10, 14))
+    graph = content[begin + at : begin + at + min(length, size)]
     if graph[4:6] != b"XN":
         return Counter()
     try:

@@ -57,13 +57,13 @@ class FlatTable:
         first, count = self._vector(slot, size)
         return struct.unpack(f"<{count}{kind}", self.buffer[first : first + size * count])
 
-    def data(self, slot: int) -> bytes:
-        """A vector of bytes, or a text's."""
-        first, count = self._vector(slot, 1, len(self.buffer))
-        return self.buffer[first : first + count]
+    def span(self, slot: int) -> tuple[int, int]:
+        """Where a vector of bytes begins, and how long it is."""
+        return self._vector(slot, 1, len(self.buffer))
 
     def text(self, slot: int) -> str:
-        return self.data(slot).decode("utf-8", "replace")
+        first, count = self.span(slot)
+        return self.buffer[first : first + count].decode("utf-8", "replace")
 
     def _field(self, slot: int) -> int | None:
         """Where it lies; None: it has its default."""

@@ -26,18 +26,30 @@ class ResidualBlock(nn.Module):
         return torch.relu(self.second(self.first(x)) + self.around(x))
 
 
+class ResidualNet(nn.Module):
+    """Parts have names, because the exporter does not fuse those that are called by numbers alone."""
+
+    def __init__(self, width: int, blocks: int, classes: int) -> None:
+        super().__init__()
+        stem = nn.Conv2d(3, width, 7, 2, 3, bias=False)
+        self.stem = nn.Sequential(stem, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        body, before = list[nn.Module](), width
+        for stage in range(4):
+            for block in range(blocks):
+                body.append(ResidualBlock(before, width << stage, 2 if stage and not block else 1))
+                before = width << stage
+        self.body = nn.Sequential(*body)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.body(self.stem(x)))
+        return scores
+
+
 def resnet(width: int = 64, blocks: int = 2, classes: int = 1000) -> nn.Module:
     """ResNet-18 with these defaults."""
     torch.manual_seed(0)
-    stem = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    body, before = list[nn.Module](), width
-    for stage in range(4):
-        for block in range(blocks):
-            body.append(ResidualBlock(before, width << stage, 2 if stage and not block else 1))
-            before = width << stage
-    return nn.Sequential(
-        *stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)
-    ).eval()
+    return ResidualNet(width, blocks, classes).eval()
 
 
 class TokenScores(nn.Module):

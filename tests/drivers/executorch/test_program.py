@@ -95,10 +95,13 @@ def test_operators_of_xnnpacks_parts_are_counted() -> None:
     header = b"\0\0\0\0XH00" + (30).to_bytes(2, "little") + (32).to_bytes(4, "little")
     blob = header + len(graph).to_bytes(4, "little") + bytes(14) + graph + b"weights"
     for content in (graph, blob):
-        assert read_nodes(content) == {"Conv2d": 2, "FullyConnected": 1, "operator 99": 1}
-    assert not read_nodes(b"")
-    assert not read_nodes(b"another form of a part")
-    assert not read_nodes(b"\xff\xff\xff\xffXN01")
+        assert read_nodes(b"before" + content, 6, len(content)) == {
+            "Conv2d": 2,
+            "FullyConnected": 1,
+            "operator 99": 1,
+        }
+    for content in (b"", b"another form of a part", b"\xff\xff\xff\xffXN01"):
+        assert not read_nodes(content, 0, len(content))
 
 
 WHOLE = chain(8, 2)
