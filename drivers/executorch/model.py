@@ -209,5 +209,5 @@ def error_code(text: str) -> int | None:
 
 def explain_error(text: str, code: int | None) -> str:
     """ExecuTorch's message in one line, with its code in words."""
-    line = " ".join(text.split())[:300]
-    return f"ExecuTorch: {line}" + (f" ({ERRORS[code]})" if code in ERRORS else "")
+    words = ERRORS.get(code or 0)
+    return f"ExecuTorch: {' '.join(text.split())[:300]}" + (f" ({words})" if words else "")
