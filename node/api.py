@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from node.cli.remote import OwnerReply, send_command, still_held
 from protocol.errors import Unreachable
 from protocol.messages.work import Action, Control, RunningJob, StatusRequest
+from protocol.values.reading import DeviceReading
 from protocol.words import WorkerState
 from swarm.base.home import Home
 from swarm.base.text import escape_text
@@ -48,6 +49,8 @@ class WorkerInfo(BaseModel):
     """Running ones first."""
     reach: str | None = None
     """How others reach it, in words."""
+    reading: DeviceReading | None = None
+    """Its sensors while it runs something; null: it does not, or shows nothing."""
     still_held: tuple[str, ...] = ()
     """What to tell the owner if a rule that `resume` does not end still applies."""
     error: str | None = None
@@ -128,5 +131,6 @@ async def _send(home: Home, send: SendCommand, message: Control | StatusRequest)
         queue=status.queue,
         jobs=tuple(JobInfo(**job.model_dump(), mine=job.principal == me) for job in status.jobs),
         reach=status.reach,
+        reading=status.reading,
         still_held=tuple(line.strip() for line in still_held(reply)),
     )

@@ -101,6 +101,7 @@ def info(
         ("system", f"{profile.os or 'unknown'}, {profile.arch}"),
         ("GPUs", "\n".join(map(_gpu, profile.gpu_report.gpus)) or "none found"),
         ("units", "\n".join(f"{unit.unit}  ({unit.runtime})" for unit in profile.units) or "none works"),
+        ("shows live", ", ".join(profile.monitors) or "nothing"),
         (
             "sandbox",
             "\n".join((f"{profile.sandbox}: {SANDBOX_TIERS[profile.sandbox]}", *profile.sandbox_notes)),

@@ -103,6 +103,7 @@ def _send(
     from node.cli.remote import jobs_table, reply_json, send_command, status_line, still_held
     from node.settings.settings import WorkerSettings
     from protocol.words import Role
+    from swarm.base.readings import reading_words
     from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses
     from swarm.pools.membership import joined_pools
     from swarm.pools.people import known_names
@@ -134,6 +135,8 @@ def _send(
             if isinstance(message, Control) and message.action is Action.RESUME:
                 for line in still_held(reply):
                     console.print(escape(line), highlight=False, soft_wrap=True)
+            if reply.status is not None and (reading := reply.status.reading) is not None:
+                console.print(f"  {reading_words(reading, reading.age_s)}", highlight=False, soft_wrap=True)
             if reply.status is not None and reply.status.jobs and isinstance(message, StatusRequest):
                 console.print(jobs_table(reply.status.jobs, names))
     code = max((reply.error.exit_code for reply in replies if reply.error is not None), default=0)

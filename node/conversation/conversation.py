@@ -78,6 +78,7 @@ from protocol.messages.work import (
     StatusRequest,
     Stopped,
 )
+from protocol.values.reading import DeviceReading
 from protocol.values.record import Record, record_body, record_message
 from protocol.wire.base import Message
 from protocol.words import Reason
@@ -108,12 +109,17 @@ class _Run:
     """A run of this process that is not reported yet."""
 
     allocation: Allocation
-    phase: Phase = Phase.QUEUED
+    progress: Progress | None = None
+    """The newest."""
     seq: int = 0
     alive: bool = True
     """Its processes may be."""
     revealed: Literal[True] | None = None
     """Its inputs were."""
+
+    @property
+    def phase(self) -> Phase:
+        return Phase.QUEUED if self.progress is None else self.progress.phase
 
 
 @dataclass(slots=True, eq=False)
@@ -378,7 +384,6 @@ class WorkerConversation:
         """A run reached a phase, or moved on in it. Raises `ValidationError` for what no message can hold."""
         run = self._runs[lease]
         run.seq += 1
-        run.phase = phase
         note = Progress(
             lease=lease,
             fence=run.allocation.fence,
@@ -388,7 +393,20 @@ class WorkerConversation:
             total=total,
             median_ms=median_ms,
         )
+        run.progress = note
         self._send_note(run.allocation.peer, run.allocation.request.campaign_key, note)
+
+    def report_reading(self, reading: DeviceReading) -> None:
+        """What the sensors show now goes to whoever's task runs: not while it waits for another's, and not to strangers."""
+        for run in self._runs.values():
+            request = run.allocation.request
+            if run.progress is None or run.phase is Phase.QUEUED or not run.alive:
+                continue
+            if request.permission.stranger:
+                continue
+            run.seq += 1
+            note = run.progress.model_copy(update={"seq": run.seq, "reading": reading})
+            self._send_note(run.allocation.peer, request.campaign_key, note)
 
     def ask_reveal(self, lease: str) -> None:
         """A witnessed run has nothing left to wait for but its inputs: `RevealRun` follows, unless the run ends before."""

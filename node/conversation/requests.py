@@ -25,6 +25,7 @@ from protocol.messages.pool import ManifestMessage
 from protocol.values.advert import Advert
 from protocol.values.lease import Fence, LeaseState
 from protocol.values.match import match
+from protocol.values.reading import DeviceReading
 from protocol.values.requirement import Requirement
 from protocol.values.task import Task, read_task, task_message
 from protocol.wire.base import Message, brief
@@ -84,6 +85,8 @@ class WorkerContext:
     reach: Callable[[], str] = str
     """How others reach this node, in words."""
     read_task: Callable[[bytes], Task] = read_task
+    reading: Callable[[], DeviceReading | None] = lambda: None
+    """What the device's sensors showed last, while it runs something."""
 
 
 @dataclass(frozen=True)
@@ -307,6 +310,7 @@ class RequestHandlers:
             running=ledger.running,
             queue=ledger.queue,
             reach=ascii_line(self.context.reach()) or None,
+            reading=self.context.reading() if permission is None or _sees_all(permission) else None,
         )
 
     def _job(self, allocation: Allocation, now: float) -> work.RunningJob:

@@ -22,8 +22,10 @@ from drivers.launch.probe_tier import TierProbe
 from drivers.measure.gpu import GpuReport, find_gpus
 from drivers.sandbox.enter import Tier
 from node.device import probe_parsers
+from node.device.monitor import DeviceMonitor
 from protocol.errors import LocalProtocolError
 from protocol.values.advert import MAX_ADVERT, Advert, GpuInfo, UnitOffer
+from protocol.values.reading import Sensor
 from protocol.values.record import DeviceFacts
 from protocol.wire.codec import pack
 from swarm.base.durable import write_durably
@@ -60,6 +62,8 @@ class Profile:
     """Why it is not further."""
     simulated: bool = False
     """It pretends: see `node.device.simulated`."""
+    monitors: tuple[Sensor, ...] = ()
+    """What of it can be shown live."""
 
     @property
     def fingerprint(self) -> str:
@@ -86,6 +90,7 @@ def probe_device(
     sandbox: TierProbe = NOT_TRIED,
     wanted_name: str = "",
     find: Callable[[], GpuReport] = find_gpus,
+    monitor: DeviceMonitor | None = None,
 ) -> Profile:
     """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none; `sandbox`: what
     `drivers.launch.probe_tier.probe` found.
@@ -114,6 +119,7 @@ def probe_device(
         notes=tuple(ascii_line(note) for note in notes),
         sandbox=sandbox.tier,
         sandbox_notes=tuple(ascii_line(reason) for reason in sandbox.reasons),
+        monitors=(monitor or DeviceMonitor()).sensors(),
     )
 
 
@@ -265,6 +271,7 @@ def build_advert(
         pools=tuple(pools[:4]),
         sandbox=profile.sandbox.value,
         simulated=profile.simulated or None,
+        monitors=tuple(map(str, profile.monitors)) or None,
     )
     for smaller in _diets(advert):
         largest = smaller.model_copy(update={"seq": 2**53})
@@ -282,6 +289,7 @@ def _diets(advert: Advert) -> list[Advert]:
     def without(**changes: Any) -> None:
         diets.append(diets[-1].model_copy(update=changes))
 
+    without(monitors=None)
     for keep in range(len(advert.models) - 1, -1, -1):
         without(models=advert.models[:keep])
     without(gpus=tuple(gpu.model_copy(update={"driver": ""}) for gpu in advert.gpus))

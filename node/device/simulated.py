@@ -54,6 +54,7 @@ class SimulatedDevice(BaseModel):
             drivers=drivers,
             gpus=(GpuInfo(name=self.gpu, vram=self.vram),) if self.gpu else (),
             simulated=True,
+            monitors=(),
         )
 
     def private(self) -> DriverSecrets:

@@ -21,6 +21,7 @@ from node.device.calibrate import CalibrationTools
 from node.device.calibration_file import calibration_file
 from node.device.calibration_rounds import Calibrator
 from node.device.lock import DeviceLock
+from node.device.monitor import DeviceMonitor
 from node.device.probe import Profile, lock_name, probe_device, trouble_with
 from node.device.simulated import SimulatedDevice
 from node.run.launchers import Launchers
@@ -87,12 +88,15 @@ async def run_process(
     pools = joined_pools(home, Role.WORKER)
     settings = with_gates_of(settings, pools, local_gates(home))
     served: list[Authorization] = []
+    monitor = DeviceMonitor()
     gater = ConnectionGater(knows=lambda peer: peer == owner or any(each.knows(peer) for each in served))
     async with open_node(
         "worker", home, settings, holder=True, health=False, gater=gater, tell=tell
     ) as running:
         profile = await WAITING.run(
-            partial(probe_device, folder, look, sandbox=sandbox, wanted_name=settings.name or "")
+            partial(
+                probe_device, folder, look, sandbox=sandbox, wanted_name=settings.name or "", monitor=monitor
+            )
         )
         if simulated is not None:
             profile = simulated.profile(profile)
@@ -131,6 +135,7 @@ async def run_process(
                 examine=lambda: trouble_with(profile, look),
                 version=version("sark-node"),
                 calibrator=calibrator,
+                open_sensors=monitor.open if simulated is None else None,
             )
             parts = WorkerParts(
                 device=device,

@@ -29,6 +29,7 @@ from node.device.probe import Profile, device_facts, memory_cap
 from node.run import runner
 from node.run.model_source import task_source
 from node.run.record_builder import RecordJob
+from node.serve.live_readings import ReadableSensors
 from node.settings.settings import WorkerSettings
 from node.store.blob_sources import BlobSources
 from node.store.cache import Progress, Source
@@ -63,6 +64,8 @@ class DeviceParts:
     """A faulty device is examined again so often."""
     calibrator: Calibrator | None = None
     """What its calibration has, and makes it better; None: the device is not calibrated."""
+    open_sensors: Callable[[], ReadableSensors] | None = None
+    """To be read while tasks run (blocks); None: nobody is shown them."""
 
 
 @dataclass(eq=False)

@@ -21,6 +21,7 @@ from node.conversation.outbox import Outbox
 from node.conversation.requests import WorkerContext
 from node.device.probe import build_advert
 from node.serve.costs import cost_us
+from node.serve.live_readings import LiveReadings
 from node.serve.owner_control import OwnerControl, OwnerSenses, Pause
 from node.serve.recheck import Recheck
 from node.serve.run_manager import DeviceParts, Examiner, RunManager
@@ -37,6 +38,7 @@ from protocol.messages.pool import PoolManifest
 from protocol.messages.work import WORK, Denied
 from protocol.values.advert import Advert
 from protocol.values.index_keys import MAX_CAMPAIGNS
+from protocol.values.reading import DeviceReading
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, WorkerState
 from swarm.base.text import shorten
@@ -120,6 +122,7 @@ async def run_worker(
         nursery.start_soon(worker.shell.keep_time)
         nursery.start_soon(worker.shell.keep_disk)
         nursery.start_soon(worker.examiner.keep)
+        nursery.start_soon(worker.live.keep)
         if worker.recheck is not None:
             nursery.start_soon(worker.recheck.keep)
         nursery.start_soon(worker.owner_control.keep)
@@ -211,6 +214,7 @@ class Worker:
             log=log,
             max_duration_s=settings.max_duration_s,
             reach=parts.reach,
+            reading=lambda: self.live.latest(),
         )
         self.conversation = WorkerConversation(self.ledger, outbox, context)
         self.shell = ConversationShell(
@@ -238,6 +242,8 @@ class Worker:
             name_of=self.permits.name_of,
         )
 
+        self.live = LiveReadings(parts.device.open_sensors, lambda: self.conversation.busy, self._show)
+
     def advert(self) -> Advert:
         return build_advert(
             self._parts.device.profile,
@@ -253,6 +259,11 @@ class Worker:
         if self.recheck is not None:
             self.recheck.give_way()
         self.runs.begin(lease, self.nursery)
+        self.live.begin()
+
+    def _show(self, reading: DeviceReading) -> None:
+        self.conversation.report_reading(reading)
+        self.carry_out()
 
     def _idle(self) -> bool:
         return (

@@ -44,6 +44,7 @@ from protocol.formats.phase import Phase
 from protocol.messages.forget import Forget, Forgotten
 from protocol.messages.pool import ManifestMessage
 from protocol.values.lease import MAX_PREEMPTIONS, MAX_PROOF, Epoch, Fence
+from protocol.values.reading import DeviceReading
 from protocol.values.requirement import Requirement
 from protocol.values.task import MAX_TASK
 from protocol.wire.base import (
@@ -290,6 +291,8 @@ class Progress(Message, type="progress"):
     total: Count | None = None
     median_ms: Annotated[float, Field(ge=0)] | None = None
     note: Detail = ""
+    reading: DeviceReading | None = None
+    """The device now, every few seconds; never sent to a stranger. None: nothing new."""
 
 
 class RevealRequest(Message, type="reveal-request"):
@@ -478,6 +481,8 @@ class WorkerStatus(Message, type="worker-status"):
     queue: Count = 0
     reach: Line | None = None
     """How others reach it, in words; None: unknown."""
+    reading: DeviceReading | None = None
+    """The device while it runs something, for its owner."""
 
 
 WORK: Final = Vocabulary(

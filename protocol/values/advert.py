@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from protocol.errors import LocalProtocolError
+from protocol.values.reading import SensorWord
 from protocol.wire.base import AddressText, Count, Line, Message, Name, PeerName, Sha256, Signature
 from protocol.wire.codec import pack, read_value
 
@@ -72,6 +73,8 @@ class Advert(Message):
     sandbox: Literal["full", "partial", "none"] = "none"
     simulated: Literal[True] | None = None
     """It pretends to be this device, and its figures come from a script. None: it is what it says."""
+    monitors: Annotated[tuple[SensorWord, ...], Field(max_length=16)] | None = None
+    """What schedulers whose tasks it runs can see live; None: it does not say."""
 
 
 _CONTEXT: Final = b"sark advert 1\n"

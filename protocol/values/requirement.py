@@ -71,6 +71,9 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
         Attribute("cores", Of.NUMBER, "physical cores", lambda a: a.cores),
         Attribute("device", Of.TEXT, "the hardware's id (device_udid)", lambda a: a.device),
         Attribute("gpu", Of.LIST, "names of the GPUs", lambda a: tuple(g.name for g in a.gpus)),
+        Attribute(
+            "monitors", Of.LIST, "sensors shown live, such as power or gpu-temperature", lambda a: a.monitors
+        ),
         Attribute("models", Of.LIST, "sha256 of cached models", lambda a: a.models),
         Attribute("name", Of.TEXT, "the device's name", lambda a: a.name),
         Attribute("os", Of.TEXT, "operating system and version", lambda a: a.os or None),

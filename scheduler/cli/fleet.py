@@ -153,16 +153,19 @@ async def _show_live(home: Home, store: Store, watcher: FleetWatcher, console: C
 
 def _snapshot(home: Home, store: Store, fleet: FleetSnapshot | None) -> TopSnapshot:
     from scheduler.output.top import TopSnapshot
+    from scheduler.store.readings import read_readings
     from scheduler.submit.daemon import is_running
 
+    now = time.time()
     return TopSnapshot(
-        at=time.time(),
+        at=now,
         campaigns=store.campaigns.summaries(),
         tasks=store.tasks.active(),
         devices=fleet.devices if fleet else (),
         scheduling=is_running(home),
         unreachable=fleet.error.what if fleet is not None and fleet.error is not None else "",
         observed=fleet is not None,
+        readings=read_readings(home.readings_file, now),
     )
 
 

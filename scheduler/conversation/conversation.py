@@ -32,6 +32,7 @@ from protocol.messages.work import (
     Start,
 )
 from protocol.values.attempt import TaskEvent
+from protocol.values.reading import DeviceReading
 from protocol.values.task import task_message
 from protocol.wire.base import Message
 from protocol.words import Reason, RunOutcome
@@ -138,6 +139,8 @@ class SchedulerConversation:
         """Signed tasks by id."""
         self.progress: dict[str, LiveAttempt] = {}
         """By task: not stored yet."""
+        self.readings: dict[str, DeviceReading] = {}
+        """By worker: not shown yet; whoever shows them clears it."""
         self._early: dict[tuple[str, str], Progress] = {}
         """By worker and lease: the latest note on a run that is not known to be granted yet."""
         self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
@@ -346,6 +349,8 @@ class SchedulerConversation:
         live = self.core.reconciler.progress(peer, note, self._shell.now())
         if live is not None:
             self.progress[live.task] = live
+            if note.reading is not None:
+                self.readings[peer] = note.reading
 
     async def received(self, peer: str, message: Message) -> Message | None:
         """A worker's message; gives the answer, None to a note. Fails with `RemoteProtocolError` on what a worker does not say, and where

@@ -25,6 +25,7 @@ from protocol.values.trust import MINE, Trust
 from protocol.words import ProtocolId, Right, Role, WorkerState
 from results.analysis.sittings import HeldIntervals
 from scheduler.output.coverage import NONE_HELD, DeviceCoverage, coverage_of
+from scheduler.output.readings import NONE_SHOWN, ShownReading
 from scheduler.output.schemas import shown_as
 from scheduler.store.rows import TaskRow
 from scheduler.trust.book import TrustBook
@@ -361,6 +362,8 @@ class FleetDevice(DeviceInfo):
 
     tasks: tuple[DeviceTask, ...] = ()
     warm: tuple[CachedModel, ...] = ()
+    reading: ShownReading | None = None
+    """Its sensors while it runs a task of this home; null: it runs none, or shows nothing."""
 
 
 class Fleet(BaseModel):
@@ -401,12 +404,21 @@ def fleet_device(
     tasks: Mapping[str, Sequence[DeviceTask]],
     names: Mapping[str, str],
     held: Mapping[str, HeldIntervals] = NONE_HELD,
+    readings: Mapping[str, ShownReading] = NONE_SHOWN,
 ) -> FleetDevice:
-    """The same with `tasks` by worker, and `names` of models by hash."""
+    """The same with `tasks` and `readings` by worker, and `names` of models by hash."""
     warm = tuple(CachedModel(sha256=sha256, name=names.get(sha256)) for sha256 in device.advert.models)
     running = tuple(tasks.get(device.advert.peer, ()))
     own = device_coverage(device, held)
-    return shown_as(FleetDevice, device.advert, **_state(device), tasks=running, warm=warm, coverage=own)
+    return shown_as(
+        FleetDevice,
+        device.advert,
+        **_state(device),
+        tasks=running,
+        warm=warm,
+        coverage=own,
+        reading=readings.get(device.advert.peer),
+    )
 
 
 def device_tasks(rows: Iterable[TaskRow]) -> dict[str, list[DeviceTask]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -19,9 +20,11 @@ from scheduler.output.campaigns import campaign_name, campaign_state
 from scheduler.output.coverage import NONE_HELD
 from scheduler.output.fleet import ObservedDevice, device_tasks, fleet_device
 from scheduler.output.peers import device_path, device_state
+from scheduler.output.readings import readings_lines, readings_table, shown_readings
 from scheduler.output.schemas import campaign_info
 from scheduler.output.terminal import name, number, table
 from scheduler.store.progress import progress_text
+from scheduler.store.readings import LiveReading
 from scheduler.store.rows import ENDED, CampaignSummary, TaskRow
 from swarm.base.names import tell_apart
 from swarm.base.screen import PIPE_WIDTH
@@ -34,6 +37,8 @@ FEW: Final = 5
 """Lines for campaigns where there is room for no more."""
 HEADS: Final = 7
 """Lines that are neither a campaign nor a device: headline, gaps, the tables' heads, what is left out, the hint."""
+READING_HEADS: Final = 3
+"""The same of the table of readings: gap, head, what is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class TopSnapshot:
     """Why the swarm cannot be observed."""
     observed: bool = True
     """The swarm has been observed, with or without success."""
+    readings: Mapping[str, LiveReading] = field(default_factory=dict)
+    """What devices show while they run tasks, by worker."""
 
 
 def top_json(
@@ -60,11 +67,12 @@ def top_json(
 ) -> dict[str, Any]:
     """For programs. `names`: of models, by hash; `held`: by device."""
     tasks = device_tasks(now.tasks)
+    shown = shown_readings(now.readings, tasks, now.at)
     return {
         "at": utc(now.at),
         "campaigns": [campaign_info(item, scheduling=now.scheduling) for item in now.campaigns],
         "count": len(now.devices),
-        "peers": [fleet_device(device, tasks, names, held) for device in now.devices],
+        "peers": [fleet_device(device, tasks, names, held, shown) for device in now.devices],
         "unreachable": now.unreachable or None,
     }
 
@@ -72,6 +80,11 @@ def top_json(
 def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") -> RenderableType:
     """All of it in at most `height` lines (None: as many as it takes)."""
     rows = max(2, height - HEADS - (2 if hint else 0)) if height is not None else None
+    readings = running = _readings(now)
+    if rows is not None and running:  # what the other tables leave, or a third
+        left = rows - min(FEW, len(now.campaigns)) - len(now.devices)
+        readings = _fitting(running, max(left, rows // 3) - READING_HEADS)
+        rows -= readings_lines(readings) + READING_HEADS if readings else 0
     most = len(now.campaigns)
     if rows is not None:  # never so many that no device has a line
         most = min(most, max(1, min(FEW, rows // 2), rows - len(now.devices)))
@@ -90,6 +103,9 @@ def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") ->
         parts += _left_out(len(now.devices) - len(devices), "device")
     else:
         parts.append(_nobody(now))
+    if readings:
+        parts += [Text(), readings_table(readings, now.at, most=_most(width, 24, 15))]
+        parts += _left_out(len(running) - len(readings), "device")
     if hint:
         parts += [Text(), Text(hint, style="dim", no_wrap=True, overflow="ellipsis")]
     return Group(*parts)
@@ -150,7 +166,7 @@ def bar(share: float, columns: int) -> str:
 
 
 def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> Table:
-    labels = tell_apart({item.advert.peer: shown_name(item.advert, 80) for item in items})
+    labels = _labels(items)
     by_worker: dict[str, list[TaskRow]] = {}
     for task in now.tasks:
         by_worker.setdefault(task.worker or "", []).append(task)
@@ -177,6 +193,30 @@ def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> T
         (name("path", 8, _most(width, 30, 18)), device_path),
         expand=width < PIPE_WIDTH,
     )
+
+
+def _readings(now: TopSnapshot) -> list[tuple[str, LiveReading]]:
+    """Of the devices that run tasks of this home, by name, each with its label."""
+    running = {task.worker for task in now.tasks}
+    labels = _labels(now.devices)
+    shown = [(labels[peer], one) for peer, one in now.readings.items() if peer in running and peer in labels]
+    return sorted(shown, key=itemgetter(0))
+
+
+def _fitting(readings: Sequence[tuple[str, LiveReading]], lines: int) -> Sequence[tuple[str, LiveReading]]:
+    """As many as go into so many lines."""
+    return next(
+        (
+            readings[:count]
+            for count in range(len(readings), 0, -1)
+            if readings_lines(readings[:count]) <= lines
+        ),
+        (),
+    )
+
+
+def _labels(devices: Sequence[ObservedDevice]) -> dict[str, str]:
+    return tell_apart({item.advert.peer: shown_name(item.advert, 80) for item in devices})
 
 
 def _most(width: int, roomy: int, narrow: int) -> int | None:

@@ -22,6 +22,7 @@ from scheduler.planning.devices import VerifiedIndex
 from scheduler.planning.tasks import requirements
 from scheduler.run.canaries import AnswerModel, no_answers
 from scheduler.run.service import SchedulerService
+from scheduler.store.readings import ReadingsFile
 from scheduler.store.retention import Retention
 from scheduler.store.settings import SchedulerSettings
 from scheduler.store.store import open_store
@@ -155,6 +156,7 @@ async def _run_once(
                 stop_when_idle=not stay,
                 answer=answer,
                 learn=lambda peer, right, why: learn(home, peer, right, why, time.time()),
+                show=ReadingsFile(home.readings_file).put,
             )
             await service.run()
         nursery.cancel_scope.cancel()

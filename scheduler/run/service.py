@@ -19,6 +19,7 @@ import trio
 from protocol.errors import RemoteProtocolError, ResourceError, SarkError, first_error
 from protocol.messages.pool import ManifestMessage
 from protocol.values.advert import Advert, advert_body, read_advert
+from protocol.values.reading import DeviceReading
 from protocol.values.task import read_task
 from protocol.values.trust import Trust
 from protocol.words import Reason
@@ -93,6 +94,8 @@ class SchedulerService:
     """Called when the loop computed for long in one turn; see `swarm.base.stalls`."""
     answer: AnswerModel = no_answers
     """Runs a model on this machine, to check what strangers say of it."""
+    show: Callable[[Mapping[str, DeviceReading]], None] = lambda readings: None
+    """Takes what the sensors of workers show, as it comes."""
 
     async def run(self) -> None:
         """Raises `ResourceError` when the store cannot be written; what was acknowledged is safe, and a new start carries on."""
@@ -189,6 +192,9 @@ class SchedulerService:
             self._review_trust()
             self._core.add_models(self._missing_models.look(trio.current_time()))
             self._conversation.beat()
+            if self._conversation.readings:
+                self.show(self._conversation.readings)
+                self._conversation.readings.clear()
             self._forgetting.beat()
             at_rest = not self._planning and not self._conversation.links.committing
             if self._core.idle and at_rest and not self._forgetting.busy:

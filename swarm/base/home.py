@@ -52,6 +52,11 @@ class Home:
         return self.data / "scheduler" / "store.db"
 
     @property
+    def readings_file(self) -> Path:
+        """What the devices of running tasks show now, for `top` and the dashboard."""
+        return self.data / "scheduler" / "readings"
+
+    @property
     def spool(self) -> Path:
         """Copies of the models of unfinished campaigns, named by their sha256."""
         return self.data / "scheduler" / "models"

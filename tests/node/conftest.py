@@ -29,6 +29,7 @@ from drivers.contract.base import (
 from node.device.calibration_rounds import Calibrator
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
+from node.serve.live_readings import ReadableSensors
 from node.serve.owner_control import OwnerSenses, Pause
 from node.serve.run_manager import DeviceParts
 from node.serve.service import Worker, WorkerParts, run_worker
@@ -253,6 +254,7 @@ class World:
         self.held = held
         self.crash = Crashed
         self.calibrator: Calibrator | None = None
+        self.open_sensors: Callable[[], ReadableSensors] | None = None
         self.parts: WorkerParts
         self.worker: Worker
         self.network: MemoryNetwork
@@ -276,6 +278,7 @@ class World:
                 retry_s=0.01,
                 version="0.1",
                 calibrator=self.calibrator,
+                open_sensors=self.open_sensors,
             ),
             incarnation=self.incarnation,
             owners={self.ann.identity.peer_id, *self.owners},

@@ -49,6 +49,7 @@ from protocol.values.advert import Advert, SignedAdvert, UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.values.match import match
+from protocol.values.reading import DeviceReading
 from protocol.values.record import (
     DeviceFacts,
     LoadSample,
@@ -133,6 +134,8 @@ class FakeWorker:
         self.deliveries = 1
         self.at_once = False
         """Whether it delivers a result so often at once, or one after the other."""
+        self.reading: DeviceReading | None = None
+        """What it shows as it loads."""
         self.served = 0
         """How often a record was fetched from it."""
         self.sign = self.identity.sign
@@ -205,8 +208,11 @@ class FakeWorker:
         with place.scope:
             for seq, phase in enumerate((Phase.FETCH, Phase.LOAD, Phase.RUN)):
                 assert self.link is not None
+                shown = self.reading if phase is Phase.LOAD else None
                 await self.link.tell(
-                    Progress(lease=lease, fence=place.fence, seq=seq, phase=phase, done=1, total=10)
+                    Progress(
+                        lease=lease, fence=place.fence, seq=seq, phase=phase, done=1, total=10, reading=shown
+                    )
                 )
             if self.fetch:
                 got = bytearray()

@@ -111,10 +111,10 @@ class StoreWriter:
             timeouts=Timeouts(),
         )
 
-    def begin(self, task: str, device: str = "laptop-7") -> Fence:
+    def begin(self, task: str, device: str = "laptop-7", worker: str = WORKER) -> Fence:
         """A worker has a place for it."""
         fence = Fence(incarnation=1, number=int(task.rpartition("/")[2]))
-        self.store.attempts.begin([CommitTo(task, 1, f"key of {task}", WORKER, device, 1)])
+        self.store.attempts.begin([CommitTo(task, 1, f"key of {task}", worker, device, 1)])
         self.store.attempts.record_grant(
             RecordGrant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +14,6 @@ from fastapi import APIRouter, Depends, Query, Request
 from protocol.values.requirement import Requirement, parse_clause
 from scheduler.core.explain import explain
 from scheduler.output.fleet import (
-    DeviceTask,
     Fleet,
     FleetDevice,
     FleetSnapshot,
@@ -22,11 +21,13 @@ from scheduler.output.fleet import (
     SwarmObserver,
     by_fit,
     changed_devices,
+    device_tasks,
     fleet_device,
     open_observer,
 )
-from scheduler.store.store import Store
-from swarm.base.threads import LAN
+from scheduler.output.readings import shown_readings
+from scheduler.store.readings import read_readings
+from swarm.base.threads import DISK, LAN
 from web.http.context import ApiContext, Context
 from web.http.feeds import MAX_FOLLOWERS
 from web.http.parameters import AFTER, PAGE, Limit, page_of
@@ -150,22 +151,14 @@ async def _fleet(context: ApiContext, snapshot: FleetSnapshot, requirement: Requ
     models = {model for device in snapshot.devices for model in device.advert.models}
     held = await context.coverage.now()
     tasks, names = await context.store(
-        lambda store: (_running_tasks(store), store.campaigns.model_names(models))
+        lambda store: (device_tasks(store.tasks.active()), store.campaigns.model_names(models))
     )
+    stored = await DISK.run(read_readings, context.home.readings_file, snapshot.at)
+    readings = shown_readings(stored, tasks, snapshot.at)
     devices = by_fit([device.matched(requirement) for device in snapshot.devices])
     return Fleet(
         count=len(devices),
         fit=sum(device.fit.fits for device in devices),
         explain=explain(requirement, [device.advert for device in devices]) if requirement.clauses else "",
-        peers=tuple(fleet_device(device, tasks, names, held) for device in devices),
+        peers=tuple(fleet_device(device, tasks, names, held, readings) for device in devices),
     )
-
-
-def _running_tasks(store: Store) -> Mapping[str, Sequence[DeviceTask]]:
-    """This home's tasks by worker."""
-    tasks: dict[str, list[DeviceTask]] = {}
-    for task in store.tasks.active():
-        tasks.setdefault(task.worker or "", []).append(
-            DeviceTask(campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase)
-        )
-    return tasks

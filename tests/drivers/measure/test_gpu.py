@@ -32,6 +32,8 @@ class Nvml:
 
     class NVMLError_LibraryNotFound(NVMLError): ...  # noqa: N801
 
+    NVML_TEMPERATURE_GPU = 0
+
     def __init__(self, *, absent: bool = False, broken: bool = False, silent: Sequence[str] = ()) -> None:
         self.absent, self.broken, self.silent, self.open = absent, broken, silent, 0
         self.answers: dict[str, Any] = {

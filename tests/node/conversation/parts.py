@@ -32,6 +32,7 @@ from protocol.messages.permission import ALL, CallPermission
 from protocol.messages.work import Commit
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.lease import Fence
+from protocol.values.reading import DeviceReading
 from protocol.values.record import DeviceFacts, Record
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
@@ -95,6 +96,8 @@ class Shell:
         self.outbox = Outbox(lambda: self.wall, lambda: self.now, self.files.waiting, self.files.settled)
         self.hold_disk = False
         self.principals: dict[str, str] = {}
+        self.owner = self.strange = False
+        """Who asks."""
         self.disk: list[Any] = []
         self.replies: dict[object, Message] = {}
         self.calls: list[SendCall] = []
@@ -114,7 +117,10 @@ class Shell:
                 now=lambda: self.now,
                 wall=lambda: self.wall,
                 permit=lambda peer, message, campaign: CallPermission(
-                    principal=self.principals.get(peer, peer), rights=ALL
+                    principal=self.principals.get(peer, peer),
+                    rights=ALL,
+                    owner=self.owner,
+                    stranger=self.strange,
                 ),
                 authenticate=lambda peer, message: pytest_fail(),
                 advert=lambda: advert,
@@ -123,6 +129,7 @@ class Shell:
                 sign=lambda message: bytes(64),
                 verify=lambda peer, message, signature: True,
                 log=structlog.get_logger(),
+                reading=lambda: DeviceReading(age_s=1.0, cpu=0.25),
             ),
         )
 

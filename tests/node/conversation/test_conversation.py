@@ -31,9 +31,12 @@ from protocol.messages.work import (
     RevealRequest,
     Stale,
     Start,
+    StatusRequest,
     Stopped,
+    WorkerStatus,
 )
 from protocol.values.lease import LEASE_TTL_S, Fence
+from protocol.values.reading import DeviceReading
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason
 from tests.node.conversation.parts import ANN, BOB, FakeLink, Shell, commit, item
@@ -409,6 +412,56 @@ def test_progress_goes_over_the_link_that_spoke_of_the_campaign(tmp_path: Path) 
     assert [note.message.seq for note in shell.notes if isinstance(note.message, Progress)] == [1, 2]
     assert shell.conversation.phase(lease) is Phase.RUN
     shell.conversation.disconnected(link)
+
+
+def readings(shell: Shell) -> list[Progress]:
+    notes = [note.message for note in shell.notes if isinstance(note.message, Progress)]
+    return [note for note in notes if note.reading is not None]
+
+
+def test_a_reading_goes_with_the_newest_progress_of_a_run_that_is_under_way(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    lease = granted(shell, shell.connect()).lease
+    seen = DeviceReading(cpu=0.5, memory=2**30)
+    shell.conversation.report_reading(seen)
+    shell.conversation.report_progress(lease, Phase.QUEUED)
+    shell.conversation.report_reading(seen)
+    shell.flush()
+    assert not readings(shell), "until it has the device, it would see another's run"
+    shell.conversation.report_progress(lease, Phase.RUN, 3, 10, 1.5)
+    shell.conversation.report_reading(seen)
+    shell.flush()
+    (note,) = readings(shell)
+    assert (note.reading, note.phase, note.done, note.total, note.median_ms) == (seen, Phase.RUN, 3, 10, 1.5)
+    assert note.seq == 3
+    shell.conversation.report_progress(lease, Phase.CHECK)
+    shell.flush()
+    assert shell.notes[-1].message.reading is None, "a reading is not told twice"
+    assert shell.notes[-1].message.seq == 4
+    shell.conversation.processes_ended(lease, shell.record(lease))
+    shell.conversation.report_reading(seen)
+    shell.flush()
+    assert len(readings(shell)) == 1
+
+
+def test_a_stranger_is_shown_no_sensors(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    shell.strange = True
+    lease = granted(shell, shell.connect()).lease
+    shell.conversation.report_progress(lease, Phase.RUN, 3, 10)
+    shell.conversation.report_reading(DeviceReading(cpu=0.5))
+    shell.flush()
+    assert len(shell.notes) == 1
+    assert not readings(shell)
+
+
+@pytest.mark.parametrize(("owner", "shown"), [(True, True), (False, False)])
+def test_the_status_shows_the_sensors_to_the_owner_alone(tmp_path: Path, owner: bool, shown: bool) -> None:
+    shell = Shell(tmp_path)
+    shell.owner = owner
+    status = shell.ask(shell.connect(), StatusRequest())
+    assert isinstance(status, WorkerStatus)
+    assert (status.reading is not None) == shown
 
 
 # -- witnessed runs ------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from node.device.probe import (
 )
 from protocol.errors import LocalProtocolError
 from protocol.values.advert import MAX_ADVERT, GpuInfo, UnitOffer, advert_body
+from protocol.values.reading import Sensor
 from protocol.wire.base import Line, Name
 from swarm.base.text import ascii_line, ascii_name
 
@@ -193,6 +194,7 @@ def rich(**changes: Any) -> Profile:
         "ram": 2**40,
         "cores": 64,
         "threads": 128,
+        "monitors": tuple(Sensor),
     }
     return Profile(**(fields | changes))
 
@@ -211,12 +213,15 @@ def test_an_advert_sheds_what_is_optional_until_it_fits() -> None:
     assert len(advert.units) == 4
     assert advert.gpus
     assert advert.models == ()
+    assert advert.monitors is None
 
 
 def test_a_small_advert_keeps_everything() -> None:
     small = rich(soc="Apple M2", os="macOS 15", name="mac", gpus=(), units=rich().units[:1])
     advert = build_advert(small, PEER, addresses=["/ip4/192.0.2.1/tcp/4001"], models=["a" * 64] * 4)
     assert len(advert.models) == 4
+    assert advert.monitors == tuple(map(str, Sensor))
+    assert build_advert(rich(monitors=()), PEER).monitors is None, "it shows nothing"
     assert advert.soc == "Apple M2"
 
 

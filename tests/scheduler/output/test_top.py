@@ -14,10 +14,12 @@ from protocol.messages.health import Pong
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.match import match
+from protocol.values.reading import DeviceReading, GpuReading
 from protocol.values.requirement import Requirement
 from protocol.words import WorkerState
 from scheduler.output.fleet import ObservedDevice
 from scheduler.output.top import TopSnapshot, bar, draw, top_json
+from scheduler.store.readings import LiveReading
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary, TaskRow
 from swarm.base.screen import print_json
 from swarm.net.identity import Identity
@@ -104,6 +106,14 @@ def now(
     )
 
 
+def reading(*gpus: GpuReading, at: float = 1198.0) -> LiveReading:
+    values = DeviceReading(cpu=0.62, memory=3 * 2**30, temperature_c=71.4, gpus=gpus)
+    return LiveReading(at=at, reading=values)
+
+
+BUSY_GPU = GpuReading(utilisation=0.97, memory=20 * 2**30, temperature_c=61.0, power_w=301.0)
+
+
 def drawn(what: TopSnapshot, width: int, height: int | None = None, hint: str = "") -> list[str]:
     out = io.StringIO()
     Console(file=out, width=width, height=height, force_terminal=False).print(
@@ -131,6 +141,43 @@ def test_a_glance_shows_progress_work_queue_and_path_at_80_columns() -> None:
     assert "c-00000001/3 mobilenet.onnx, CPU (ONNX): run 12/60; 1 task of others" in wide
 
 
+def test_what_sensors_show_stands_below_the_devices_and_lacks_are_marked() -> None:
+    one, two = device("lab-1", running=1), device("lab-2", running=1)
+    picture = now([campaign(1)], [one, two], [task(one)])
+    shown = {one.advert.peer: reading(), two.advert.peer: reading(), "gone": reading()}
+    *_, head, line = drawn(replace(picture, readings=shown), 80)
+    assert head.split() == ["device", "cpu", "memory", "temp", "power"]
+    assert line.split() == ["lab-1", "62", "%", "3", "GiB", "71", "°C", "—"], "only where a task of ours runs"
+
+
+def test_each_gpu_has_a_line_and_an_old_reading_says_how_old_it_is() -> None:
+    one = device("a-device-with-a-name-of-30-chars", running=1)
+    two = device("lab-2", running=1)
+    tasks = [task(one), replace(task(two), id="c-00000001/4", n=4)]
+    picture = now([campaign(1)], [one, two], tasks)
+    shown = {
+        one.advert.peer: reading(BUSY_GPU, GpuReading(utilisation=0.0)),
+        two.advert.peer: reading(at=1200.0 - 12),
+    }
+    lines = drawn(replace(picture, readings=shown), 80)
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[-4].split()[-1] == "read"
+    assert lines[-3].rstrip().endswith("97 %   20 GiB  61 °C 301 W")
+    assert lines[-2].split() == ["gpu", "1", "0", "%", "—", "—", "—"]
+    assert lines[-1].split()[-6:] == ["—", "—", "—", "—", "0:12", "ago"]
+
+
+def test_json_has_the_readings_too() -> None:
+    one = device("lab-1", running=1)
+    picture = replace(now([], [one], [task(one)]), readings={one.advert.peer: reading(BUSY_GPU, at=1180.0)})
+    (peer,) = json.loads(
+        json.dumps(top_json(picture, {}), default=lambda value: value.model_dump(mode="json"))
+    )["peers"]
+    assert peer["reading"]["gpus"][0]["power_w"] == 301.0
+    assert (peer["reading"]["power_w"], peer["reading"]["late"]) == (None, True)
+    assert peer["reading"]["at"] == "1970-01-01T00:19:40+00:00"
+
+
 def test_in_a_narrow_terminal_the_progress_of_a_task_replaces_its_name() -> None:
     one = device("lab-1", WorkerState.BUSY, running=1)
     assert "c-00000001/3 run 12/60 " in "\n".join(drawn(now([campaign(1)], [one], [task(one)]), 80))
@@ -144,7 +191,9 @@ def test_in_a_pipe_nothing_is_cut() -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 24), (60, 12), (200, 50)])
 def test_it_never_outgrows_the_terminal_and_says_what_it_leaves_out(width: int, height: int) -> None:
     devices = [device(f"lab-{n:02}", running=int(n == 59)) for n in range(60)]
-    lines = drawn(now([campaign(n, over=n > 2) for n in range(40)], devices), width, height, "Ctrl-C leaves")
+    picture = now([campaign(n, over=n > 2) for n in range(40)], devices, [task(one) for one in devices])
+    picture = replace(picture, readings={one.advert.peer: reading(BUSY_GPU, BUSY_GPU) for one in devices})
+    lines = drawn(picture, width, height, "Ctrl-C leaves")
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
     assert any("more campaigns" in line for line in lines)

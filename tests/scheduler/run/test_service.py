@@ -12,8 +12,11 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import Refused, ResourceError
-from protocol.messages.work import AdoptRequest, Cancel, Commit, Denied, Renew
+from protocol.formats.phase import Phase
+from protocol.messages.work import AdoptRequest, Cancel, Commit, Denied, Progress, Renew
 from protocol.values.attempt import TaskState
+from protocol.values.lease import Fence
+from protocol.values.reading import DeviceReading
 from protocol.values.record import RunFacts, Timing, pack_samples
 from protocol.values.task import Model
 from protocol.wire.base import MAX_INLINE, Message
@@ -53,6 +56,37 @@ async def test_a_campaign_runs_to_its_end_and_the_scheduler_leaves(
     rows = world.store.results.rows("c-one")
     assert all(row.record is not None and row.worker == worker.peer for row in rows)
     assert worker.answers == ["accepted"] * 3
+
+
+async def test_what_a_workers_sensors_show_is_handed_on_though_newer_progress_follows_at_once(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("mini", seconds=1.0)
+    worker.reading = DeviceReading(cpu=0.5, power_w=45.0)
+    world.submit(2)
+    shown: list[dict[str, DeviceReading]] = []
+    await world.service(show=lambda readings: shown.append(dict(readings))).run()
+    assert shown == [{worker.peer: worker.reading}] * 2
+
+
+async def test_the_sensors_of_whoever_holds_no_lease_are_not_shown(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("mini", seconds=1.0)
+    world.submit(1)
+    shown: list[dict[str, DeviceReading]] = []
+    note = Progress(
+        lease="other",
+        fence=Fence(incarnation=1, number=1),
+        seq=9,
+        phase=Phase.RUN,
+        reading=DeviceReading(cpu=1.0),
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.service(show=lambda readings: shown.append(dict(readings))).run)
+        await world.until(lambda: bool(worker.ran))
+        await worker.link.tell(note)
+    assert not shown
 
 
 @pytest.mark.slow

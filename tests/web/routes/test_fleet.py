@@ -12,10 +12,13 @@ import httpx
 import pytest
 import trio
 
+from protocol.values.reading import DeviceReading, GpuReading
 from protocol.values.requirement import Requirement
 from results.analysis.sittings import HeldIntervals
 from scheduler.output.fleet import FleetWatcher
+from scheduler.store.readings import ReadingsFile
 from swarm.net.identity import Identity
+from tests.web.conftest import StoreWriter
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, observed
 from web.app import make_open_app
 from web.http.context import ApiContext
@@ -77,6 +80,25 @@ async def test_each_device_has_how_often_its_intervals_hold(
     peers = {item["name"]: item for item in (await asking.get("/api/v1/peers")).json()["peers"]}
     assert peers["big"]["coverage"] == {"share": 0.95, "held": 19, "sittings": 20}
     assert peers["small"]["coverage"] is None
+
+
+async def test_a_device_that_runs_our_task_has_what_its_sensors_show(
+    context: ApiContext, asking: httpx.AsyncClient, writer: StoreWriter
+) -> None:
+    peers = {name: Identity.from_seed(name).peer_id for name in ("big", "far", "small")}
+    writer.campaign()
+    writer.begin("c-one/1", worker=peers["big"])
+    writer.begin("c-one/2", worker=peers["far"])
+    shown = DeviceReading(cpu=0.5, gpus=(GpuReading(memory=7),))
+    late = shown.model_copy(update={"age_s": 30.0})
+    file = ReadingsFile(context.home.readings_file)
+    file.put({peers["big"]: shown, peers["far"]: late, peers["small"]: shown})
+    document = (await asking.get("/api/v1/peers")).json()
+    readings = {item["name"]: item["reading"] for item in document["peers"]}
+    assert (readings["big"]["cpu"], readings["big"]["power_w"]) == (0.5, None)
+    assert readings["big"]["gpus"][0]["memory"] == 7
+    assert (readings["big"]["late"], readings["far"]["late"]) == (False, True)
+    assert readings["small"] is None, "it runs nothing of ours"
 
 
 async def test_the_list_comes_page_by_page(asking: httpx.AsyncClient) -> None:

@@ -1,0 +1,85 @@
+"""Reads the device's sensors every few seconds while something runs here, and hands each reading on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+import trio
+
+from protocol.values.reading import DeviceReading
+from swarm.base.threads import WAITING
+
+INTERVAL_S: Final = 2.0
+FIRST_S: Final = 0.5
+"""After a run began."""
+REST: Final = 20.0
+"""Least wait, as a multiple of how long a reading takes: slow sensors, and those of a busy device, are read less often."""
+
+log = structlog.get_logger("sark.worker")
+
+
+class ReadableSensors(Protocol):
+    """See `node.device.monitor.OpenSensors`."""
+
+    def read(self) -> DeviceReading: ...
+
+    def close(self) -> None: ...
+
+
+class LiveReadings:
+    """Of one worker. Nothing is read, and no library is open, while nothing runs."""
+
+    def __init__(
+        self,
+        open_sensors: Callable[[], ReadableSensors] | None,
+        running: Callable[[], bool],
+        take: Callable[[DeviceReading], None],
+    ) -> None:
+        """`open_sensors`: of `DeviceMonitor`; None: nothing can be read. `take` gets each reading and never waits."""
+        self._open, self._running, self._take = open_sensors, running, take
+        self._begun = trio.Event()
+        self._latest: tuple[DeviceReading, float] | None = None
+
+    def begin(self) -> None:
+        """Something runs. Never waits."""
+        self._begun.set()
+
+    def latest(self) -> DeviceReading | None:
+        """The newest, with its age; None: nothing runs, or nothing was read yet."""
+        if self._latest is None:
+            return None
+        reading, at = self._latest
+        return reading.model_copy(update={"age_s": trio.current_time() - at})
+
+    async def keep(self) -> None:
+        """Read while something runs, for ever."""
+        while self._open is not None:
+            await self._begun.wait()
+            self._begun = trio.Event()
+            try:
+                sensors = await WAITING.run(self._open)
+                try:
+                    await self._read_on(sensors)
+                finally:
+                    self._latest = None
+                    with trio.CancelScope(shield=True):
+                        await WAITING.run(sensors.close)
+            except OSError as exc:  # such as too many open files: the run goes on without
+                log.warning("sensors.unreadable", why=str(exc))
+                await trio.sleep(INTERVAL_S)
+                self._begun.set()
+
+    async def _read_on(self, sensors: ReadableSensors) -> None:
+        pause_s = FIRST_S
+        while True:
+            await trio.sleep(pause_s)
+            if not self._running():
+                return
+            began = trio.current_time()
+            reading = await WAITING.run(sensors.read)
+            now = trio.current_time()
+            self._latest = reading, now
+            self._take(reading)
+            pause_s = max(INTERVAL_S, REST * (now - began))

@@ -1,0 +1,60 @@
+"""What the devices of running tasks show now: a small file beside the store, written by the scheduler process and read by `top` and the
+dashboard. Nothing lasting: it may be missing, and what is older than `KEPT_S` is left out."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from protocol.values.reading import DeviceReading
+from swarm.base.durable import write_atomically
+
+KEPT_S: Final = 60.0
+
+
+class LiveReading(BaseModel):
+    """A device's reading and when it was made."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    at: float
+    """Wall seconds since 1970."""
+    reading: DeviceReading
+
+
+_FORM: Final = TypeAdapter(dict[str, LiveReading])
+
+
+class ReadingsFile:
+    """In the scheduler process."""
+
+    def __init__(self, path: Path, wall: Callable[[], float] = time.time) -> None:
+        self._path, self._wall = path, wall
+        self._newest: dict[str, LiveReading] = {}
+
+    def put(self, readings: Mapping[str, DeviceReading]) -> None:
+        """Those that just came, by worker. A disk that takes nothing more costs the view alone."""
+        now = self._wall()
+        fresh = {
+            peer: LiveReading(at=now - reading.age_s, reading=reading) for peer, reading in readings.items()
+        }
+        self._newest = {**_recent(self._newest, now), **fresh}
+        with contextlib.suppress(OSError):
+            write_atomically(self._path, _FORM.dump_json(self._newest, exclude_none=True))
+
+
+def read_readings(path: Path, now: float) -> Mapping[str, LiveReading]:
+    """The newest by worker; empty where no scheduler has written any. Blocking."""
+    try:
+        return _recent(_FORM.validate_json(path.read_bytes()), now)
+    except (OSError, ValidationError):
+        return {}
+
+
+def _recent(readings: Mapping[str, LiveReading], now: float) -> dict[str, LiveReading]:
+    return {peer: one for peer, one in readings.items() if now - one.at < KEPT_S}
