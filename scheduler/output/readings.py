@@ -23,7 +23,7 @@ class ShownReading(SensorValues):
 
     at: Instant
     late: bool
-    """It is more than 10 s old: the device has told nothing since."""
+    """It is more than 10 s old."""
 
 
 NONE_SHOWN: Final[Mapping[str, ShownReading]] = MappingProxyType({})

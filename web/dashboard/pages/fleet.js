@@ -4,6 +4,7 @@ import { setOffline } from "../app.js";
 import { stream } from "../api.js";
 import { h, replace } from "../dom.js";
 import { bytes, count, percent, time } from "../format.js";
+import { sensors } from "../sensors.js";
 import { table } from "../table.js";
 import { announce, badge, problem, setText, shortId, simulation } from "../widgets.js";
 
@@ -45,7 +46,7 @@ export async function show(main, parts, { signal, query }) {
       {
         name: "Work",
         value: (one) => (one.running ?? -1) * 1000 + (one.queue ?? 0),
-        sign: (one) => JSON.stringify([one.running, one.queue, one.tasks]),
+        sign: (one) => JSON.stringify([one.running, one.queue, one.tasks, one.reading]),
         cell: work,
       },
       {
@@ -134,6 +135,8 @@ function legend() {
   return h(
     "p",
     { class: "small quiet lead" },
+    h("strong", {}, "Work"),
+    ": while a device runs a task of this home, also what its sensors show, of the whole device. — is what it has no sensor for. ",
     h("strong", {}, "Coverage"),
     ": how often the 95 % intervals of a device's results hold, by its own sittings. Results of the same measurement at least ten minutes apart are sittings; of each it is counted whether its interval holds the median of the others. 95 % are meant to. Where fewer do, one sitting says too little: ask for ",
     h("code", {}, "sittings: 3"),
@@ -159,5 +162,11 @@ function work(one) {
   const links = one.tasks.map((task) =>
     h("li", {}, h("a", { href: `#/tasks/${encodeURIComponent(task.campaign)}/${task.n}`, title: `${task.model} × ${task.unit}` }, `${task.model}: ${task.phase || "waiting"}`)),
   );
-  return [words, links.length > 0 && h("ul", { class: "plain-list small" }, links)];
+  return [words, links.length > 0 && h("ul", { class: "plain-list small" }, links), one.reading && live(one.reading)];
+}
+
+function live(reading) {
+  const late = reading.late && h("div", { class: "warning" }, `read at ${new Date(reading.at).toLocaleTimeString()}`);
+  const parts = sensors(reading).map((group) => h("div", {}, group.map(([name, value]) => h("span", { class: "sensor" }, `${name} ${value}`))));
+  return h("div", { class: "sensors small quiet" }, parts, late);
 }

@@ -4,6 +4,7 @@ import { online } from "../app.js";
 import { get, post } from "../api.js";
 import { h, replace, replaceChanged } from "../dom.js";
 import { bytes, count, duration, time } from "../format.js";
+import { LATE_S, sensors } from "../sensors.js";
 import { act, badge, confirm, every, facts, plainTable, setText, shortId } from "../widgets.js";
 
 export const title = "Gate and worker";
@@ -119,6 +120,7 @@ function workerPart() {
   const words = h("span", { role: "status" });
   const none = h("p", { class: "hint", hidden: true });
   const held = h("p", { class: "hint", hidden: true });
+  const live = h("div");
   const jobs = h("div");
   const line = h("p", { class: "line" }, state, words);
   const now = h("input", { type: "checkbox" });
@@ -138,7 +140,7 @@ function workerPart() {
     }),
   );
   const row = h("div", { class: "line", hidden: true }, Object.values(buttons));
-  const element = h("div", {}, none, line, held, row, jobs);
+  const element = h("div", {}, none, line, held, row, live, jobs);
   line.hidden = true;
 
   async function send(action, question, text, more) {
@@ -150,13 +152,14 @@ function workerPart() {
   function put(worker) {
     none.hidden = !worker.error;
     setText(none, worker.error ? `${worker.error}; ${worker.hint}` : "");
-    line.hidden = row.hidden = jobs.hidden = Boolean(worker.error);
+    line.hidden = row.hidden = jobs.hidden = live.hidden = Boolean(worker.error);
     if (worker.error) return;
     replace(state, badge(worker.state));
     const work = worker.running || worker.queue ? `${worker.running} running, ${worker.queue} waiting` : "idle";
     setText(words, [worker.why, work, worker.reach].filter(Boolean).join("; "));
     held.hidden = !worker.still_held.length;
     setText(held, worker.still_held.join("\n"));
+    replaceChanged(live, JSON.stringify(worker.reading), worker.reading && reading(worker.reading));
     buttons.resume.hidden = worker.state !== "draining";
     buttons.pause.hidden = buttons.drain.hidden = worker.state === "draining";
     buttons.reset.hidden = worker.state !== "faulty";
@@ -166,4 +169,9 @@ function workerPart() {
   }
 
   return { element, put };
+}
+
+function reading(now) {
+  const late = now.age_s > LATE_S && h("p", { class: "warning" }, `read ${duration(now.age_s)} ago`);
+  return [h("h3", {}, "Sensors"), sensors(now).map((group) => facts(group)), late];
 }
