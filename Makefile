@@ -6,7 +6,7 @@ REAL := real nat browser packages
 # a third of the tests' time is waiting: three processes keep two cores busy
 PARALLEL := -n 3 --dist worksteal
 
-.PHONY: demo test test-all test-extras rig durability mutants simulate check lint mypy pyright imports pytest fmt spec picture lock binary packages clean
+.PHONY: demo test test-all test-extras rig durability mutants simulate check lint mypy pyright imports pytest fmt spec picture lock binary packages images clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
@@ -80,7 +80,10 @@ binary: $(STAMP)  ## dist/sark-node-…: all in one file for this system, made i
 	$(BIN)/python -m pytest tests/packages/test_binary.py
 
 packages: $(STAMP)  ## the wheel, installed by pipx and by uv as its users do; fetches what it needs
-	$(BIN)/python -m pytest tests/packages/installers
+	$(BIN)/python -m pytest tests/packages/installers/test_installers.py
+
+images: $(STAMP)  ## the images of examples/, built and run where podman or docker answers; minutes, and fetches what it needs
+	$(BIN)/python -m pytest tests/packages/installers/test_images.py
 
 picture: $(STAMP)  ## docs/images/demo.svg, the picture of the README, from a demo that runs now
 	@$(BIN)/python -P tools/picture.py

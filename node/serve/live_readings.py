@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
 
 import structlog
 import trio
@@ -36,9 +36,11 @@ class LiveReadings:
         open_sensors: Callable[[], ReadableSensors] | None,
         running: Callable[[], bool],
         take: Callable[[DeviceReading], None],
+        aside: Callable[..., Awaitable[Any]] = WAITING.run,
     ) -> None:
-        """`open_sensors`: of `DeviceMonitor`; None: nothing can be read. `take` gets each reading and never waits."""
-        self._open, self._running, self._take = open_sensors, running, take
+        """`open_sensors`: of `DeviceMonitor`; None: nothing can be read. `take` gets each reading and never waits. `aside` calls what
+        blocks."""
+        self._open, self._running, self._take, self._aside = open_sensors, running, take, aside
         self._begun = trio.Event()
         self._latest: tuple[DeviceReading, float] | None = None
 
@@ -59,13 +61,13 @@ class LiveReadings:
             await self._begun.wait()
             self._begun = trio.Event()
             try:
-                sensors = await WAITING.run(self._open)
+                sensors: ReadableSensors = await self._aside(self._open)
                 try:
                     await self._read_on(sensors)
                 finally:
                     self._latest = None
                     with trio.CancelScope(shield=True):
-                        await WAITING.run(sensors.close)
+                        await self._aside(sensors.close)
             except OSError as exc:  # such as too many open files: the run goes on without
                 log.warning("sensors.unreadable", why=str(exc))
                 await trio.sleep(INTERVAL_S)
@@ -78,7 +80,7 @@ class LiveReadings:
             if not self._running():
                 return
             began = trio.current_time()
-            reading = await WAITING.run(sensors.read)
+            reading: DeviceReading = await self._aside(sensors.read)
             now = trio.current_time()
             self._latest = reading, now
             self._take(reading)

@@ -142,6 +142,9 @@ def test_what_a_worker_runs_is_seen_in_the_fleet(site: Site, visit: Open) -> Non
     link = page.get_by_role("link", name=re.compile(r"^large\.onnx: "))
     expect(link).to_be_visible()
     assert link.get_attribute("href") == f"#/tasks/{campaign}/1"
+    expect(page.locator("tbody tr").filter(has=link)).to_contain_text(
+        re.compile(r"CPU \d+ %Memory [\d.]+ GiB")
+    )
     site.post(f"api/v1/campaigns/{campaign}/cancel")
     expect(link).to_have_count(0)
 

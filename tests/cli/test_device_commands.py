@@ -17,6 +17,13 @@ def test_a_ticket_is_sent_to_where_it_belongs(typed: Typed) -> None:
         assert "sark-node pool join TICKET" in done.err
 
 
+def test_the_predecessors_words_lead_to_what_they_mean(typed: Typed) -> None:
+    for word, command in (("start", "join"), ("test", "doctor")):
+        shown, meant = typed(word, "--help"), typed(command, "--help")
+        assert shown.code == 0
+        assert shown.out.replace(f"sark-node {word}", f"sark-node {command}") == meant.out
+
+
 def test_doctor_goes_on_where_the_key_is_damaged_and_says_so(typed: Typed) -> None:
     key = Home.at(typed.home).key("worker")
     key.parent.mkdir(parents=True)
