@@ -80,10 +80,11 @@ def top_json(
 def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") -> RenderableType:
     """All of it in at most `height` lines (None: as many as it takes)."""
     rows = max(2, height - HEADS - (2 if hint else 0)) if height is not None else None
-    readings = running = _readings(now)
+    readings: Sequence[tuple[str, LiveReading]] = _readings(now)
+    running = len(readings)
     if rows is not None and running:  # what the other tables leave, or a third
         left = rows - min(FEW, len(now.campaigns)) - len(now.devices)
-        readings = _fitting(running, max(left, rows // 3) - READING_HEADS)
+        readings = _fitting(readings, max(left, rows // 3) - READING_HEADS)
         rows -= readings_lines(readings) + READING_HEADS if readings else 0
     most = len(now.campaigns)
     if rows is not None:  # never so many that no device has a line
@@ -105,7 +106,7 @@ def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") ->
         parts.append(_nobody(now))
     if readings:
         parts += [Text(), readings_table(readings, now.at, most=_most(width, 24, 15))]
-        parts += _left_out(len(running) - len(readings), "device")
+        parts += _left_out(running - len(readings), "device")
     if hint:
         parts += [Text(), Text(hint, style="dim", no_wrap=True, overflow="ellipsis")]
     return Group(*parts)
