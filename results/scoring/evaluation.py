@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from results.scoring.arrays import KINDS
 from results.scoring.plugins import (
-    BREAKAGE,
     NAME,
     NAME_FORM,
     Answer,
     EvaluationTask,
     Example,
     Metric,
-    described,
+    plugin_errors,
 )
 from swarm.base.text import count, safe_text
 
@@ -38,7 +37,7 @@ def read_examples(task: EvaluationTask, data: Path | None, options: Mapping[str,
     """All examples of a task. Raises `ValueError` with one line: of the task, or about it."""
     examples: list[Example] = []
     size = 0
-    try:
+    with plugin_errors(f"task {task.name!r}"):
         for number, example in enumerate(task.examples(data, options), 1):
             if number > MAX_EXAMPLES:
                 raise ValueError(f"there are more than {MAX_EXAMPLES} examples")
@@ -48,10 +47,6 @@ def read_examples(task: EvaluationTask, data: Path | None, options: Mapping[str,
                     f"the inputs of {count(number, 'example')} come to more than {MAX_EXAMPLE_BYTES // MIB} MiB: take fewer"
                 )
             examples.append(example)
-    except ValueError as why:
-        raise ValueError(f"task {task.name!r}: {safe_text(str(why))}") from why
-    except BREAKAGE as why:
-        raise ValueError(f"task {task.name!r} broke: {described(why)}") from why
     if not examples:
         raise ValueError(f"task {task.name!r}: there are no examples")
     return tuple(examples)
@@ -107,13 +102,9 @@ def score_answers(metrics: Sequence[Metric], answers: Sequence[Answer]) -> dict[
 
 def _scored(metric: Metric, answers: Sequence[Answer]) -> dict[str, float]:
     where = f"metric {metric.name!r}"
-    try:
+    with plugin_errors(where):
         given: dict[Any, Any] = dict(metric.score(answers))
         figures = {name: float(figure) for name, figure in given.items()}
-    except ValueError as why:
-        raise ValueError(f"{where}: {safe_text(str(why))}") from why
-    except BREAKAGE as why:
-        raise ValueError(f"{where} broke: {described(why)}") from why
     if len(figures) > MAX_SCORES:
         raise ValueError(f"{where} gives {len(figures)} scores, where {MAX_SCORES} are allowed")
     for name, figure in figures.items():

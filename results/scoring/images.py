@@ -16,12 +16,23 @@ if TYPE_CHECKING:
     import numpy as np
 
 NEEDED: Final = "images need the package Pillow: pip install 'sark-node[images]'"
-OPTIONS: Final = ("size", "resize", "fit", "layout", "colours", "dtype", "scale", "mean", "std", "classes")
+OPTIONS: Final = (
+    "size",
+    "resize",
+    "fit",
+    "layout",
+    "colours",
+    "dtype",
+    "scale",
+    "mean",
+    "std",
+    "classes",
+    "per_class",
+)
 ENDINGS: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "BMP")
 MAX_SIDE: Final = 4096
 MAX_PIXELS: Final = 64_000_000
-MAX_IMAGES: Final = 10_000
 CHANNELS: Final = {"rgb": 3, "bgr": 3, "grey": 1}
 
 
@@ -46,7 +57,7 @@ def form_of(options: Mapping[str, Any]) -> ImageForm:
     """Raises `ValueError` with one line for options that are wrong, or missing."""
     only(options, OPTIONS)
     size = options.get("size")
-    sides: list[Any] = size if isinstance(size, list) else [size, size]
+    sides: list[Any] = list(size) if isinstance(size, list | tuple) else [size, size]
     if len(sides) != 2 or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides):
         raise ValueError(
             f"option 'size' has to be the model's height and width, up to {MAX_SIDE}: size: 224, or size: [192, 256]"
@@ -72,7 +83,7 @@ def form_of(options: Mapping[str, Any]) -> ImageForm:
 
 def labelled_images(folder: Path, options: Mapping[str, Any]) -> Iterator[Example]:
     """Images by class and name. Raises `ValueError` with one line."""
-    form = form_of(options)
+    form, most = form_of(options), whole_option(options, "per_class", 1, 10_000)
     try:
         import_module("PIL.Image")
     except ImportError:
@@ -81,26 +92,24 @@ def labelled_images(folder: Path, options: Mapping[str, Any]) -> Iterator[Exampl
         path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
     )
     for name, label in classes_of(options.get("classes"), present).items():
-        for path in sorted(folder.joinpath(name).iterdir()):
-            if path.suffix.lower() in ENDINGS and not path.name.startswith("."):
-                yield Example(read_image(path, form), label)
+        files = (folder / name).iterdir()
+        images = sorted(path for path in files if path.suffix.lower() in ENDINGS and path.name[0] != ".")
+        for path in images[:most]:
+            yield Example(read_image(path, form), label)
 
 
 def classes_of(given: Any, present: list[str]) -> dict[str, int]:
-    """Folder → index of its class. `given`: the folders in the order of the model's classes, or a mapping; None: `present`, sorted."""
+    """Folder → index of its class. `given`: the folders in the order of the model's classes; None: `present`."""
     if not present:
         raise ValueError("the folder has no subfolders: make one per class, with its images in it")
-    classes: dict[Any, Any] = {}
-    if given is None:
-        classes = {name: index for index, name in enumerate(present)}
-    elif isinstance(given, list):
-        classes = {str(name): index for index, name in enumerate(given)}
-    elif isinstance(given, Mapping):
-        classes = {str(name): index for name, index in given.items()}
-    if not classes or any(type(index) is not int or index < 0 for index in classes.values()):
+    names = present if given is None else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ValueError(
-            "option 'classes' has to be the folders in the order of the model's classes, [cat, dog], or {cat: 281, dog: 235}"
+            "option 'classes' has to be the folders in the order of the model's classes: [cat, dog]"
         )
+    classes = {name: index for index, name in enumerate(names)}
+    if len(classes) < len(names):
+        raise ValueError("option 'classes' names a folder twice")
     for name in present:
         if name not in classes:
             guess = did_you_mean(name, classes) or "add it, or take the folder away"

@@ -50,7 +50,7 @@ def numbers_option(
 ) -> list[float]:
     """One number, or as many as one of `counts`."""
     given = options.get(name, default)
-    numbers = given if isinstance(given, list) else [given]
+    numbers = given if isinstance(given, list | tuple) else [given]
     allowed = sorted({1, *counts})
     if len(numbers) not in allowed or not all(
         type(number) in (int, float) and math.isfinite(number) for number in numbers

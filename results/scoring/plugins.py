@@ -7,7 +7,8 @@ where results are verified; devices get inputs only and need none of them. docs/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -23,11 +24,6 @@ METRICS: Final = "sark.metrics"
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 """Of a task, a metric and a score."""
 NAME_FORM: Final = "small letters, digits and _, at most 32, a letter first"
-BREAKAGE: Final = (
-    *(ImportError, AttributeError, NameError, SyntaxError, AssertionError),
-    *(TypeError, ValueError, LookupError, ArithmeticError, OSError, RuntimeError, MemoryError),
-)
-"""What a broken plug-in may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +115,8 @@ def _find(kind: str, group: str, name: str, ours: Mapping[str, P]) -> P:
 
 def _make(kind: str, point: EntryPoint) -> Any:
     where = f"{kind} {safe_text(point.name, 60)!r} of {package_of(point)}"
-    try:
+    with plugin_errors(where, loading=True):
         made = point.load()()
-    except BREAKAGE as why:
-        raise ValueError(f"{where} does not load: {described(why)}") from why
     if missing := [part for part in _PARTS[kind] if not hasattr(made, part)]:
         raise ValueError(f"{where} is no {kind}: it has no {' and no '.join(missing)}")
     if made.name != point.name:
@@ -145,6 +139,13 @@ def package_of(point: EntryPoint) -> str:
     return f"package {safe_text(point.dist.name, 60)!r}" if point.dist else f"{safe_text(point.value, 100)}"
 
 
-def described(why: BaseException) -> str:
-    """An exception on one line."""
-    return safe_text(f"{type(why).__name__}: {why}")
+@contextmanager
+def plugin_errors(where: str, *, loading: bool = False) -> Iterator[None]:
+    """Whatever a plug-in raises as a `ValueError` of one line that begins with `where`: its own words, if it is one already."""
+    try:
+        yield
+    except Exception as why:
+        if isinstance(why, ValueError) and not loading:
+            raise ValueError(f"{where}: {safe_text(str(why))}") from why
+        failed = "does not load" if loading else "broke"
+        raise ValueError(safe_text(f"{where} {failed}: {type(why).__name__}: {why}")) from why

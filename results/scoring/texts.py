@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from results.scoring.plugins import Answer
 
-ROUGE: Final = {"rouge1": "rouge1_f", "rouge2": "rouge2_f", "rougeL": "rougel_f"}
-"""Kind, in the package rouge-score → the score's name, as in the workload `summarise` of a server."""
+ROUGE: Final = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougel"}
+"""Kind, in the package rouge-score → the score's name."""
 NEEDED: Final = "rouge needs the package rouge-score: pip install 'sark-node[text]'"
 MAX_TEXT: Final = 20_000
 """Characters of an answer that are compared, or twice as many as its reference has: the time grows with the product of both lengths."""

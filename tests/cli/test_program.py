@@ -109,6 +109,7 @@ BROAD = {
     "web/http/server.py": "what a stranger sends costs his connection, not the server",
     "swarm/p2p/node_host.py": "a handler's bug costs the stranger's stream, not the node",
     "swarm/memory/parts.py": "the same in the simulated network",
+    "results/scoring/plugins.py": "a task or metric of somebody's package costs a score, not the scheduler",
     "swarm/reach/upnp.py": "the library raises plain exceptions; each becomes an error of ours",
 }
 

@@ -30,7 +30,7 @@ def test_the_distance_is_a_share_of_the_references_length() -> None:
     assert far(out(-3, -4), out(3, 4)) == pytest.approx(2.0)
     assert far(out(3, 4), out(3, 5)) == pytest.approx(1 / math.sqrt(34))
     assert far(out(0, 0), out(0, 0)) == 0.0
-    assert far(out(1, 0), out(0, 0)) == 1.0
+    assert far(out(1, 1), out(0, 0)) == 1.0
     assert far(out(1e308, 0, dtype="float64"), out(1e308, 1e308, dtype="float64")) == pytest.approx(0.5**0.5)
     assert far(out(3, 4, dtype="float16"), out(3, 4)) == 0.0
 
@@ -100,6 +100,7 @@ def test_tensors_are_the_same_after_json() -> None:
         {"y": {"dtype": "O", "shape": [1], "base64": "AAAAAAAAAAA="}},
         {"y": {"dtype": "(((", "shape": [0], "base64": ""}},
         {"y": {"dtype": "float32", "shape": [0], "base64": "é"}},
+        {"y": {"dtype": "float32", "shape": [1], "base64": "AA AAAA=="}},
     ],
 )
 def test_what_are_no_tensors_is_refused(value: Any) -> None:

@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
     tall.paste(BLUE, (0, 0, 4, 1))
     tall.save(tmp_path / "cat" / "a.png")
     (tmp_path / "cat" / "notes.txt").write_text("no image")
+    (tmp_path / "cat" / "._a.png").write_bytes(b"what a Mac leaves beside a.png")
     for name in ("b.bmp", "a.PNG"):
         Image.new("RGB", (4, 4), BLUE).save(tmp_path / "dog" / name)
     return tmp_path
@@ -41,10 +42,17 @@ def test_classes_are_the_sorted_folders_unless_they_are_given(folder: Path) -> N
         (None, [0, 1, 1]),
         (["dog", "cat"], [1, 0, 0]),
         (["bird", "dog", "cat"], [2, 1, 1]),
-        ({"cat": 281, "dog": 235}, [281, 235, 235]),
+        (("cat", "bird", "dog"), [0, 2, 2]),
     ):
         options = {"size": 4, **({} if classes is None else {"classes": classes})}
         assert [example.reference for example in read_examples(TASK, folder, options)] == labels
+
+
+def test_the_first_images_of_each_class_are_taken(folder: Path) -> None:
+    examples = read_examples(TASK, folder, {"size": 4, "per_class": 1})
+    assert [example.reference for example in examples] == [0, 1]
+    with pytest.raises(ValueError, match="'per_class' is 0: it has to be a whole number"):
+        inputs(folder, per_class=0)
 
 
 def test_by_default_values_are_0_to_1_in_nchw(folder: Path) -> None:
@@ -56,7 +64,7 @@ def test_by_default_values_are_0_to_1_in_nchw(folder: Path) -> None:
 
 
 def test_mean_std_and_scale_are_of_each_channel(folder: Path) -> None:
-    cat, *_ = inputs(folder, scale=1, mean=[100, 10, 0], std=[5, 2, 1], layout="nhwc")
+    cat, *_ = inputs(folder, scale=1, mean=(100, 10, 0), std=[5, 2, 1], layout="nhwc")
     assert cat.shape == (1, 4, 4, 3)
     assert cat[0, 0, 0].tolist() == [31.0, -5.0, 0.0]
     assert inputs(folder, scale=2, mean=10, std=4)[0][0, :, 0, 0].tolist() == [125.0, -2.5, -2.5]
@@ -75,7 +83,7 @@ def test_the_middle_is_cut_out_or_the_whole_is_stretched(folder: Path) -> None:
     assert (inputs(folder)[0][0, 2] == 0).all(), "the blue row is above the middle"
     assert inputs(folder, fit="stretch")[0][0, 2, 0, 0] > 0.2
     assert inputs(folder, size=[8, 4])[0].shape == (1, 3, 8, 4)
-    assert inputs(folder, size=[8, 4])[0][0, 2, 0, 0] == 1
+    assert inputs(folder, size=(8, 4))[0][0, 2, 0, 0] == 1
     assert inputs(folder, size=[2, 3], resize=100)[0].shape == (1, 3, 2, 3)
 
 
@@ -111,7 +119,8 @@ def test_resizing_to_more_cuts_out_less(folder: Path) -> None:
             {"size": 4, "classes": ["cat", "dgo"]},
             "'classes' has no 'dog', which is a folder: did you mean 'dgo'",
         ),
-        ({"size": 4, "classes": {"cat": -1, "dog": 0}}, "'classes' has to be the folders in the order"),
+        ({"size": 4, "classes": ["cat", "dog", "cat"]}, "'classes' names a folder twice"),
+        ({"size": 4, "classes": ["cat", 1]}, "'classes' has to be the folders in the order"),
         ({"size": 4, "classes": "cat"}, "'classes' has to be the folders in the order"),
     ],
 )
@@ -147,6 +156,12 @@ def test_a_hostile_image_costs_one_line(folder: Path, content: bytes, why: str) 
         inputs(folder)
     assert "image 'a.png' of class 'cat'" in str(failed.value)
     assert "\n" not in str(failed.value)
+
+
+def test_other_formats_are_not_opened(folder: Path) -> None:
+    Image.new("RGB", (4, 4), RED).save(folder / "cat" / "a.png", format="GIF")
+    with pytest.raises(ValueError, match="is no JPEG, PNG, WEBP, BMP"):
+        inputs(folder)
 
 
 def test_a_folder_without_classes_or_images(tmp_path: Path) -> None:

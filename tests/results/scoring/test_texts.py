@@ -62,9 +62,9 @@ def test_edits_are_those_of_the_definition() -> None:
 
 def test_scores_are_those_of_shared_words() -> None:
     scores = Rouge().score([Answer("the cat lay on a mat today", "the cat sat on the mat")])
-    assert scores["rouge1_f"] == pytest.approx(2 * (4 / 7) * (4 / 6) / (4 / 7 + 4 / 6))
-    assert scores["rouge2_f"] == pytest.approx(2 * (1 / 6) * (1 / 5) / (1 / 6 + 1 / 5))
-    assert scores["rougel_f"] == scores["rouge1_f"]
+    assert scores["rouge1"] == pytest.approx(2 * (4 / 7) * (4 / 6) / (4 / 7 + 4 / 6))
+    assert scores["rouge2"] == pytest.approx(2 * (1 / 6) * (1 / 5) / (1 / 6 + 1 / 5))
+    assert scores["rougel"] == scores["rouge1"]
     assert scores["summary_length_ratio"] == pytest.approx(7 / 6)
     assert set(Rouge().score([Answer("", "the cat")]).values()) == {0.0}
 
@@ -72,7 +72,8 @@ def test_scores_are_those_of_shared_words() -> None:
 def test_summaries_score_as_in_the_workload_of_a_server() -> None:
     written = [(article, " ".join(article.text.split()[:45])) for article in articles()]
     scores = Rouge().score([Answer(text, article.summary) for article, text in written])
-    assert scores == pytest.approx(figures.rouge(written))
+    theirs = {name.removesuffix("_f"): figure for name, figure in figures.rouge(written).items()}
+    assert scores == pytest.approx(theirs)
 
 
 def test_a_flood_of_words_is_cut() -> None:
