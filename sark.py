@@ -98,6 +98,7 @@ def _this_device(home: Home, simulate: bool) -> LocalDevice:
         private=private,
         max_wait_s=settings.max_wait_s,
         meter_file=settings.meter_file,
+        gpus=settings.gpus,
     )
 
 

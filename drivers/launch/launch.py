@@ -68,7 +68,13 @@ COMPILED: Final = frozenset({"onnx"})
 CAN_FORK: Final = sys.platform != "win32"
 MAY_PRELOAD: Final = sys.platform == "linux"
 """macOS' libraries may not be used on both sides of a fork: there the child imports."""
-SAMPLED_UNITS: Final = ("GPU (ONNX)", "GPU (Torch)", "GPU (llama.cpp)", "TensorRT (ONNX)")
+SAMPLED_UNITS: Final = (
+    "GPU (ONNX)",
+    "GPU (Torch)",
+    "GPU (Transformers)",
+    "GPU (llama.cpp)",
+    "TensorRT (ONNX)",
+)
 """Units on GPUs that NVML may read."""
 SERVED_UNITS: Final = ("API",)
 """Units where a server has loaded the model: one launch is all."""

@@ -58,13 +58,14 @@ def calibrate(
     import trio
 
     from drivers.launch.launch import probe_units
-    from node.device.calibrate import CalibrationTools
+    from node.device.calibrate import calibration_tools
     from node.device.calibration_file import calibration_file
     from node.device.calibration_rounds import Calibrator
+    from node.device.gpu_units import units_on_gpus
     from node.device.lock import DeviceLock
     from node.device.probe import lock_name, probe_device
     from node.run.launchers import Launchers
-    from node.settings.settings import DriverSecrets
+    from node.settings.settings import DriverSecrets, WorkerSettings
 
     if ticket is not None:
         raise SettingsError(
@@ -74,12 +75,14 @@ def calibrate(
     home: Home = ctx.obj
     folder = home.folder("worker")
     wait_s = _seconds("--wait", wait) if wait is not None else None
-    profile = probe_device(folder, probe_units)
+    settings = WorkerSettings.load(home.config_file, ctx.meta["environment"], {})
+    look = units_on_gpus(settings.gpus, probe_units)
+    profile = probe_device(folder, look, on=look.gpus)
     with Launchers(profile, DriverSecrets()) as launchers:
         calibrator = Calibrator(
             calibration_file(profile.fingerprint),
             profile,
-            CalibrationTools(launchers.launch_at_once, launchers.samples),
+            calibration_tools(launchers.launch_at_once, launchers.samples, profile.gpu_choice),
             DeviceLock(lock_name()),
         )
         calibration = trio.run(
@@ -173,13 +176,17 @@ def doctor(
     from drivers.launch.launch import probe_units
     from drivers.launch.probe_tier import probe
     from node.device.calibration_file import calibration_file
+    from node.device.gpu_units import units_on_gpus
     from node.device.probe import probe_device
     from node.doctor.host import CheckState, checks, gather
+    from node.settings.settings import WorkerSettings
 
     home: Home = ctx.obj
     folder = home.folder("worker")
     network = _network_checks(ctx, gate)  # first, so that wrong settings fail at once
-    profile = probe_device(folder, probe_units, sandbox=probe())
+    settings = WorkerSettings.load(home.config_file, ctx.meta["environment"], {})
+    look = units_on_gpus(settings.gpus, probe_units)
+    profile = probe_device(folder, look, sandbox=probe(), on=look.gpus)
     results = checks(gather(profile, calibration_file(profile.fingerprint), home.cache))
     results += network
     if as_json:

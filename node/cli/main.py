@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -53,15 +52,18 @@ def info(
     from drivers.launch.probe_tier import probe
     from node.device.calibration import headline
     from node.device.calibration_file import calibration_file, read_calibration
+    from node.device.gpu_units import units_on_gpus
     from node.device.probe import build_advert, probe_device
-    from node.settings.settings import private_here
+    from node.settings.settings import WorkerSettings, private_of
     from protocol.words import Role
     from swarm.net.identity import load_or_create
     from swarm.pools.membership import joined_pools
 
     home: Home = ctx.obj
-    look = partial(probe_units, private=private_here(home.config_file, ctx.meta["environment"]))
-    profile = probe_device(home.folder("worker"), look, sandbox=probe())
+    environment = ctx.meta["environment"]
+    settings = WorkerSettings.load(home.config_file, environment, {})
+    look = units_on_gpus(settings.gpus, probe_units, private_of(settings, environment))
+    profile = probe_device(home.folder("worker"), look, sandbox=probe(), on=look.gpus)
     stored = read_calibration(calibration_file(profile.fingerprint), profile.fingerprint)
     keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
     pools = joined_pools(home, Role.WORKER)
@@ -99,7 +101,7 @@ def info(
         ("cores", f"{_known(profile.cores)} physical, {_known(profile.threads)} logical"),
         ("memory", show_size(profile.ram) if profile.ram else "unknown"),
         ("system", f"{profile.os or 'unknown'}, {profile.arch}"),
-        ("GPUs", "\n".join(map(_gpu, profile.gpu_report.gpus)) or "none found"),
+        ("GPUs", _gpus(profile.gpu_report.gpus) or "none found"),
         ("units", "\n".join(f"{unit.unit}  ({unit.runtime})" for unit in profile.units) or "none works"),
         ("shows live", ", ".join(profile.monitors) or "nothing"),
         (
@@ -124,6 +126,12 @@ def info(
         if value:
             table.add_row(Text(what, style="dim"), Text(value))
     console.print(table)
+
+
+def _gpus(gpus: Sequence[Gpu]) -> str:
+    """A line each, with the numbers for the setting `gpus` if there are several."""
+    numbers = [f"{number}: " if len(gpus) > 1 else "" for number in range(len(gpus))]
+    return "\n".join(number + _gpu(gpu) for number, gpu in zip(numbers, gpus, strict=True))
 
 
 def _gpu(gpu: Gpu) -> str:
@@ -273,6 +281,13 @@ def join(
             "--api-watch", help="Also watch that server's processes and counters, where it runs on this host."
         ),
     ] = False,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            help="GPUs that units run on: one, each, or their numbers as `sark-node info` shows them.  \\[default: one]",
+            metavar="GPUS",
+        ),
+    ] = None,
     serve: Annotated[
         str | None,
         typer.Option(

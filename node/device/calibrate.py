@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, Protocol
@@ -38,6 +39,7 @@ from node.device.calibration import (
     spread_of,
     warm_after,
 )
+from node.device.gpu_units import GpuChoice
 from node.device.probe import Profile
 
 IDLE_S: Final = 0.35
@@ -122,6 +124,17 @@ class CalibrationTools:
     gpu_kind: Callable[[Profile], str] = lambda profile: gpu_kind(profile)
     quick: MicroPlan = QUICK
     full: MicroPlan = FULL
+
+
+def calibration_tools(
+    launch: Launcher, samples: Callable[[str], Mapping[str, bytes]], choice: GpuChoice
+) -> CalibrationTools:
+    """The real ones, on the first GPU that was chosen."""
+    if not choice.chosen:
+        return CalibrationTools(launch, samples)
+    gpu = choice.chosen[0]
+    run_micro = partial(micro.run_micro, gpu=gpu.shown)
+    return CalibrationTools(launch, samples, run_micro=run_micro, sampler=partial(Sampler, gpu.nvml))
 
 
 def gpu_kind(profile: Profile, system: str = sys.platform, could: Callable[[], bool] = torch_could) -> str:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from drivers.contract.base import UnitInfo
 from drivers.contract.boot import clean_environment
 from drivers.launch.launch import ProbedUnits
-from drivers.measure.gpu import GpuReport
+from node.device.gpu_units import DeviceGpus
 from protocol.errors import ResourceError
 from swarm.base.durable import write_durably
 
@@ -30,7 +30,7 @@ PACKAGES: Final = (".dist-info", ".egg-info", ".pth")
 MAX_FILE: Final = 64 * 1024
 
 
-def state_of(gpus: GpuReport, environ: Mapping[str, str] = os.environ) -> str:
+def state_of(gpus: DeviceGpus, environ: Mapping[str, str] = os.environ) -> str:
     """The sha256 of all that decides which units work."""
     folder = Path(__file__).parents[2] / "drivers"
     what: list[Any] = [

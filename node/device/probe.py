@@ -19,9 +19,10 @@ import psutil
 
 from drivers.launch.launch import ProbedUnits
 from drivers.launch.probe_tier import TierProbe
-from drivers.measure.gpu import GpuReport, find_gpus
+from drivers.measure.gpu import Gpu, GpuReport
 from drivers.sandbox.enter import Tier
 from node.device import probe_parsers
+from node.device.gpu_units import ANY_GPU, NO_GPUS, DeviceGpus, GpuChoice
 from node.device.monitor import DeviceMonitor
 from protocol.errors import LocalProtocolError
 from protocol.values.advert import MAX_ADVERT, Advert, GpuInfo, UnitOffer
@@ -33,6 +34,8 @@ from swarm.base.text import ascii_line, ascii_name
 
 TOOL_S: Final = 5.0
 ROOT: Final = Path("/")
+MAX_UNITS: Final = 12
+"""Of an advert."""
 NOT_TRIED: Final = TierProbe(Tier.NONE, ("not tried out",))
 
 
@@ -53,7 +56,8 @@ class Profile:
     """Unit → name of the driver that has it."""
     gpus: tuple[GpuInfo, ...] = ()
     gpu_report: GpuReport = field(default_factory=GpuReport)
-    """The GPUs with all that their source tells of them."""
+    """The GPUs with all that their source tells of them, also those that no unit runs on."""
+    gpu_choice: GpuChoice = ANY_GPU
     notes: tuple[str, ...] = ()
     """What could not be found out, and why."""
     sandbox: Tier = Tier.NONE
@@ -89,16 +93,18 @@ def probe_device(
     *,
     sandbox: TierProbe = NOT_TRIED,
     wanted_name: str = "",
-    find: Callable[[], GpuReport] = find_gpus,
+    on: DeviceGpus = NO_GPUS,
     monitor: DeviceMonitor | None = None,
 ) -> Profile:
     """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none; `sandbox`: what
-    `drivers.launch.probe_tier.probe` found.
+    `drivers.launch.probe_tier.probe` found. `on`: its GPUs.
     """
     notes: list[str] = []
-    gpus = find()
     result = probe_units()
-    notes += [*gpus.notes, *result.troubles]
+    notes += [*on.report.notes, *result.troubles]
+    if len(result.units) > MAX_UNITS:
+        more = [one.unit for one in result.units[MAX_UNITS:]]
+        notes.append(f"an advert has room for {MAX_UNITS} units: {len(more)} are not in it, {more[0]} first")
     host = ascii_name(wanted_name or socket.gethostname().split(".")[0], "device")
     return Profile(
         device=probe_parsers.device_of(read_machine_id()) or kept_device_id(data / "device-id"),
@@ -111,11 +117,12 @@ def probe_device(
         ram=read_ram(),
         units=tuple(
             UnitOffer(unit=ascii_line(unit.unit), runtime=ascii_line(unit.runtime))
-            for unit in result.units[:12]
+            for unit in result.units[:MAX_UNITS]
         ),
         drivers={ascii_line(unit.unit): unit.driver for unit in result.units},
-        gpus=read_gpus(gpus),
-        gpu_report=gpus,
+        gpus=read_gpus(on.used),
+        gpu_report=on.report,
+        gpu_choice=on.choice,
         notes=tuple(ascii_line(note) for note in notes),
         sandbox=sandbox.tier,
         sandbox_notes=tuple(ascii_line(reason) for reason in sandbox.reasons),
@@ -206,9 +213,9 @@ def read_ram(root: Path = ROOT) -> int | None:
     return min([*limits, int(text)] if text.isdigit() else limits) or None
 
 
-def read_gpus(found: GpuReport) -> tuple[GpuInfo, ...]:
+def read_gpus(gpus: Sequence[Gpu]) -> tuple[GpuInfo, ...]:
     return tuple(
-        GpuInfo(name=ascii_line(gpu.name), vram=gpu.vram, driver=ascii_line(gpu.driver)) for gpu in found.gpus
+        GpuInfo(name=ascii_line(gpu.name), vram=gpu.vram, driver=ascii_line(gpu.driver)) for gpu in gpus
     )
 
 
@@ -299,6 +306,8 @@ def _diets(advert: Advert) -> list[Advert]:
     without(gpus=diets[-1].gpus[:1])
     for count in (4, 2, 1):
         without(addresses=_fewer(advert.addresses, count))
+    for keep in range(len(advert.units) - 1, 0, -1):
+        without(units=diets[-1].units[:keep])
     return diets
 
 

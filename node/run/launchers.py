@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Self
 
-from drivers.contract.base import Limits, RoundsReport, WorkOrder
+from drivers.contract.base import (
+    BesideReport,
+    Event,
+    Limits,
+    ModelDescription,
+    RoundsReport,
+    WorkOrder,
+)
 from drivers.contract.registry import SIMULATED
 from drivers.launch.launch import SAMPLED_UNITS, AskReveal, Launch, Zygote
 from drivers.launch.samples import sample_models
 from drivers.measure.idle_wait import IdleWait
 from drivers.measure.metering import HostMeters
+from drivers.measure.reader_process import interval_s
+from drivers.measure.telemetry import Sampler
+from node.device.gpu_units import ChosenGpu
 from node.device.probe import Profile
 from node.settings.settings import DriverSecrets
 from protocol.errors import LocalProtocolError
+from protocol.formats.gpu_units import without_number
 from results.row.rounds import LaunchRounds, enough
 
 
@@ -24,7 +37,8 @@ def enough_rounds(launches: Sequence[RoundsReport]) -> bool:
 
 
 class Launchers:
-    """Starts a driver's zygote with its first launch, or in advance (`start`). Ends all of them on leaving the block."""
+    """Starts a driver's zygote with its first launch, or in advance (`start`). On each chosen GPU a driver has one of its own, whose
+    launches see no other. Ends all of them on leaving the block."""
 
     def __init__(
         self,
@@ -32,38 +46,62 @@ class Launchers:
         secrets: DriverSecrets,
         max_wait_s: float = 0,
         meter_file: Path | None = None,
+        make: Callable[..., Zygote] = Zygote,
         **zygote: Any,
     ) -> None:
-        """`max_wait_s`: the longest that a launch waits for an idle host; 0: it does not wait. `zygote`: for `Zygote`."""
+        """`max_wait_s`: the longest that a launch waits for an idle host; 0: it does not wait. `zygote`: for `make`."""
         self._profile = profile
         self._secrets = secrets
         self._idle_wait = IdleWait(max_wait_s)
-        self._options = zygote
+        self._make, self._options = make, zygote
         self._meters = HostMeters(meter_file)
-        self._zygotes: dict[str, Zygote] = {}
+        self._zygotes: dict[tuple[str, int | None], Zygote] = {}
+        """By driver and GPU; None: it has not been chosen."""
 
     def start(self, drivers: Iterable[str]) -> None:
         """Raises `DriverError`."""
         for driver in drivers:
-            if driver not in self._zygotes:
-                zygote = Zygote(driver, private=self._secrets.get(driver), **self._options)
-                self._zygotes[driver] = zygote.start()
+            self._zygote(driver, None)
 
-    def launch(self, order: WorkOrder, limits: Limits, reveal: AskReveal | None = None) -> Launch:
+    def _zygote(self, driver: str, gpu: ChosenGpu | None) -> Zygote:
+        """Raises `DriverError`."""
+        key = (driver, None if gpu is None else gpu.number)
+        if key not in self._zygotes:
+            private = self._secrets.get(driver)
+            if gpu is None:
+                made = self._make(driver, private=private, **self._options).start()
+            else:  # nothing is preloaded for a GPU
+                made = self._make(driver, private={**(private or {}), **gpu.environment}, **self._options)
+            self._zygotes[key] = made
+        return self._zygotes[key]
+
+    def zygote_of(self, unit: str) -> Zygote:
+        """Raises `DriverError`."""
+        return self._zygote(self._driver_of(unit), self._profile.gpu_choice.of(unit))
+
+    def launch(self, order: WorkOrder, limits: Limits, reveal: AskReveal | None = None) -> NamedLaunch:
         """`reveal`: the run is witnessed; see `Launch`."""
-        driver, *beside = map(self._driver_of, (order.unit, *order.beside_units))
-        self.start([driver, *beside])
-        idle_wait = None if driver in SIMULATED else self._idle_wait
-        return Launch(
-            order,
+        own, *beside = map(self.zygote_of, (order.unit, *order.beside_units))
+        simulated = own.driver in SIMULATED
+        plain = plain_order(order)
+        launch = Launch(
+            plain,
             limits,
-            self._zygotes[driver],
-            idle_wait,
+            own,
+            None if simulated else self._idle_wait,
+            self._sampler(order),
             reveal=reveal,
             enough=enough_rounds,
-            metering=self._meters.of_run(gpu=order.unit.startswith(SAMPLED_UNITS), run_s=order.sustain_s),
-            beside=[self._zygotes[each] for each in beside],
+            metering=self._meters.of_run(gpu=plain.unit in SAMPLED_UNITS, run_s=order.sustain_s),
+            beside=beside,
         )
+        return NamedLaunch(launch, order)
+
+    def _sampler(self, order: WorkOrder) -> Sampler | None:
+        """Of the GPU that was chosen for its unit; None: the launch finds its own."""
+        gpu = self._profile.gpu_choice.of(order.unit)
+        every_s = interval_s(order.sustain_s)
+        return None if gpu is None else Sampler(gpu.nvml, every_s=every_s)
 
     def _driver_of(self, unit: str) -> str:
         driver = self._profile.driver_of(unit)
@@ -71,15 +109,14 @@ class Launchers:
             raise LocalProtocolError(f"a run on {unit} was let in, which does not work here")
         return driver
 
-    def launch_at_once(self, order: WorkOrder, limits: Limits) -> Launch:
+    def launch_at_once(self, order: WorkOrder, limits: Limits) -> NamedLaunch:
         """Without waiting for an idle host, and without meters of energy."""
-        self.start([driver := self._profile.driver_of(order.unit) or ""])
-        return Launch(order, limits, self._zygotes[driver])
+        launch = Launch(plain_order(order), limits, self.zygote_of(order.unit), sampler=self._sampler(order))
+        return NamedLaunch(launch, order)
 
     def samples(self, driver: str) -> dict[str, bytes]:
         """Sample models that a driver makes, from small to large. Raises `DriverError`."""
-        self.start([driver])
-        return sample_models(self._zygotes[driver])
+        return sample_models(self._zygote(driver, None))
 
     def __enter__(self) -> Self:
         return self
@@ -87,3 +124,33 @@ class Launchers:
     def __exit__(self, *exc: object) -> None:
         while self._zygotes:
             self._zygotes.popitem()[1].close()
+
+
+def plain_order(order: WorkOrder) -> WorkOrder:
+    """As the drivers know it: to them there is one GPU."""
+    beside = tuple(map(without_number, order.beside_units))
+    return replace(order, unit=without_number(order.unit), beside_units=beside)
+
+
+class NamedLaunch:
+    """A launch whose events call the units as its task does."""
+
+    def __init__(self, launch: Launch, order: WorkOrder) -> None:
+        self._launch = launch
+        self._unit, self._beside = order.unit, order.beside_units
+        self.kill = launch.kill
+
+    def events(self) -> Iterator[Event]:
+        beside = iter(self._beside or repeat(self._unit))
+        for event in self._launch.events():
+            if isinstance(event, ModelDescription):
+                yield renamed(event, self._unit)
+            elif isinstance(event, BesideReport):
+                yield replace(event, described=renamed(event.described, next(beside)))
+            else:
+                yield event
+
+
+def renamed(described: ModelDescription, unit: str) -> ModelDescription:
+    """As having run on `unit`, if it did; what ran elsewhere keeps the name of where."""
+    return replace(described, unit=unit) if described.unit == without_number(unit) else described

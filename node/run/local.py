@@ -21,15 +21,16 @@ from typing import Any, Final, Self
 import trio
 
 from drivers.contract.base import DriverError
-from drivers.launch.launch import probe_units
-from drivers.measure.gpu import find_gpus
+from drivers.launch.launch import ProbedUnits, probe_units
 from node.device.calibration_file import calibration_file, read_calibration
+from node.device.gpu_units import units_on_gpus
 from node.device.known_units import known_units, state_of
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, lock_name, memory_cap, probe_device
 from node.run.launchers import Launchers
 from node.run.record_builder import RecordJob
 from node.run.runner import Report, RunBench, StopRun, run
+from node.settings.gpus import ONE
 from node.settings.settings import API, DriverSecrets, WorkerSettings
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.lease import Fence
@@ -66,19 +67,20 @@ class LocalDevice:
         max_wait_s: float = MAX_WAIT_S,
         lock_folder: Path | None = None,
         meter_file: Path | None = None,
+        gpus: str = ONE,
     ) -> None:
         """`private`: what the owner gives single drivers. `max_wait_s`: the longest that a
         measurement waits for other work on this device to end; 0: it does not wait. `lock_folder`: where the device lock is, if not
-        where everybody on this host looks for it.
+        where everybody on this host looks for it. `gpus`: which of its GPUs units run on, as in a worker's settings.
         """
         self._home = home
         self._private = private or DriverSecrets()
         self._identity = load_or_create(home.key("worker"))
-        gpus = find_gpus()
-        look = partial(probe_units, simulate, private=self._private)
+        trying = units_on_gpus(gpus, partial(probe_units, simulate), self._private)
+        look: Callable[[], ProbedUnits] = trying
         if not simulate and not self._private:  # an owner's server comes and goes
-            look = partial(known_units, home.cache / "units.json", state_of(gpus), look)
-        self.profile: Profile = probe_device(home.folder("worker"), look, find=lambda: gpus)
+            look = partial(known_units, home.cache / "units.json", state_of(trying.gpus), trying)
+        self.profile: Profile = probe_device(home.folder("worker"), look, on=trying.gpus)
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name(), lock_folder)
         self._launchers = Launchers(self.profile, self._private, max_wait_s, meter_file, simulate=simulate)

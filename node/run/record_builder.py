@@ -10,6 +10,7 @@ from typing import Final
 from drivers.contract import base as driver
 from drivers.onnx.units import UNITS
 from node.run.meter_records import meter_samples, sustained_sample
+from protocol.formats.gpu_units import without_number
 from protocol.formats.phase import Phase
 from protocol.values import record as records
 from protocol.values.lease import Fence
@@ -19,9 +20,7 @@ from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
 from swarm.base.text import ascii_line, shorten
 
-PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
-"""What must come first in the live session for a unit to have run; units not listed are their driver's word."""
-
+_PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
 
 TIMED: Final = frozenset({Phase.LOAD, Phase.RUN})
 """Phases in which time is taken: each load by itself, then all inferences."""
@@ -58,6 +57,11 @@ class RunEnd:
     reason: Reason | None = None
     permanent: bool = False
     detail: str = ""
+
+
+def providers_of(unit: str) -> frozenset[str] | None:
+    """What must come first in the live session for the unit to have run; None: it is the driver's word."""
+    return _PROVIDERS.get(without_number(unit))
 
 
 COMPLETE: Final = RunEnd(RunOutcome.COMPLETE)
@@ -169,7 +173,7 @@ class RunObservations:
             return failed(Reason.CRASHED, "the driver ended without a measurement")
         batch, ran = task.measure.batch, (self.described, *(other.described for other in self.beside))
         for described, unit in zip(ran, task.units(), strict=False):
-            live, expected = described.providers, PROVIDERS.get(unit)
+            live, expected = described.providers, providers_of(unit)
             if described.unit != unit or (expected is not None and (not live or live[0] not in expected)):
                 where = f"{described.unit} ({', '.join(live) or 'nothing'})"
                 return failed(Reason.WRONG_UNIT, f"asked for {unit}, it ran on {where}")

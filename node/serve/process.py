@@ -17,9 +17,10 @@ from drivers.launch.launch import probe_units
 from drivers.launch.probe_tier import TierProbe, probe
 from drivers.sandbox.enter import Tier
 from node.access.authorization import Authorization
-from node.device.calibrate import CalibrationTools
+from node.device.calibrate import calibration_tools
 from node.device.calibration_file import calibration_file
 from node.device.calibration_rounds import Calibrator
+from node.device.gpu_units import units_on_gpus
 from node.device.lock import DeviceLock
 from node.device.monitor import DeviceMonitor
 from node.device.probe import Profile, lock_name, probe_device, trouble_with
@@ -77,9 +78,7 @@ async def run_process(
     secrets = secrets or DriverSecrets()
     if simulated is not None:
         settings, secrets = settings.model_copy(update={"simulate": True}), simulated.private()
-    look = partial(
-        probe_units, settings.simulate, private=secrets, only=SIMULATED if simulated is not None else None
-    )
+    probing = partial(probe_units, settings.simulate, only=SIMULATED if simulated is not None else None)
     owner = load_or_create(home.key("scheduler")).peer_id
     sandbox = await WAITING.run(probe)
     warning = check_anyone(settings, sandbox)
@@ -93,9 +92,16 @@ async def run_process(
     async with open_node(
         "worker", home, settings, holder=True, health=False, gater=gater, tell=tell
     ) as running:
+        look = await WAITING.run(units_on_gpus, settings.gpus, probing, secrets)
         profile = await WAITING.run(
             partial(
-                probe_device, folder, look, sandbox=sandbox, wanted_name=settings.name or "", monitor=monitor
+                probe_device,
+                folder,
+                look,
+                sandbox=sandbox,
+                wanted_name=settings.name or "",
+                on=look.gpus,
+                monitor=monitor,
             )
         )
         if simulated is not None:
@@ -125,7 +131,7 @@ async def run_process(
             calibrator = None
             if settings.calibrate and not settings.simulate:
                 path = await DISK.run(calibration_file, profile.fingerprint)
-                tools = CalibrationTools(launchers.launch_at_once, launchers.samples)
+                tools = calibration_tools(launchers.launch_at_once, launchers.samples, profile.gpu_choice)
                 calibrator = Calibrator(path, profile, tools, lock)
                 await calibrator.ensure(tell, old=folder)
             device = DeviceParts(

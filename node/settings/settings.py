@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from node.settings.gpus import read_gpus_setting
 from node.settings.rules import Rules, read_quiet
 from protocol.wire.base import Name
 from swarm.base.text import ascii_line
@@ -45,6 +46,11 @@ def _endpoint(text: str) -> None:
             read_server(text.partition(",")[0].strip())
         except Unfit as why:
             raise ValueError(str(why)) from None
+
+
+def _as_text(value: object) -> object:
+    """A list of numbers in the file as one given by option."""
+    return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
 Scheduler = Annotated[str, _checked(_scheduler_id)]
@@ -92,6 +98,9 @@ class WorkerSettings(RoleSettings):
     """Also watch that server's processes, GPU memory and `/metrics`, where it runs on this host."""
     meter: str = ""
     """A CSV file that a meter at the wall writes, with the columns time and watts: energy is read from it."""
+    gpus: Annotated[str, BeforeValidator(_as_text), _checked(read_gpus_setting)] = "one"
+    """The GPUs that units run on: `one` (the first), `each` (a unit for each: `GPU (ONNX)`, `GPU 1 (ONNX)` …), or their
+    numbers as `sark-node info` shows them: `0,2`."""
     simulate: bool = False
     """Offer the fake unit, whose figures come from a script. For trials, never for results."""
 
@@ -121,11 +130,6 @@ class DriverSecrets(dict[str, Mapping[str, str]]):
 
     def __repr__(self) -> str:
         return f"Private({', '.join(self)})"
-
-
-def private_here(config_file: Path, environment: Mapping[str, str]) -> DriverSecrets:
-    """The same for whoever is no worker: by the file and the environment alone. Raises `SettingsError`, `ResourceError`."""
-    return private_of(WorkerSettings.load(config_file, environment, {}), environment)
 
 
 def private_of(settings: WorkerSettings, environment: Mapping[str, str]) -> DriverSecrets:

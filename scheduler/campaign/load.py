@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from protocol.formats.frameworks import FORMATS, suggestion
+from protocol.formats.gpu_units import without_number
 from protocol.formats.steps import POST, PRE, problem
 from scheduler.campaign.against import against_problems
 from scheduler.campaign.compat import is_plain, read_plain
@@ -92,7 +93,7 @@ def _unit_problems(campaign: Campaign, more: Collection[str]) -> Problems:
     lists += [(("models", n, "units"), entry.units or ()) for n, entry in enumerate(campaign.models)]
     listed = [((*where, index), unit) for where, units in lists for index, unit in enumerate(units)]
     for where, unit in (*jobs, *listed):
-        if unit not in names:
+        if without_number(unit) not in names:
             hint = "  ".join(filter(None, [did_you_mean(unit, names), f"units: {', '.join(names)}"]))
             yield FileProblem(where, f"unknown compute unit {safe_text(unit, 60)!r}", hint)
     for where, units in lists:

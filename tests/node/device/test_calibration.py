@@ -79,7 +79,7 @@ H100 = GpuReport((Gpu("NVIDIA H100", 80 << 30, "550"),), "nvml")
         {"cores": 4},
         {"os": "Linux 2"},
         {"units": (UnitOffer(unit=CPU, runtime="onnxruntime 1.32"),)},
-        {"gpus": read_gpus(H100)},
+        {"gpus": read_gpus(H100.gpus)},
     ],
 )
 def test_the_fingerprint_changes_with_hardware_system_and_runtimes(change: dict[str, object]) -> None:

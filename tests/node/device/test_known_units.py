@@ -10,6 +10,7 @@ import pytest
 from drivers.contract.base import UnitInfo
 from drivers.launch.launch import ProbedUnits
 from drivers.measure.gpu import Gpu, GpuReport
+from node.device.gpu_units import NO_GPUS, DeviceGpus, choose
 from node.device.known_units import known_units, state_of
 
 FOUND = ProbedUnits((UnitInfo("CPU (ONNX)", "onnx", "onnxruntime 1"),), ("driver 'torch': not here",))
@@ -37,11 +38,13 @@ def test_the_state_changes_with_packages_gpus_and_the_drivers_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    seen = {state_of(GpuReport(), {})}
-    assert state_of(GpuReport(), {}) in seen
-    assert state_of(GpuReport(), {"EDITOR": "ed"}) in seen, "no driver gets it"
-    seen.add(state_of(GpuReport((Gpu("A"),)), {}))
-    seen.add(state_of(GpuReport(), {"CUDA_VISIBLE_DEVICES": "1"}))
+    seen = {state_of(NO_GPUS, {})}
+    assert state_of(NO_GPUS, {}) in seen
+    assert state_of(NO_GPUS, {"EDITOR": "ed"}) in seen, "no driver gets it"
+    two = GpuReport((Gpu("A"), Gpu("B")))
+    seen.add(state_of(DeviceGpus(two), {}))
+    seen.add(state_of(DeviceGpus(two, choose("1", two, {})), {}))
+    seen.add(state_of(NO_GPUS, {"CUDA_VISIBLE_DEVICES": "1"}))
     (tmp_path / "onnxruntime_gpu-1.0.dist-info").mkdir()
-    seen.add(state_of(GpuReport(), {}))
-    assert len(seen) == 4
+    seen.add(state_of(NO_GPUS, {}))
+    assert len(seen) == 5

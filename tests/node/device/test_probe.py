@@ -15,6 +15,7 @@ from drivers.contract.base import UnitInfo
 from drivers.launch.launch import ProbedUnits
 from drivers.measure.gpu import Gpu, GpuReport
 from node.device import probe_parsers
+from node.device.gpu_units import DeviceGpus
 from node.device.probe import (
     Profile,
     build_advert,
@@ -159,10 +160,8 @@ def test_this_very_machine_can_be_read(tmp_path: Path) -> None:
 
 
 def test_gpus_stand_in_the_advert_as_their_source_tells_them() -> None:
-    gpu_report = GpuReport(
-        (Gpu("NVIDIA H100", 80 * 1024**3, "550.54"), Gpu("NVIDIA GB10", driver="580")), "nvml"
-    )
-    assert read_gpus(gpu_report) == (
+    gpus = (Gpu("NVIDIA H100", 80 * 1024**3, "550.54"), Gpu("NVIDIA GB10", driver="580"))
+    assert read_gpus(gpus) == (
         GpuInfo(name="NVIDIA H100", vram=80 * 1024**3, driver="550.54"),
         GpuInfo(name="NVIDIA GB10", driver="580"),
     )
@@ -170,7 +169,9 @@ def test_gpus_stand_in_the_advert_as_their_source_tells_them() -> None:
 
 def test_a_gpu_source_that_does_not_work_is_a_note_of_the_device(tmp_path: Path) -> None:
     profile = probe_device(
-        tmp_path, lambda: ProbedUnits((), ()), find=lambda: GpuReport(notes=("NVIDIA driver: mismatch",))
+        tmp_path,
+        lambda: ProbedUnits((), ()),
+        on=DeviceGpus(GpuReport(notes=("NVIDIA driver: mismatch",))),
     )
     assert profile.gpus == ()
     assert "NVIDIA driver: mismatch" in profile.notes

@@ -61,7 +61,7 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
             "shows none of 2 GPUs",
         ),
         (
-            with_profile(gpu_report=H100, gpus=read_gpus(H100)),
+            with_profile(gpu_report=H100, gpus=read_gpus(H100.gpus)),
             "GPU",
             CheckState.NOTE,
             "no unit runs on this GPU",

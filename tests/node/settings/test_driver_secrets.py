@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.settings.settings import DriverSecrets, WorkerSettings, private_here, private_of
+from node.settings.settings import DriverSecrets, WorkerSettings, private_of
 from swarm.base.settings import SettingsError
 
 SECRET = "sk-never-to-be-seen-3141592653"
@@ -18,7 +18,8 @@ def settings(tmp_path: Path, environment: dict[str, str]) -> WorkerSettings:
 
 
 def test_a_key_without_an_endpoint_goes_to_nobody(tmp_path: Path) -> None:
-    assert private_here(tmp_path / "config.toml", {"SARK_API_KEY": SECRET}) == {}
+    environment = {"SARK_API_KEY": SECRET}
+    assert private_of(settings(tmp_path, environment), environment) == {}
 
 
 def test_the_endpoint_its_name_and_its_key_go_to_one_driver(tmp_path: Path) -> None:

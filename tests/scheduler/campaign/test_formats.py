@@ -61,6 +61,7 @@ def refused(text: str) -> CampaignError:
     ("place", "units", "left"),
     [
         ("path: a.onnx", "CPU (ONNX), CPU (Torch)", ["CPU (ONNX)"]),
+        ("path: a.onnx", "GPU 1 (Torch), GPU 1 (ONNX), CPU (ONNX)", ["GPU 1 (ONNX)", "CPU (ONNX)"]),
         ("url: 'https://e.org/A.ONNX?v=1'", "GPU (Torch), GPU (ONNX)", ["GPU (ONNX)"]),
         ("url: 'hf://org/repo/a.onnx@main'", "GPU (Torch), GPU (ONNX)", ["GPU (ONNX)"]),
         ("path: net.mlpackage/", "GPU (CoreML), CoreML (ONNX)", ["GPU (CoreML)"]),
