@@ -419,15 +419,16 @@ class World(Disasters):
         history.stored = frozenset(stored)
 
     def _forgotten(self) -> bool:
-        """Whether a run waits for inputs from a scheduler that gave it up and has begun anew since, or that another scheduler leads
-        instead of: that one does not know of it, or touches nothing any more, so that it ends with its grace.
+        """Whether a run waits for inputs from a scheduler that does not lead its campaign, or does not know of it: it began anew since, or
+        the link broke while it cancelled what it found when it adopted. Such a run yields to anybody, and ends with its grace.
         """
-        waiting = [one for worker in self.workers if worker.process.alive for one in worker.awaits_reveal()]
-        return any(
-            self.leader(campaign).peer != peer
-            or any(s.peer == peer and s.up_at > began for s in self.schedulers)
-            for peer, campaign, began in waiting
-        )
+        for worker in self.workers:
+            for place in worker.awaiting_reveal() if worker.process.alive else ():
+                leader = self.leader(place.request.task.campaign)
+                known = leader.core.state.by_lease(worker.name, place.lease, place.fence)
+                if leader.peer != place.peer or known is None:
+                    return True
+        return False
 
     def _look_at_reservations(self) -> None:
         for worker in self.workers:

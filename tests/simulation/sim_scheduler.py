@@ -146,8 +146,6 @@ class SimScheduler:
         self.station = Station(self.process, self._serve, peer=peer)
         self.peer = peer or name
         self.conversation: SchedulerConversation
-        self.up_at = 0.0
-        """When its present process began."""
         self.has_copy = False
         """Two processes have its key and its campaigns: what a worker showed to one, the other did not see."""
         self._air = air
@@ -173,7 +171,6 @@ class SimScheduler:
     def start(self, *_: object) -> None:
         """A new process opens the store."""
         self.process.start()
-        self.up_at = self.process.kernel.now
         self._tell(Kind.UP, worker=self.name)
         self.station.speaks = {}
         self._opening: dict[str, Flag] = {}

@@ -110,7 +110,6 @@ class Request:
 class Run:
     """A run in this life."""
 
-    began_at: float
     lingers_until: float = 0.0
     """On the clock of its worker: then it may end."""
     stop: Flag = field(default_factory=Flag)
@@ -251,12 +250,12 @@ class SimWorker:
         if silent:
             self.lost_changes(self.disk.lose_power(self._chance))
 
-    def awaits_reveal(self) -> list[tuple[str, str, float]]:
-        """Of each run that waits for its inputs: for whose word, its campaign, and since when it runs."""
-        waiting = ((self.ledger.allocation(lease), run) for lease, run in self._runs.items())
+    def awaiting_reveal(self) -> list[Allocation]:
+        """The leases of runs that wait for their inputs."""
+        leases = ((self.ledger.allocation(lease), run) for lease, run in self._runs.items())
         return [
-            (place.peer, place.request.task.campaign, run.began_at)
-            for place, run in waiting
+            place
+            for place, run in leases
             if place is not None and place.request.commit.witnessed and run.revealed is None
         ]
 
@@ -486,7 +485,7 @@ class SimWorker:
     # -- runs -------------------------------------------------------------------------------------------------------------
 
     def _begin_run(self, lease: str) -> None:
-        self._runs[lease] = run = Run(self.process.kernel.now)
+        self._runs[lease] = run = Run()
         place = self.ledger.allocation(lease)
         assert place is not None
         task = place.request.task
