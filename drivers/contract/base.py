@@ -36,6 +36,8 @@ MAX_FIGURE: Final = 1e18
 MAX_OPERATORS: Final = 200
 """Lines on where a model's operators ran."""
 MAX_SAMPLE: Final = 4 * MIB
+MAX_ANSWERS: Final = 6 * MIB
+"""Characters of all answers of a run: `protocol.formats.examples.MAX_ANSWER_BYTES` in base64."""
 MAX_TOGETHER: Final = 8
 """Models that take turns in one process."""
 
@@ -126,6 +128,9 @@ class WorkOrder:
     """Those of `dims` that the model must have; the others may be of other models."""
     beside_units: tuple[str, ...] = ()
     """The unit of each model of `beside`, which then has a process of its own, as `model` has; empty: all run on `unit`, in one process."""
+    examples: str = ""
+    """Path of a file of examples (`protocol.formats.examples`), each of which the model is given once, after the timed inferences; empty:
+    there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +319,16 @@ class CheckReport(Sent):
 
 
 @dataclass(frozen=True, slots=True)
+class AnswersReport(Sent):
+    """What the model made of the order's examples, in their order."""
+
+    answers: Annotated[str, MaxLen(MAX_ANSWERS)] = ""
+    """`protocol.formats.examples` in base64; empty: there are none."""
+    why: Text = ""
+    """Why there are none, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
 class BesideReport(Sent):
     """A model of `WorkOrder.beside`, in their order: what ran, and whether its outputs agree."""
 
@@ -449,6 +464,7 @@ Event = (
     | ModelDescription
     | OutputReport
     | CheckReport
+    | AnswersReport
     | BesideReport
     | RoundsReport
     | ReadyReport

@@ -17,7 +17,7 @@ from drivers.contract.formats import broken_is_unfit
 from drivers.contract.registry import BREAKAGE
 from drivers.coreml.spec import check_kind, images_of, inputs_of, refuse_custom
 from drivers.coreml.units import CPU, compute_unit, count_places, verdict
-from drivers.inputs.feeds import Shapes, make_feeds
+from drivers.inputs.feeds import Shapes
 from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.measure.timing import TimedCalls
 from protocol.formats.model_files import read_format
@@ -54,7 +54,7 @@ class CoreMLModel(LocalModel):
         """Only the plan shows it: see `ran_on`."""
 
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        feeds, pre_ns = make_feeds(self.order, self.inputs, shapes, bound)
+        feeds, pre_ns = self.feeds(shapes, bound)
         fed = {name: _picture(value) if name in self._images else value for name, value in feeds.items()}
         predict = self._model.predict
         was_reset = memory.reset_peak()

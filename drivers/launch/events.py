@@ -14,6 +14,7 @@ from pydantic_core import SchemaValidator
 from drivers.contract.base import (
     FAILURES,
     MIB,
+    AnswersReport,
     BesideReport,
     CheckReport,
     Crashed,
@@ -55,6 +56,7 @@ Reply = Event | UnitInfo | SampleModel
 # without Telemetry and BetweenLaunches: they are the parent's, and no child may claim them
 SENT: Final = (
     *(ProgressReport, LoadReport, MeasureReport, ModelDescription, OutputReport, CheckReport, RunFindings),
+    AnswersReport,
     BesideReport,
     RoundsReport,
     ReadyReport,
@@ -164,6 +166,8 @@ REQUIRED: Final[Mapping[MeasureJob, frozenset[type]]] = {
     MeasureJob.TURNS_REPEAT: frozenset({LoadReport, ReadyReport, MeasureReport}),
 }
 """One of each; of `TurnReport` one for each turn (`drivers.launch.turns`)."""
+DESCRIBES: Final = frozenset({MeasureJob.RUN, MeasureJob.SUSTAIN})
+"""What describes the model and its check, of one model alone."""
 MAX_FINDINGS: Final = 64
 """`RunFindings` of one launch: the node keeps them."""
 MAX_ROUNDS: Final = 128
@@ -176,14 +180,23 @@ class LaunchEvents:
     """In the parent: checks the events of one launch."""
 
     def __init__(
-        self, launch: LaunchSpec, *, served: bool, cold: bool, witnessed: bool = False, beside: int = 0
+        self,
+        launch: LaunchSpec,
+        *,
+        served: bool,
+        cold: bool,
+        witnessed: bool = False,
+        beside: int = 0,
+        examples: bool = False,
     ) -> None:
         """`served`: the children load no model. `cold`: the model's pages were dropped just before. `witnessed`: the outputs of each launch
-        that times inferences are required, before its times. `beside`: how many other models take turns with the order's own."""
+        that times inferences are required, before its times. `beside`: how many other models take turns with the order's own.
+        `examples`: the order has some, which a launch that describes may answer."""
         self._launch = launch
         self._served = served
         self._beside = beside
         self._described = 0
+        self._examples = examples and launch.job in DESCRIBES
         self._required = REQUIRED[launch.job]
         if witnessed and MeasureReport in self._required:
             self._required |= {OutputReport}
@@ -203,7 +216,7 @@ class LaunchEvents:
             if self._changes > MAX_CHANGES:
                 raise Garbled(f"it changed its phase more than {MAX_CHANGES} times")
             return event
-        runs = self._launch.job in (MeasureJob.RUN, MeasureJob.SUSTAIN)
+        runs = self._launch.job in DESCRIBES
         if isinstance(event, RunFindings) and runs and self._findings < MAX_FINDINGS:
             self._findings += 1
             return event
@@ -220,8 +233,8 @@ class LaunchEvents:
                 raise Garbled("one model too many beside its own")
             return event
         kind = type(event)
-        described = kind is OutputReport and runs  # every full launch may say what it put out
-        if (kind not in self._required and not described) or kind in self._received:
+        may = {OutputReport: runs, AnswersReport: self._examples}.get(kind, False)
+        if (kind not in self._required and not may) or kind in self._received:
             raise Garbled(f"one {kind.__name__} too many")
         if kind is MeasureReport and OutputReport in self._required - self._received:
             raise Garbled("times before the outputs that they led to")

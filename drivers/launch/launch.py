@@ -186,7 +186,11 @@ class Launch:
         witnessed = order.witnessed or reveal is not None
         paths = tuple(str(Path(path).absolute()) for path in order.beside)
         self._order = replace(
-            order, model=str(Path(order.model).absolute()), beside=paths, witnessed=witnessed
+            order,
+            model=str(Path(order.model).absolute()),
+            beside=paths,
+            witnessed=witnessed,
+            examples=order.examples and str(Path(order.examples).absolute()),
         )
         self._beside = tuple(beside)
         self._limits = limits
@@ -337,6 +341,7 @@ class Launch:
             cold=cold,
             witnessed=self._order.witnessed,
             beside=len(self._order.beside),
+            examples=bool(self._order.examples),
         )
         with contextlib.closing(received(running, clock.deadline, self._limits)) as messages:
             for message in messages:

@@ -40,7 +40,7 @@ def sandbox_for(order_bytes: bytes, driver: Driver | None, tier: Tier) -> Sandbo
     network = driver is not None and opens_connections(driver)
     plan = mounts.plan(
         os.fsdecode(folder),
-        (order.model, *order.beside),
+        (order.model, *order.beside, *([order.examples] if order.examples else [])),
         limits.output_bytes,
         code=mounts.code_folders(),
         in_dev=os.listdir("/dev"),  # noqa: PTH208

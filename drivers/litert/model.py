@@ -17,10 +17,11 @@ from drivers.contract.base import Unfit, WorkOrder
 from drivers.contract.formats import broken_is_unfit
 from drivers.contract.hardware import threads_notes
 from drivers.contract.registry import BREAKAGE
-from drivers.inputs.feeds import Shapes, blame_sizes, make_feeds, shapes_of
+from drivers.inputs.feeds import Shapes, blame_sizes, shapes_of
 from drivers.litert.placement import Placement, place, read_nodes
 from drivers.litert.tensors import TensorPort, read_ports
 from drivers.litert.units import check_unit, version
+from drivers.local.examples import shapes_in
 from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.measure.timing import TimedCalls
 from protocol.formats.model_files import ModelFormat, read_format
@@ -102,7 +103,7 @@ class LiteRtModel(LocalModel):
         """No delegate but the CPU's own is ever loaded."""
 
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        feeds, pre_ns = make_feeds(self.order, self.inputs, shapes, bound)
+        feeds, pre_ns = self.feeds(shapes, bound)
         interpreter = self._interpreter
         self._feed(interpreter, feeds)
         was_reset = memory.reset_peak()
@@ -119,6 +120,13 @@ class LiteRtModel(LocalModel):
             return TimedCalls(lambda _: interpreter.invoke())
 
         return Prepared(loop, outputs, repeat, feeds, shapes, bound, pre_ns, first_ns, was_reset)
+
+    def outputs_of(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With the example's own sizes, and nothing kept of the one before."""
+        self._allocate(self._interpreter, shapes_in(feeds))
+        with translated():
+            self._interpreter.reset_all_variables()
+        return super().outputs_of(feeds)
 
     def _feed(self, interpreter: Any, feeds: Mapping[str, Any]) -> None:
         with translated():

@@ -23,12 +23,14 @@ from drivers.contract.base import (
     ProgressReport,
     RunFindings,
     SustainedReport,
+    Unfit,
     WorkOrder,
 )
 from drivers.contract.hardware import threads_for
-from drivers.inputs.feeds import Shapes, find_runnable, post_run
+from drivers.inputs.feeds import Shapes, find_runnable, make_feeds, post_run
 from drivers.inputs.made import Input
 from drivers.local.driver import LocalDriver
+from drivers.local.examples import answer_examples, shapes_in
 from drivers.measure.check import DEPTH, make_report
 from drivers.measure.sketch import report_outputs
 from drivers.measure.sustained import sustain_calls
@@ -87,6 +89,7 @@ class LocalModel(ABC):
         self.order = order
         self.runtime = runtime
         self.threads = threads_for(order.threads)
+        self._example: Mapping[str, Any] | None = None
 
     @abstractmethod
     def load(self) -> int:
@@ -121,6 +124,24 @@ class LocalModel(ABC):
     def series(self) -> dict[str, tuple[int, ...]]:
         """Nanoseconds by name, such as `ttft`, of the timed inferences in order."""
         return {}
+
+    def feeds(self, shapes: Shapes, bound: int) -> tuple[dict[str, Any], int]:
+        """Values of all inputs, and the nanoseconds of the pre-run steps: those of an example while it is answered, else made ones."""
+        if self._example is not None:
+            return dict(self._example), 0
+        return make_feeds(self.order, self.inputs, shapes, bound)
+
+    def outputs_of(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Of one inference of these values, each of which fits its input. After the check: `Prepared` holds no more then."""
+        self._example = feeds
+        try:
+            return self.attempt(shapes_in(feeds), 1).outputs()
+        finally:
+            self._example = None
+
+    def answer_text(self, text: str) -> str:
+        """What a language model makes of a prompt. Raises `Unfit` for a model that takes no texts."""
+        raise Unfit(f"models on {self.order.unit} take tensors, and the example is a text")
 
     @abstractmethod
     def ran_on(self, prepared: Prepared) -> RanOn:
@@ -179,6 +200,8 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
         yield check_outputs(model, prepared, outputs)
         if figures or series:
             yield RunFindings(figures, series)
+        if order.examples:
+            yield (yield from answer_examples(model, order.examples))
 
 
 def check_outputs(model: LocalModel, prepared: Prepared, outputs: Mapping[str, Any]) -> CheckReport:

@@ -22,7 +22,7 @@ from drivers.contract import memory, steps
 from drivers.contract.base import MIB, MeasureReport, ProgressReport, Unfit, WorkOrder
 from drivers.contract.boot import folder
 from drivers.contract.hardware import threads_notes
-from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
+from drivers.inputs.feeds import Shapes, find_runnable
 from drivers.inputs.made import DTYPES, NARROW, Input, element_type
 from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.measure.timing import TimedCalls, TimedLoop
@@ -140,7 +140,7 @@ class OnnxModel(LocalModel):
         self.load()
 
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        feeds, pre_ns = make_feeds(self.order, self.inputs, shapes, bound)
+        feeds, pre_ns = self.feeds(shapes, bound)
         was_reset = memory.reset_peak()
         self._runner = runner = bind(self._session, feeds, self.inputs, self._place)
         began = time.perf_counter_ns()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract import memory
 from drivers.contract.base import DriverError, Unfit, WorkOrder
 from drivers.contract.hardware import threads_notes
-from drivers.inputs.feeds import Shapes, blame_sizes, make_feeds, shapes_of
+from drivers.inputs.feeds import Shapes, blame_sizes, shapes_of
+from drivers.local.examples import shapes_in
 from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.measure.check import check
 from drivers.measure.timing import TimedCalls
@@ -34,6 +36,7 @@ NOTHING: Final[dict[int, Any]] = {}
 class OpenVinoModel(LocalModel):
     _compiled: Any
     _load_ns: int
+    _shapes: Shapes
 
     def __init__(self, order: WorkOrder, runtime: OpenVinoRuntime) -> None:
         super().__init__(order, runtime.title)
@@ -44,7 +47,7 @@ class OpenVinoModel(LocalModel):
     def load(self) -> int:
         """Includes what OpenVINO compiles for the order's shapes."""
         began = time.perf_counter_ns()
-        model = self._read()
+        model = self._read(self.order)
         self._compiled = self._compile(model, {})
         self._load_ns = time.perf_counter_ns() - began
         self._stateful = bool(model.get_variables())
@@ -53,9 +56,9 @@ class OpenVinoModel(LocalModel):
             self.depth = graph.depth_of(model) or self.depth
         return self._load_ns
 
-    def _read(self) -> Any:
+    def _read(self, order: WorkOrder) -> Any:
         """The model with the order's shapes."""
-        source, order = self._source, self.order
+        source = self._source
         model = translated(lambda: self._runtime.core.read_model(str(source.path)))
         ports = source.graph.inputs if source.graph is not None else ()
         with openvino_errors():
@@ -65,12 +68,19 @@ class OpenVinoModel(LocalModel):
             self.inputs = graph.inputs_of(model, ports, rows, order.shapes)
         if not model.outputs:
             raise Unfit("the model has no outputs: there is nothing to run")
-        shapes = shapes_of(order, self.inputs)
+        self._shapes = shapes = shapes_of(order, self.inputs)
         try:
             translated(lambda: graph.keep_shapes(model, self.inputs, shapes))
         except Unfit as why:
             raise blame_sizes(order, self.inputs, shapes, why) from why
         return model
+
+    def outputs_of(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Compiled again where the example has other sizes than the one before."""
+        if (shapes := shapes_in(feeds)) != self._shapes:
+            order = replace(self.order, dims={}, own_dims=(), batch=None, shapes=shapes)
+            self._compiled = self._compile(self._read(order), {})
+        return super().outputs_of(feeds)
 
     def _compile(self, model: Any, more: Mapping[str, object]) -> Any:
         asked = {**settings(self._device, self.threads), **more}
@@ -97,7 +107,7 @@ class OpenVinoModel(LocalModel):
         return openvino_errors()
 
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        feeds, pre_ns = make_feeds(self.order, self.inputs, shapes, bound)
+        feeds, pre_ns = self.feeds(shapes, bound)
         request = self._request(self._compiled, feeds)
         call = self._caller(request)
         was_reset = memory.reset_peak()
@@ -170,7 +180,7 @@ class OpenVinoModel(LocalModel):
                 unit, (where,), ("operators are not looked at: the model takes long to load and to run",)
             )
         with openvino_errors():
-            model = self._read()
+            model = self._read(self.order)
             request = self._request(self._compile(model, {"PERF_COUNT": True}), prepared.feeds)
             for _ in range(2):
                 self._caller(request)(NOTHING)
@@ -226,7 +236,7 @@ class OpenVinoModel(LocalModel):
             return ""
         try:
             with openvino_errors():
-                compiled = self._compile(self._read(), {"INFERENCE_PRECISION_HINT": "f32"})
+                compiled = self._compile(self._read(self.order), {"INFERENCE_PRECISION_HINT": "f32"})
                 request = self._request(compiled, prepared.feeds)
                 self._caller(request)(NOTHING)
                 wide = self._outputs(request)

@@ -106,7 +106,7 @@ class TorchModel(LocalModel):
         return self.attempt(*runnable)
 
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        feeds, pre_ns = make_feeds(self.order, self.inputs, shapes, bound)
+        feeds, pre_ns = self.feeds(shapes, bound)
         fed = tuple(to_tensor(feeds[one.name], one, self._device) for one in self.inputs)
         call = self._caller()
         self._infer = lambda: call(fed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,7 @@ from node.run.meter_records import meter_samples, sustained_sample
 from protocol.formats.gpu_units import without_number
 from protocol.formats.phase import Phase
 from protocol.values import record as records
+from protocol.values.answers import AnswerSet, pack_answers
 from protocol.values.lease import Fence
 from protocol.values.operators import OperatorUse
 from protocol.values.rounds import RoundsSample
@@ -114,6 +116,7 @@ class RunObservations:
     """Of each launch in which models took turns."""
     beside: list[driver.BesideReport] = field(default_factory=list)
     sustained: driver.SustainedReport | None = None
+    answers: driver.AnswersReport | None = None
     meters: list[driver.MeterReport] = field(default_factory=list)
     lasting: bool = False
     """The run is sustained: it may be stopped while it infers, or whoever is more urgent would wait as long as it lasts."""
@@ -155,6 +158,8 @@ class RunObservations:
                 self.beside.append(event)
             case driver.SustainedReport():
                 self.sustained = event
+            case driver.AnswersReport():
+                self.answers = event
             case driver.RunFindings():
                 self.findings = driver.RunFindings(
                     {**self.findings.figures, **event.figures}, {**self.findings.series, **event.series}
@@ -220,7 +225,17 @@ class RunObservations:
             or None,
             sustained=None if self.sustained is None else sustained_sample(self.sustained, self.telemetry),
             meters=meter_samples(self.meters, self.telemetry) or None,
+            answers=self._answers(job.task),
         )
+
+    def _answers(self, task: Task) -> AnswerSet | None:
+        if task.examples is None or self.checked is None:
+            return None
+        if self.answers is None:
+            who = "its driver" if self.described is None else f"the driver {self.described.driver}"
+            return AnswerSet(why=f"{who} answers no examples")
+        answered = b64decode(self.answers.answers)
+        return AnswerSet(answers=pack_answers(answered) if answered else b"", why=shorten(self.answers.why))
 
     def _timing(
         self, report: driver.MeasureReport, baseline: int | None, output: driver.OutputReport | None

@@ -134,6 +134,7 @@ def work_order(
     floor: int = FLOOR_UNKNOWN,
     beside: Sequence[Path] = (),
     look: int = CHECKED_AFTER[0],
+    examples: Path | None = None,
 ) -> WorkOrder:
     """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us. `beside`: its other models. `look`: launches
     before its precision is looked at."""
@@ -146,13 +147,14 @@ def work_order(
         beside=tuple(map(str, beside)),
         beside_units=task.beside_units or (),
         first_look=look,
+        examples="" if examples is None else str(examples),
         **measure,
     )
 
 
 def limits(task: Task, memory_cap: int) -> Limits:
     """What is enforced from outside: the task's own limits, its memory for each of its models, and never more than this device gives."""
-    memory = task.memory * (1 + len(task.beside or ()))
+    memory = task.memory * (1 + len(task.beside or ())) + (2 * task.examples.size if task.examples else 0)
     return Limits(
         load_s=task.timeouts.load_s, run_s=task.timeouts.run_s, memory_bytes=min(memory, memory_cap)
     )
@@ -216,16 +218,16 @@ async def _attempt(
             async with _hold(bench.exclusive, lambda: progress(Phase.QUEUED)):
                 observations.enter("fetch", bench.clock())
                 progress(Phase.FETCH)
-                models = task.models()
+                files = task.files()
                 with trio.move_on_after(task.timeouts.fetch_s):
-                    for model in models:
+                    for model in files:
                         fetching = bench.model(job, model, partial(progress, Phase.FETCH))
                         path = await held.enter_async_context(fetching)
                         paths.append(path)
-                if len(paths) < len(models):
+                if len(paths) < len(files):
                     return failed(
                         Reason.FETCH_FAILED,
-                        f"{models[len(paths)].name} was not here after the fetch limit of {task.timeouts.fetch_s:g} s",
+                        f"{files[len(paths)].name} was not here after the fetch limit of {task.timeouts.fetch_s:g} s",
                     )
                 await bench.fetch_manifest(job)
             observations.enter("queue", bench.clock())
@@ -234,6 +236,7 @@ async def _attempt(
             await bench.wait_idle()
             observations.enter("prepare", bench.clock())
             progress(Phase.PREPARE)
+            examples = None if task.examples is None else paths.pop()
             own, *beside = paths
             order = work_order(
                 task,
@@ -242,6 +245,7 @@ async def _attempt(
                 bench.warmup_floor(task.unit),
                 beside,
                 bench.first_look(task.unit, task.measure.precision or 1.0),
+                examples,
             )
             asked = () if witness is None else (_ask_from_thread(witness, observations),)
             launch = bench.launch(order, limits(task, bench.memory_cap), *asked)

@@ -254,7 +254,7 @@ class RunManager:
         """The campaign's manifest comes with the first model of it. That its principal has the models is seen once."""
         allocation = self._ledger.allocation(job.lease)
         if allocation is not None:
-            for model in job.task.models():
+            for model in job.task.files():
                 tail = partial(self._tail, allocation.peer, model)
                 await self.sharing.prove_model(allocation.request.principal, model, tail)
         held = {allocation.request.task.campaign for allocation in self._ledger.allocations()}

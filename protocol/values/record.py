@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints
 
 from protocol.errors import RemoteProtocolError
 from protocol.formats.chain import SUMS_BYTES, launch_digest
+from protocol.values.answers import AnswerSet
 from protocol.values.energy import MAX_METERS, MeterSample
 from protocol.values.lease import Fence
 from protocol.values.operators import OperatorUse
@@ -268,6 +269,8 @@ class Record(Message):
     """Of a sustained run. None: the task asks for none."""
     meters: Annotated[tuple[MeterSample, ...], Field(max_length=MAX_METERS)] | None = None
     """Of energy; none: there was none to read. In records of older versions only the accelerator's, above."""
+    answers: AnswerSet | None = None
+    """To the task's examples. None: it has none, or the run ended before they were answered."""
 
 
 class SignedRecord(Message):

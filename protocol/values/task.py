@@ -126,14 +126,21 @@ class Task(Message):
     """Which of several sittings it is. None: it is measured once."""
     beside_units: Annotated[tuple[Line, ...], Field(min_length=1, max_length=MAX_TOGETHER - 1)] | None = None
     """Where each of `beside` runs, in a process of its own, as this one then has. None: all run on `unit`, in one process."""
+    examples: Model | None = None
+    """A file of examples (`protocol.formats.examples`) that the model is given after it was timed; its answers stand in the record. None:
+    there are none."""
 
     def models(self) -> tuple[Model, ...]:
         """All that it needs, its own first."""
         return (self.model, *(self.beside or ()))
 
+    def files(self) -> tuple[Model, ...]:
+        """All that a device needs of it: its models, then its examples."""
+        return (*self.models(), *(() if self.examples is None else (self.examples,)))
+
     def needs(self, sha256: str) -> bool:
-        """Whether it needs the model with this hash."""
-        return any(model.sha256 == sha256 for model in self.models())
+        """Whether it needs the file with this hash."""
+        return any(file.sha256 == sha256 for file in self.files())
 
     def url_of(self, model: Model) -> str | None:
         """Where one of them can be fetched too."""
@@ -147,6 +154,8 @@ class Task(Message):
     def _check_units(self) -> Task:
         if self.beside_units is not None and len(self.beside_units) != len(self.beside or ()):
             raise ValueError("beside_units has another number of units than beside of models")
+        if self.examples is not None and self.beside is not None:
+            raise ValueError("a model that takes turns with others answers no examples")
         return self
 
 

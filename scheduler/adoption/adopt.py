@@ -172,7 +172,7 @@ def bring_models(tasks: Iterable[Task], spec: str, spool: Path, folder: Path | N
     Models that devices fetch themselves are not needed. Blocking.
     """
     others = by_devices(spec)
-    models = {model.sha256: model for task in tasks for model in task.models() if model.sha256 not in others}
+    models = {model.sha256: model for task in tasks for model in task.files() if model.sha256 not in others}
     if models.pop(reference_sha256(), None) is not None:  # it comes with the program
         spool_reference(spool)
     return tuple(

@@ -148,7 +148,7 @@ class Failures:
                     state.run_times.add(entry.task, view.peer, now - attempt.started_at)
                 if agrees is not False:
                     view.forget_failures(entry.model_key)
-                view.warm.update(model.sha256 for model in entry.task.models())
+                view.warm.update(model.sha256 for model in entry.task.files())
                 state.evidence(entry).good = True
                 commands += self._compare_outputs(entry, view, agrees, now)
             else:

@@ -108,7 +108,7 @@ class RunTimes:
 
     def allowance_s(self, task: Task, worker: str, *, warm: Collection[str], hedged: int) -> float:
         """How long the run may be silent there. `warm`: models that are there. `hedged`: how often the task was hedged for its deadline."""
-        fetch_s = sum(model.size for model in task.models() if model.sha256 not in warm) / FETCH_RATE
+        fetch_s = sum(model.size for model in task.files() if model.sha256 not in warm) / FETCH_RATE
         return (LEAST_S + FACTOR * (self.expect_s(task, worker) + fetch_s)) * 2.0**hedged
 
 

@@ -305,7 +305,7 @@ class _Planner:
         )
         self._until[peer] = ends_s
         self.ends_s = max(self.ends_s, ends_s)
-        self._fetched.update((peer, model.sha256) for model in task.models())
+        self._fetched.update((peer, model.sha256) for model in task.files())
         self.fetch += fetch
         return best, fetch, quoted.preempts if quoted is not None and first else ""
 

@@ -157,12 +157,12 @@ class MissingModels:
 
 
 def _needed(entries: Iterable[TaskEntry]) -> set[str]:
-    return {model.sha256 for entry in entries for model in entry.task.models()}
+    return {model.sha256 for entry in entries for model in entry.task.files()}
 
 
 def _first_of(task: Task, hashes: Container[str]) -> Model | None:
     """The first of its models that is among these."""
-    return next((model for model in task.models() if model.sha256 in hashes), None)
+    return next((model for model in task.files() if model.sha256 in hashes), None)
 
 
 def why_missing(campaign: str, model: str) -> str:

@@ -142,7 +142,7 @@ def retry_campaign(
         raise CampaignError(
             f"no task of {campaign} failed or was cancelled", hint=f"sark-node results {campaign}"
         )
-    needed = {model.sha256: model for task in tasks for model in task.models()}
+    needed = {model.sha256: model for task in tasks for model in task.files()}
     models = [model for model in store.campaigns.models(campaign) if model.sha256 in needed]
     _respool(home, row, needed, models, folder, fetch)
     values: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(NewCampaign)}

@@ -1,0 +1,114 @@
+"""Examples on their way to a driver, and its answers into the record."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.contract.base import AnswersReport, Event, Unfit, WorkOrder
+from node.run.runner import StopRun, limits, run
+from protocol.errors import RemoteProtocolError
+from protocol.formats.examples import MAX_ANSWER_BYTES, Value, pack_examples
+from protocol.values.answers import AnswerSet, pack_answers, read_answers
+from protocol.values.record import Record, read_record, record_body
+from protocol.values.task import Model, Task
+from protocol.words import RunOutcome
+from tests.node.run.test_runner import (
+    CHECKED,
+    CONTENT,
+    LOADED,
+    MEASURED,
+    ScriptedLaunch,
+    bench,
+    described,
+    job,
+    source_of,
+    task,
+)
+
+ANSWERS = ({"y": Value("float32", (1,), bytes(4))},)
+EXAMPLES = pack_examples(({"x": Value("float32", (1,), bytes(4))},))
+FILE = Model(name="digits", sha256=hashlib.sha256(EXAMPLES).hexdigest(), size=len(EXAMPLES))
+WHOLE = (LOADED, described(), MEASURED, CHECKED)
+ANSWERED = AnswersReport(b64encode(pack_examples(ANSWERS)).decode())
+
+
+async def record_of(folder: Path, launch: ScriptedLaunch, what: Task, seen: list[bytes]) -> Record:
+    """`seen`: what a driver reads at the path of the examples."""
+
+    def start(order: WorkOrder, limits: object) -> ScriptedLaunch:
+        seen.append(Path(order.examples).read_bytes() if order.examples else b"")
+        return launch
+
+    def file(what: Any, model: Model, progress: Any) -> Any:
+        content = EXAMPLES if model == FILE else CONTENT
+        return bench(folder, None, source=lambda job: source_of(content)).model(what, model, progress)
+
+    made = await run(
+        job(what), bench(folder, start, model=file), StopRun(), lambda phase, done, total, median: None
+    )
+    assert read_record(record_body(made)) == made, "what is recorded can be sent"
+    return made
+
+
+async def test_the_driver_reads_the_examples_and_the_record_has_its_answers(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+    record = await record_of(tmp_path, ScriptedLaunch(*WHOLE, ANSWERED), task(examples=FILE), seen)
+    assert seen == [EXAMPLES]
+    assert record.answers is not None
+    assert read_answers(record.answers) == ANSWERS
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        (WHOLE, "the driver onnx answers no examples"),
+        ((*WHOLE, AnswersReport(why="example 1 of 1: too wide")), "example 1 of 1: too wide"),
+    ],
+)
+async def test_a_run_without_answers_is_complete_and_says_why(
+    tmp_path: Path, events: tuple[Event, ...], why: str
+) -> None:
+    record = await record_of(tmp_path, ScriptedLaunch(*events), task(examples=FILE), [])
+    assert record.outcome is RunOutcome.COMPLETE
+    assert record.answers == AnswerSet(why=why)
+
+
+@pytest.mark.parametrize(
+    ("launch", "what"),
+    [
+        (ScriptedLaunch(*WHOLE), task()),
+        (ScriptedLaunch(LOADED, then=Unfit("it is broken")), task(examples=FILE)),
+    ],
+    ids=["no examples", "ended before"],
+)
+async def test_a_record_is_silent_where_nothing_was_to_be_answered(
+    tmp_path: Path, launch: ScriptedLaunch, what: Task
+) -> None:
+    assert (await record_of(tmp_path, launch, what, [])).answers is None
+
+
+def test_the_examples_have_room_in_memory() -> None:
+    with_examples = limits(task(examples=FILE), 10**12).memory_bytes
+    assert with_examples == limits(task(), 10**12).memory_bytes + 2 * FILE.size
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [b"", b"not deflated", pack_answers(b"no examples"), pack_answers(bytes(MAX_ANSWER_BYTES + 1))],
+)
+def test_answers_of_another_form_are_refused(answers: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_answers(AnswerSet(answers=answers))
+
+
+def test_models_in_turns_have_no_examples() -> None:
+    other = Model(name="n.onnx", sha256="1" * 64, size=1)
+    with pytest.raises(ValueError, match="takes turns with others answers no examples"):
+        task(examples=FILE, beside=(other,))
+    assert task(examples=FILE).files() == (task().model, FILE)
+    assert task(examples=FILE).needs(FILE.sha256)
