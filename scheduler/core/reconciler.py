@@ -230,8 +230,12 @@ class Reconciler:
         for entry, attempt in state.held_at(peer):
             if entry.task.campaign != campaign:
                 continue
-            lease = reported.pop((entry.id, attempt.number), None)
-            if lease is not None:
+            lease = reported.get((entry.id, attempt.number))
+            if lease is not None and attempt.lease in (
+                None,
+                lease.lease,
+            ):  # else another process with our key had it begin anew
+                del reported[entry.id, attempt.number]
                 commands += self._carry_on(entry, attempt, lease, now)
             elif attempt.lease in expected:
                 words = f"{state.device(peer)} has it no more"

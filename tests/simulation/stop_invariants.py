@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from tests.simulation.history import Breach, History, Invariant, Kind
+from tests.simulation.history import Breach, FenceKey, History, Invariant, Kind
 
 SILENCE_S: Final = 12.0
 """Sooner than this after it sent a renewal that was answered no scheduler gives a worker up, however fast its clock runs."""
@@ -78,9 +78,10 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
     """A cancelled attempt ends when its worker says that nothing runs, unless that is silent, or does not stop it in good time: then it is
     said that the stop is owed.
 
-    Excused: campaigns that are led elsewhere, and workers that serve this scheduler no more.
+    Excused: campaigns that are led elsewhere, workers that serve this scheduler no more, and runs that a copy of the scheduler had begin
+    under another fence: it learns of those when it adopts, and cancels them.
     """
-    alive: dict[tuple[str, str], tuple[str, int]] = {}
+    alive: dict[tuple[str, str], tuple[str, int, FenceKey | None]] = {}
     asked: dict[str, float] = {}
     heard: dict[tuple[str, str], float] = {}
     owed = {(event.who, event.task, event.attempt) for event in history.of(Kind.OWED)}
@@ -100,7 +101,7 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
     ):
         match event.kind:
             case Kind.BEGAN:
-                alive[event.worker, event.lease] = (event.task, event.attempt)
+                alive[event.worker, event.lease] = (event.task, event.attempt, event.fence)
             case Kind.DEAD | Kind.LEFT:
                 alive.pop((event.worker, event.lease), None)
             case Kind.DIED:
@@ -119,7 +120,11 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
             }:
                 silent_s = event.at - heard.get((event.who, event.worker), -1e9)
                 waited_s = event.at - asked.get(event.task, event.at)
-                runs = {what for run, what in alive.items() if run[0] == event.worker}
+                runs = {
+                    what[:2]
+                    for run, what in alive.items()
+                    if run[0] == event.worker and event.fence in (None, what[2])
+                }
                 soon = silent_s < SILENCE_S and waited_s < STOP_S
                 unsaid = (event.who, event.task, event.attempt) not in owed
                 led = leads.get((event.worker, history.tasks.get(event.task, "")), event.who) == event.who

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -274,6 +275,14 @@ def test_a_worker_that_renews_nothing_for_another_leader_counts_as_silent_and_th
     owed = [Event(1.6, K.OWED, **TASK, lease="l1")] if said else []
     heard = Event(1.4, K.HEARD, who="s", worker="w", word=word, number=1)
     assert ("cancelled_is_dead" not in observed(heard, *others, *owed)) is excused
+
+
+@pytest.mark.parametrize(("fence", "excused"), [((1, 2), True), ((1, 1), False), (None, False)])
+def test_a_run_of_the_same_attempt_under_another_fence_is_not_the_one_that_was_cancelled(
+    fence: tuple[int, int] | None, excused: bool
+) -> None:
+    heard, asked, ended = BAD["cancelled_is_dead"]
+    assert ("cancelled_is_dead" not in observed(heard, asked, replace(ended, fence=fence))) is excused
 
 
 def test_what_a_home_that_was_restored_does_again_is_no_breach_and_what_it_wrote_before_is() -> None:

@@ -125,6 +125,24 @@ def test_a_result_that_waited_for_us_while_we_were_down_does_not_make_its_worker
     assert len(core.state.worker(PEERS[0]).held) == 2
 
 
+def test_a_run_that_a_copy_of_this_scheduler_had_begin_anew_is_cancelled_and_is_not_ours() -> None:
+    core, now = SchedulerCore(random.Random(1)), 100.0
+    ours = Fence(incarnation=1, number=6)
+    held = a_live_task(1, TaskState.RUNNING, PEERS[0], "l-1.6", ours)
+    decided(core, core.add(TaskLimits("c-one"), [held], now), now)
+    theirs = Fence(incarnation=2, number=1)
+    there = LiveLease(task="c-one/1", attempt=1, lease="l-2.1", fence=theirs)
+    orders = decided(
+        core,
+        core.reconciler.reconcile(PEERS[0], "c-one", 2, [there], now, expected=frozenset({"l-1.6"})),
+        now,
+    )
+    (cancel,) = of(orders, CancelOn)
+    assert [(one.lease, one.fence) for one in cancel.held] == [("l-2.1", theirs)]
+    assert of(orders, EndAttempt)[0].reason is Reason.LOST
+    assert held.at(PEERS[0]) is None
+
+
 def test_a_crash_goes_to_a_worker_that_has_not_tried_it_without_delay() -> None:
     story = Story(workers=2)
     first = story.commits[0]
