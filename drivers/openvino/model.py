@@ -226,7 +226,9 @@ class OpenVinoModel(LocalModel):
                 failed = f" ({why})"
             else:
                 return made
-        made, note = by_plain_openvino(self._runtime, self._read(), self.inputs, feeds, names, threads)
+        made, note = by_plain_openvino(
+            self._runtime, self._read(self.order), self.inputs, feeds, names, threads
+        )
         self.compared_with = note + failed
         return made
 

@@ -14,7 +14,7 @@ from node.run.meter_records import meter_samples, sustained_sample
 from protocol.formats.gpu_units import without_number
 from protocol.formats.phase import Phase
 from protocol.values import record as records
-from protocol.values.answers import AnswerSet, pack_answers
+from protocol.values.answers import AnswerSet, answer_set
 from protocol.values.lease import Fence
 from protocol.values.operators import OperatorUse
 from protocol.values.rounds import RoundsSample
@@ -234,8 +234,9 @@ class RunObservations:
         if self.answers is None:
             who = "its driver" if self.described is None else f"the driver {self.described.driver}"
             return AnswerSet(why=f"{who} answers no examples")
-        answered = b64decode(self.answers.answers)
-        return AnswerSet(answers=pack_answers(answered) if answered else b"", why=shorten(self.answers.why))
+        if not self.answers.answers:
+            return AnswerSet(why=shorten(self.answers.why) or "its driver gave no answers")
+        return answer_set(b64decode(self.answers.answers))
 
     def _timing(
         self, report: driver.MeasureReport, baseline: int | None, output: driver.OutputReport | None

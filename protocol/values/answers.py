@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from protocol.errors import RemoteProtocolError
 from protocol.formats.examples import MAX_ANSWER_BYTES, Value, unpack_examples
-from protocol.wire.base import Detail, Message
+from protocol.wire.base import Detail, Message, Sha256
 from protocol.wire.codec import inflate
 
 
@@ -18,18 +19,23 @@ class AnswerSet(Message):
 
     answers: Annotated[bytes, Field(max_length=MAX_ANSWER_BYTES + MAX_ANSWER_BYTES // 100)] = b""
     """`protocol.formats.examples`, deflated by zlib; empty: there are none."""
+    sha256: Sha256 | None = None
+    """Of the answers before they were deflated: the same for runs that answered alike."""
     why: Detail = ""
     """Why there are none."""
 
 
-def pack_answers(answers: bytes) -> bytes:
+def answer_set(answers: bytes) -> AnswerSet:
     """Bytes of `protocol.formats.examples`, as a record has them."""
-    return zlib.compress(answers, 6)
+    return AnswerSet(answers=zlib.compress(answers, 6), sha256=hashlib.sha256(answers).hexdigest())
 
 
 def read_answers(answered: AnswerSet) -> tuple[dict[str, Value], ...]:
     """The outputs for each example. Raises `RemoteProtocolError` for what is not in the protocol's form."""
+    answers = inflate(answered.answers, MAX_ANSWER_BYTES, "answers")
+    if hashlib.sha256(answers).hexdigest() != answered.sha256:
+        raise RemoteProtocolError("bad answers: they have another sha256 than the record says")
     try:
-        return unpack_examples(inflate(answered.answers, MAX_ANSWER_BYTES, "answers"), MAX_ANSWER_BYTES)
+        return unpack_examples(answers, MAX_ANSWER_BYTES)
     except ValueError as why:
         raise RemoteProtocolError(f"bad answers: {why}") from None

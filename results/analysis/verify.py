@@ -32,8 +32,10 @@ from results.row.form import JsonModel
 from results.row.record import observe
 from results.row.replicas import compare_replicas
 from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_name, make_row
+from results.row.scores import Scores
 from results.row.strangers import of_stranger
 from results.row.witness import WitnessAccount, refusal
+from results.scoring.account import score
 from swarm.base.text import count
 from swarm.net.identity import verify
 
@@ -125,9 +127,18 @@ def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawRes
     wrong += _judgement_problems(result, task, record)
     if model_sha256 is not None and record.model_sha256 != model_sha256:
         wrong.append(f"the model has sha256 {model_sha256}, it was measured with {record.model_sha256}")
-    row = _remake(result.row, task, record, result.account)
+    row = _remake(result.row, task, record, result.account, _scores(result, task, record))
     finding = VerifyFinding(task=name, wrong=tuple(wrong), worker=record.worker or None)
-    return row, raw_result(row, body, signed, result.account), finding
+    return row, raw_result(row, body, signed, result.account, result.evaluation), finding
+
+
+def _scores(result: RawResult, task: Task, record: Record) -> Scores | None:
+    """Of its answers, scored once more; none where the references are not in the file."""
+    if task.examples is None or record.outcome is not RunOutcome.COMPLETE:
+        return None
+    if result.evaluation is None:
+        return Scores(why=result.row.scores_why)
+    return score(record, result.evaluation)
 
 
 def _record_problems(task: Task, body: bytes, record: Record, signed: SignedRecord) -> list[str]:
@@ -176,7 +187,13 @@ def _refusals(task: Task, record: Record, account: WitnessAccount | None) -> lis
     return [f"it is Complete, and should not be: {refused[1]}"] if refused else []
 
 
-def _remake(row: Row, task: Task, record: Record | None, account: WitnessAccount | None) -> Row:
+def _remake(
+    row: Row,
+    task: Task,
+    record: Record | None,
+    account: WitnessAccount | None,
+    scores: Scores | None = None,
+) -> Row:
     """Only the scheduler's own account is taken over: why it believed the worker, whose it held the device to be, what it witnessed,
     how often the task gave way, when a sitting ended, and how a task ended that did not succeed."""
     state = _STATES[row.status]
@@ -190,6 +207,7 @@ def _remake(row: Row, task: Task, record: Record | None, account: WitnessAccount
             preempted=row.preempted,
             account=account,
             ended_at=row.ended_at,
+            scores=scores,
         )
     reason = next((word for word in Reason if word == row.reason), None)
     device = row.device_name if record is None else ""

@@ -20,6 +20,7 @@ from results.row.record import observe
 from results.row.rounds import launch_log_ratio
 from results.row.row import Row
 from results.row.witness import WitnessAccount
+from results.scoring.account import EvaluationAccount
 from swarm.base.durable import replacing
 from swarm.base.text import safe_text
 
@@ -60,6 +61,8 @@ class RawResult(BaseModel):
     """Ed25519, by the key of the row's WorkerId, in hexadecimal."""
     account: WitnessAccount | None = None
     """What the scheduler witnessed of a stranger's run: its own account, which no worker signed."""
+    evaluation: EvaluationAccount | None = Field(default=None, exclude_if=lambda known: known is None)
+    """How its answers are scored, with the references: the scheduler's own account too."""
 
     @property
     def launches(self) -> tuple[tuple[int, ...], ...]:
@@ -81,10 +84,16 @@ def _split(times: tuple[int, ...], counts: Sequence[int]) -> tuple[tuple[int, ..
 
 
 def raw_result(
-    row: Row, task_body: bytes, signed: SignedRecord | None, account: WitnessAccount | None = None
+    row: Row,
+    task_body: bytes,
+    signed: SignedRecord | None,
+    account: WitnessAccount | None = None,
+    evaluation: EvaluationAccount | None = None,
 ) -> RawResult:
     """`row` with its raw samples. A record that cannot be read goes out as its bytes alone."""
-    base = RawResult(row=row, task=base64.b64encode(task_body).decode(), account=account)
+    base = RawResult(
+        row=row, task=base64.b64encode(task_body).decode(), account=account, evaluation=evaluation
+    )
     if signed is None:
         return base
     update: dict[str, object] = {

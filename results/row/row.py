@@ -26,6 +26,7 @@ from results.row.comparison import Comparison
 from results.row.figures import measure_figures
 from results.row.record import observe
 from results.row.rounds import LaunchRounds, compare_rounds
+from results.row.scores import Scores, score_columns
 from results.row.verdicts import RowVerdict
 from results.row.witness import WitnessAccount
 
@@ -393,6 +394,14 @@ class Row(BaseModel):
     """Its upper end."""
     between_sittings_percent: float | None = None
     """Of the variance of the sittings' medians, what lies between sittings and not within them."""
+    scores: str = ""
+    """What the answers to the campaign's examples score, by metric, such as `accuracy=0.9712`. Empty: the model was not evaluated."""
+    scores_why: str = ""
+    """Why an evaluated model has no scores."""
+    examples_sha256: str = ""
+    """Of the examples that it was given, as devices get them."""
+    answers_sha256: str = ""
+    """Of its answers, which stand in the record."""
 
 
 CONTRACT: Final = 17
@@ -435,11 +444,13 @@ def make_row(
     preempted: int | None = None,
     account: WitnessAccount | None = None,
     ended_at: str = "",
+    scores: Scores | None = None,
 ) -> Row:
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
     are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker; `device_key`: whose it holds
     the device id to be, by default the worker's; `preempted`: how often the task gave way. `account`: what it witnessed of a stranger's
-    run; without one nobody did. `ended_at`: when a sitting's result was stored.
+    run; without one nobody did. `ended_at`: when a sitting's result was stored. `scores`: what its
+    answers scored.
     """
     row = Row(
         status=RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state],
@@ -479,7 +490,8 @@ def make_row(
     if account is None and trust == TrustKind.STRANGER:
         account = WitnessAccount()
     figures = measure_figures(record, observed, task.measure, bool(row.simulated), account)
-    return row.model_copy(update=figures | _compared(observed.rounds, apart=task.beside_units is not None))
+    figures |= _compared(observed.rounds, apart=task.beside_units is not None)
+    return row.model_copy(update=figures | score_columns(task, record, scores))
 
 
 def _against(task: Task) -> str:

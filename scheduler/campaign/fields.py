@@ -309,6 +309,9 @@ Bytes = Annotated[int, Field(ge=1, le=2**53)]
 InputText = Annotated[str | InputShape, BeforeValidator(read_input)]
 Runs = Annotated[int, Field(ge=1, le=1_000_000)]
 StepOption = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64, strict=False)]
+EvaluateOption = (
+    str | bool | int | float | Annotated[tuple[str | int | float, ...], Field(max_length=1000, strict=False)]
+)
 Batches = Annotated[
     tuple[Annotated[int, Field(ge=1, le=2**20)], ...], Field(min_length=1, max_length=64, strict=False)
 ]

@@ -203,6 +203,9 @@ def _model_problems(campaign: Campaign) -> Problems:
                 what = f"two models are called {safe_text(one.label, 60)!r} ({first})"
                 yield FileProblem(where, what, "give each a name: of its own")
             names.setdefault(one.key, index)
+        if entry.evaluate is not None and campaign.measure.against is not None:
+            what = "evaluate does not go with measure.against: models that take turns answer no examples"
+            yield FileProblem((*where, "evaluate"), what, "give it a campaign of its own")
 
 
 def _format_problems(campaign: Campaign) -> Problems:

@@ -34,6 +34,7 @@ from scheduler.campaign.fields import (
     ClauseText,
     Dims,
     Duration,
+    EvaluateOption,
     FormatName,
     InputText,
     Percent,
@@ -84,6 +85,22 @@ class VariantEntry(FilePart):
     """As of a model."""
     size: Bytes | None = None
     """As of a model."""
+
+
+class EvaluateEntry(FilePart):
+    """How well a model answers, besides how fast: it is given examples, and its answers are scored."""
+
+    task: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+    """What reads the data, such as classification; see docs/evaluation.md."""
+    data: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """A file or folder, as the task wants it, from the folder of the campaign. Left out: what the task brings, if it brings any."""
+    metrics: Annotated[
+        tuple[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")], ...],
+        Field(max_length=64, strict=False),
+    ] = ()
+    """What scores the answers, such as accuracy; left out: what the task names."""
+    options: Annotated[dict[DimName, EvaluateOption], Field(max_length=64)] = {}
+    """Of the task."""
 
 
 class ModelEntry(FilePart):
@@ -159,6 +176,8 @@ class ModelEntry(FilePart):
         default=None, exclude_if=_unset
     )
     """Compute units for this model, in place of those of the campaign."""
+    evaluate: EvaluateEntry | None = Field(default=None, exclude_if=_unset)
+    """Examples that it answers once on each device, after it was timed, and how its answers are scored."""
 
     _place: tuple[str, int | None] = PrivateAttr(default=("", None))
 
@@ -213,6 +232,11 @@ class ModelEntry(FilePart):
     def public_url(self) -> str | None:
         """The URL that workers get with its hash; None: only the submitting machine can use its URL, or there is none."""
         return travelling(self.url) if self.url is not None else None
+
+    @property
+    def examples_key(self) -> str:
+        """What its examples are called among the files of a campaign."""
+        return f"{self.key}: examples"
 
     @property
     def by_devices(self) -> bool:

@@ -32,7 +32,7 @@ from swarm.base.text import count
 from swarm.base.units import show_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from results.row.row import Row
     from scheduler.store.rows import ResultRow
@@ -310,9 +310,10 @@ def results(
         most = MAX_SHOWN if shown and console.is_terminal else sum(counts.values())
         stored = store.results.rows(campaign_id, first_ended=most)
         row = store.campaigns.get(campaign_id)
+        evaluations = store.campaigns.evaluations(campaign_id)
     rows = campaign_rows(stored)
     if files:
-        _write_results(campaign_id, stored, rows, csv=csv, raw=raw, jsonl=jsonl, parquet=parquet)
+        _write_results(campaign_id, stored, rows, evaluations, csv=csv, raw=raw, jsonl=jsonl, parquet=parquet)
     unfinished = row is not None and row.ended is None
     if operators:
         _show_operators(campaign_id, stored, as_json=as_json)
@@ -361,6 +362,7 @@ def _write_results(
     campaign: str,
     stored: Sequence[ResultRow],
     rows: Sequence[Row],
+    evaluations: Mapping[str, str],
     *,
     csv: str | None,
     raw: str | None,
@@ -374,12 +376,12 @@ def _write_results(
     from scheduler.store.readers import raw_results
 
     if raw is not None:
-        lines = json_lines(campaign, raw_results(stored))
+        lines = json_lines(campaign, raw_results(stored, evaluations))
         write_out(raw, lines, f"raw samples of {count(len(rows), 'task')}")
     if jsonl is not None:
-        write_out(jsonl, jsonl_lines(raw_results(stored)), count(len(rows), "line"))
+        write_out(jsonl, jsonl_lines(raw_results(stored, evaluations)), count(len(rows), "line"))
     if parquet is not None:
-        write_parquet(parquet, campaign, raw_results(stored))
+        write_parquet(parquet, campaign, raw_results(stored, evaluations))
         print(f"wrote {count(len(rows), 'row')} to {parquet}", file=sys.stderr)
     if csv is not None:
         write_out(csv, csv_lines(rows), count(len(rows), "row"))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from protocol.values.requirement import Requirement
     from scheduler.campaign.model import Campaign
     from scheduler.local.everywhere import Places
-    from scheduler.models.describe import Models
+    from scheduler.models.files import Models
     from scheduler.output.tables import ShowRows
     from scheduler.preview.answering import AnsweringDevices, CampaignOn
     from scheduler.store.rows import CampaignRow
@@ -208,7 +208,13 @@ def _write(store: Store, campaign: CampaignRow, raw: Path | None, report: Path |
     from scheduler.store.readers import raw_results
 
     if raw is not None:
-        write_lines(raw, json_lines(campaign.id, raw_results(store.results.rows(campaign.id))))
+        write_lines(
+            raw,
+            json_lines(
+                campaign.id,
+                raw_results(store.results.rows(campaign.id), store.campaigns.evaluations(campaign.id)),
+            ),
+        )
     if report is not None:
         form = ReportFormat.MD if report.suffix.lower() in (".md", ".markdown") else ReportFormat.HTML
         source = read_source(campaign.id, home)

@@ -533,6 +533,7 @@ class SchedulerConversation:
             figures=checked.columns,
             account=None if account is None else account.model_dump_json(),
             device_key=self.core.state.device_key(record.device.device, peer),
+            scores=checked.scores,
         )
         if receipt.stale is not None:
             return Stale(reason=receipt.stale)

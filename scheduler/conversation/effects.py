@@ -138,6 +138,8 @@ class CheckedRecord:
     """What lists show of it."""
     rejection: tuple[Reason, str] | None = None
     """Why it is no measurement of what was asked for."""
+    scores: str | None = None
+    """Of its answers, as JSON; None: its model was not evaluated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ class AttemptStore(Protocol):
         figures: Any,
         account: str | None,
         device_key: str,
+        scores: str | None,
     ) -> Receipt: ...
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Receipt: ...

@@ -23,7 +23,8 @@ from results.row.comparison import MARGIN
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign, Schedule
 from scheduler.campaign.text import read_spec
-from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
+from scheduler.models.describe import Fetch, describe_models, no_fetch
+from scheduler.models.files import Models
 from scheduler.store.rows import ExperimentRow, NewModel, RunClaim, VersionRow
 from scheduler.store.store import Store
 from scheduler.submit.submit import new_campaign_id, store_campaign
@@ -103,7 +104,7 @@ def save(
 def _save_version(
     store: Store, name: str, campaign: Campaign, models: Models, folder: str
 ) -> tuple[VersionRow, bool]:
-    stored = [NewModel(label, model.sha256, model.size) for label, (_, model) in models.items()]
+    stored = [NewModel(label, file.model.sha256, file.model.size) for label, file in models.items()]
     spec = campaign.spec()
     return store.experiments.save_version(
         name, digest=digest_of(spec, stored), spec=spec, models=stored, folder=folder, alarm=MARGIN
@@ -191,7 +192,7 @@ def begin(
     campaign = read_spec(version.spec, version.title)
     models = describe_models(campaign, Path(version.folder), fetch)
     hashes = {model.name: model.sha256 for model in version.models}
-    changed = [name for name, (_, model) in models.items() if model.sha256 != hashes.get(name)]
+    changed = [name for name, file in models.items() if file.model.sha256 != hashes.get(name)]
     if changed and parse_title(title)[1] is not None:
         raise CampaignError(
             f"{version.title}: the file of model {safe_text(changed[0], 60)!r} has changed",

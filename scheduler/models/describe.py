@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
@@ -27,13 +27,12 @@ from scheduler.campaign.fields import file_of
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.campaign.sizes import given_sizes
 from scheduler.campaign.unfit import give_another, unfit_jobs
+from scheduler.models.evaluate import Evaluations
+from scheduler.models.files import CampaignFile
 from scheduler.models.inspect import WrongUnits, check_common_dims, check_ending, inspect
 from swarm.base.text import safe_text
 from swarm.blobs.bundles import contents
 from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
-
-Models = Mapping[str, tuple[Path | None, Model]]
-"""By name, as `ModelEntry.key` has it: the file or folder, and what the protocol calls it. None: each device fetches it by its URL."""
 
 _HEAD: Final = 512
 
@@ -47,16 +46,17 @@ def no_fetch(entry: ModelEntry) -> Path:
     raise entry.error("a model by URL cannot be fetched here", "give its path")
 
 
-def describe_models(
-    campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch
-) -> dict[str, tuple[Path | None, Model]]:
-    """Each model's file and its content's name, size and sha256; relative paths start at `base_dir`, the campaign file's folder. `fetch`
-    brings those that are given by URL alone; of those that devices fetch the campaign's word is taken (`model_notes`).
+def describe_models(campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch) -> dict[str, CampaignFile]:
+    """Each model's file and its content's name, size and sha256, and the examples it is evaluated by; relative paths start at `base_dir`,
+    the campaign file's folder. `fetch` brings those that are given by URL alone; of those that devices fetch the campaign's word is taken
+    (`model_notes`).
 
     Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, of another sha256
-    than the campaign says, or that cannot be measured as it says (`inspect`). Blocking, and reads every byte: call it in a thread.
+    than the campaign says, that cannot be measured as it says (`inspect`), or whose data its task cannot read. Blocking, and reads every
+    byte: call it in a thread.
     """
-    described: dict[str, tuple[Path | None, Model]] = {}
+    described: dict[str, CampaignFile] = {}
+    evaluations = Evaluations(base_dir)
     graphs: list[OnnxGraph | None] = []
     for entry in campaign.models:
         units = {line.unit for line in campaign.lines_of(entry)}
@@ -68,7 +68,9 @@ def describe_models(
                 if campaign.jobs:
                     error.hint = give_another(error.form)
                 raise
-        described[entry.key] = path, model
+        described[entry.key] = CampaignFile(path, model)
+        if (evaluation := evaluations.of(entry)) is not None:
+            described[entry.examples_key] = CampaignFile(*evaluation)
     check_common_dims(campaign, graphs)
     return described
 

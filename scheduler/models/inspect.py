@@ -23,10 +23,10 @@ from protocol.formats.shapes import (
     resolve,
     show_shape,
 )
-from protocol.values.task import Model
 from results.row.form import short_shapes
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.campaign.sizes import given_sizes
+from scheduler.models.files import Models
 from swarm.base.text import did_you_mean, safe_text
 
 
@@ -166,15 +166,13 @@ class ModelShapes:
         )
 
 
-def resolved_shapes(
-    campaign: Campaign, models: Mapping[str, tuple[Path | None, Model]]
-) -> tuple[ModelShapes, ...]:
+def resolved_shapes(campaign: Campaign, models: Models) -> tuple[ModelShapes, ...]:
     """Of the models that can be looked into here, which `describe_models` has found in order. Blocking."""
     known: list[ModelShapes] = []
     for entry in campaign.models:
-        path = models[entry.key][0] if entry.key in models else None
+        path = models[entry.key].source if entry.key in models else None
         with contextlib.suppress(FormatError, ShapeError, StopIteration, OSError):
-            if path is None:
+            if not isinstance(path, Path):
                 continue
             graph = read_graph(next(path.rglob("*.onnx")) if path.is_dir() else path)
             known.extend(

@@ -22,8 +22,9 @@ KEEP_S: Final = 3600.0
 """A copy younger than this may belong to a campaign that is just being submitted."""
 
 
-def spool(source: Path, model: Model, folder: Path) -> Path:
-    """A copy of the model under its hash, so that the user's file may change or go while the campaign runs.
+def spool(source: Path | bytes, model: Model, folder: Path) -> Path:
+    """A copy of the model under its hash, so that the user's file may change or go while the campaign runs. `source`: a file, or the
+    content of one.
 
     Raises `CampaignError` when the file is no longer what was described, `ResourceError` when it cannot be copied.
     """
@@ -32,22 +33,24 @@ def spool(source: Path, model: Model, folder: Path) -> Path:
         if is_spooled(model, folder):
             os.utime(target)  # young again: see `tidy`
             return target
+    shown = model.name if isinstance(source, bytes) else str(source)
     digest = hashlib.sha256()
     try:
         make_folder(folder, mode=0o777)
         with replacing(target) as writer:
-            for piece in contents(source):
+            for piece in [source] if isinstance(source, bytes) else contents(source):
                 digest.update(piece)
                 writer.write(piece)
             if digest.hexdigest() != model.sha256:
                 raise CampaignError(
-                    f"{source} changed while it was read", hint="submit again when it is complete"
+                    f"{shown} changed while it was read", hint="submit again when it is complete"
                 )
     except ValueError as exc:
-        raise CampaignError(f"{source}: {exc}", hint="submit again when it is complete") from None
+        raise CampaignError(f"{shown}: {exc}", hint="submit again when it is complete") from None
     except OSError as exc:
         raise ResourceError(
-            f"cannot copy {source} to {folder}: {exc.strerror}", hint=f"{model.size:,} bytes are needed there"
+            f"cannot copy {shown} to {folder}: {exc.strerror}",
+            hint=f"{model.size:,} bytes are needed there",
         ) from None
     return target
 

@@ -167,6 +167,12 @@ def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelE
     path = entry.path or ""
     if not allow_paths:
         _refuse_inside(entry)
+    data = None if entry.evaluate is None else entry.evaluate.data
+    if data is not None and not (allow_paths and Path(data).is_absolute()):
+        raise entry.error(
+            f"{entry.title}: evaluate.data names a file of the server from here",
+            "submit it on the server: sark-node submit FILE; or start the server with --allow-paths, and write the whole path",
+        )
     if entry.package is not None:
         return entry
     if path.startswith(SCHEME):

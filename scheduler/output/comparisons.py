@@ -209,7 +209,7 @@ def stored_source(store: Store, name: str) -> ResultSource:
     """Results of a campaign in the store (the latest for an empty name), or of one task of it (`c-…/3`). Raises `CampaignError`."""
     campaign, _, number = name.partition("/")
     outcome = store.campaigns.resolve(campaign)
-    whole = tuple(raw_results(store.results.rows(outcome)))
+    whole = tuple(raw_results(store.results.rows(outcome), store.campaigns.evaluations(outcome)))
     results = tuple(item for item in whole if not number or item.row.job_id == f"{outcome}/{number}")
     if number and not results:
         raise CampaignError(

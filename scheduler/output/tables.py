@@ -42,7 +42,9 @@ def finish(
     rows = campaign_rows(stored)
     raw_file = raw / "raw.json"
     raw.mkdir(parents=True, exist_ok=True)
-    write_lines(raw_file, json_lines(campaign.id, raw_results(stored)))
+    write_lines(
+        raw_file, json_lines(campaign.id, raw_results(stored, store.campaigns.evaluations(campaign.id)))
+    )
     csv_file = csv or raw / "results.csv"
     write_lines(csv_file, csv_lines(rows))
     code = exit_code(campaign, rows)

@@ -19,6 +19,7 @@ from protocol.values.task import Model, Task
 from protocol.values.trust import TrustScope
 from protocol.words import Role
 from scheduler.campaign.text import read_spec
+from scheduler.models.files import CampaignFile
 from scheduler.planning.tasks import derive_cells, requirements, tasks_of
 from scheduler.store.rows import CampaignRow, NewModel
 from scheduler.store.store import Store
@@ -128,7 +129,10 @@ async def _plan_on_devices(
     for peer, clash in clashes(book, adverts.values()).items():
         log.warning("device.clash", why=str(clash))
         del adverts[peer]
-    described = {m.name: (None, Model(name=m.facts or m.name, sha256=m.sha256, size=m.size)) for m in models}
+    described = {
+        one.name: CampaignFile(None, Model(name=one.facts or one.name, sha256=one.sha256, size=one.size))
+        for one in models
+    }
     tasks = tasks_of(
         derive_cells(
             campaign, described, campaign_id=row.id, scheduler=row.scheduler, devices=tuple(adverts.values())

@@ -23,7 +23,7 @@ from protocol.values.task import MAX_TASK, Measure, Model, Step, Task, Timeouts,
 from scheduler.campaign.against import REFERENCE, base_of
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, StepEntry
 from scheduler.campaign.sizes import dims_of, own_dims
-from scheduler.models.describe import Models
+from scheduler.models.files import Models
 
 GIB: Final = 1024**3
 MAX_TASKS: Final = 10_000
@@ -112,9 +112,10 @@ def derive_cells(
     made: list[tuple[PlannedCell, tuple[Task, ...]]] = []
     total = 0
     for cell in cells(campaign):
-        model = models[cell.model.key][1]
+        model = models[cell.model.key].model
+        examples = models.get(cell.model.examples_key)
         beside = None if cell.beside is None else _model_of(cell.beside, models)
-        size = model.size + (0 if beside is None else beside.size)
+        size = model.size + (0 if beside is None else beside.size) + (examples.model.size if examples else 0)
         need = (*cell.clauses, *_memory_clauses(size))
         fitting = [advert for advert in adverts if match(Requirement(clauses=need), advert).fits]
         tasks: list[Task] = []
@@ -149,6 +150,7 @@ def derive_cells(
                 model_url=cell.model.public_url,
                 **_beside(cell.beside, beside),
                 sitting=sitting,
+                examples=None if examples is None else examples.model,
             )
             if len(task_body(task)) > MAX_TASK:
                 raise cell.model.error(
@@ -163,7 +165,7 @@ def derive_cells(
 def _model_of(entry: ModelEntry, models: Models) -> Model:
     if entry is REFERENCE:
         return Model(name=NAME, sha256=reference_sha256(), size=len(reference_model()))
-    return models[entry.key][1]
+    return models[entry.key].model
 
 
 def _beside(entry: ModelEntry | None, model: Model | None) -> dict[str, Any]:

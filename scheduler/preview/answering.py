@@ -17,7 +17,7 @@ from protocol.values.trust import MINE
 from results.row.simulated import shown_name
 from scheduler.campaign.model import Campaign
 from scheduler.core.explain import ADVICE
-from scheduler.models.describe import Models
+from scheduler.models.files import Models
 from scheduler.planning.tasks import PlannedCell, derive_cells, tasks_of
 from scheduler.preview.plan import make_plan, refusal
 from scheduler.preview.survey import VISIT, SwarmVisit, kind_of, visit

@@ -15,7 +15,8 @@ from protocol.values.advert import Advert
 from protocol.values.task import Task, read_task
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
-from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
+from scheduler.models.describe import Fetch, describe_models, no_fetch
+from scheduler.models.files import Models
 from scheduler.models.inspect import resolved_shapes
 from scheduler.planning.tasks import PlannedCell, derive_cells, requirements, tasks_of
 from scheduler.preview.plan import LivePlan, make_plan
@@ -66,7 +67,7 @@ def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequenc
     result = trio.run(
         survey, gates, home, requirements(campaign), lambda devices: tasks_of(cells_on(devices))
     )
-    past = run_history(home, {model.sha256 for _, model in models.values()})
+    past = run_history(home, {file.model.sha256 for file in models.values()})
     shapes = resolved_shapes(campaign, models)
     return make_plan(campaign, models, cells_on(result.adverts), result, past, shapes)
 

@@ -26,7 +26,8 @@ from scheduler.campaign.model import Campaign
 from scheduler.core.explain import ADVICE, LACKS_SIBLING, explain
 from scheduler.core.ranking import RESTING
 from scheduler.core.run_times import FETCH_RATE, past_run_s
-from scheduler.models.describe import Models, model_notes
+from scheduler.models.describe import model_notes
+from scheduler.models.files import Models
 from scheduler.models.inspect import ModelShapes
 from scheduler.planning.tasks import PlannedCell
 from scheduler.preview.survey import DeviceAnswer, Kind, SwarmVisit, kind_of
@@ -141,7 +142,7 @@ def make_plan(
         planner.cell(cell, tasks, texts.get((cell.model.key, cell.batch), "")) for cell, tasks in cells
     )
     content = _digest(campaign.model_dump(mode="json"))
-    hashes = {name: model.sha256 for name, (_, model) in models.items()}
+    hashes = {name: file.model.sha256 for name, file in models.items()}
     bodies = [task_body(task) for _, tasks in cells for task in tasks]
     serving = [sorted(cell.serve) if visit.complete else cell.covered for cell in planned]
     substance = [

@@ -17,7 +17,8 @@ from scheduler.campaign.against import base_of
 from scheduler.campaign.fields import Threads, show_percent
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign, JobFields, MeasureFields
-from scheduler.models.describe import Models, model_notes
+from scheduler.models.describe import model_notes
+from scheduler.models.files import CampaignFile, Models
 from scheduler.models.inspect import ModelShapes, resolved_shapes
 from scheduler.output.schemas import CampaignModel, shown_as
 from scheduler.output.terminal import table
@@ -80,12 +81,13 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
     tasks = None
     if not needs_devices(campaign):
         counted = models or {
-            entry.key: (None, Model(name=entry.label, sha256="0" * 64, size=1)) for entry in campaign.models
+            entry.key: CampaignFile(None, Model(name=entry.label, sha256="0" * 64, size=1))
+            for entry in campaign.models
         }
         tasks = len(tasks_of(derive_cells(campaign, counted, campaign_id="c-check", scheduler=NOBODY)))
     return ValidCampaign(
         campaign=campaign.model_dump(mode="json"),
-        models={name: shown_as(CampaignModel, model) for name, (_, model) in models.items()},
+        models={name: shown_as(CampaignModel, file.model) for name, file in models.items()},
         tasks=tasks,
         notes=model_notes(campaign),
         inputs=tuple(
@@ -107,14 +109,14 @@ def valid_table(campaign: Campaign, models: Models, inputs: Sequence[CampaignInp
     until = f"±{show_percent(measure.precision)}" if measure.precision else ""
     until = until if measure.sustain is None else show_duration(measure.sustain)
     rows: list[tuple[tuple[str, ...], tuple[JobFields, Threads, int | None], str]] = []
-    for label, (_, model) in models.items():
-        base = bases[label]
+    for label, entry in entries.items():
+        model, base = models[label].model, bases[label]
         if base is not None and base.key == label:
             continue
         against = "" if base is None else safe_text(base.label)
         head = (safe_text(label), show_size(model.size), f"{model.sha256[:12]}…", against)
         heads = itertools.chain([head], itertools.repeat(("", "", "", "")))
-        lines = itertools.product(campaign.lines_of(entries[label]), measure.threads, batches[label])
+        lines = itertools.product(campaign.lines_of(entry), measure.threads, batches[label])
         rows += (
             (head, line, shapes.get((label, line[2]), "")) for head, line in zip(heads, lines, strict=False)
         )

@@ -151,6 +151,7 @@ class SchedulerService:
             aside=self.aside,
             book=lambda: self._book,
             canaries=Canaries(self.answer, self.spool),
+            evaluations=self.store.campaigns.evaluations,
         )
         self._forgetting = Forgetting(self.store, self._shell.start, self._recall_workers, trio.current_time)
         self._conversation = SchedulerConversation(

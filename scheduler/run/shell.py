@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -11,13 +11,15 @@ import trio
 
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.messages.work import WORK, Result
-from protocol.values.record import MAX_RECORD
+from protocol.values.record import MAX_RECORD, Record
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, RunOutcome
 from results.export.figures import figures_of
 from results.row.acceptance import check, not_as_asked
 from results.row.record import observe
+from results.row.scores import Scores
 from results.row.witness import refusal
+from results.scoring.account import EvaluationAccount, score
 from scheduler.conversation import effects
 from scheduler.conversation.effects import CheckedRecord, LinkHandle, drive
 from scheduler.conversation.links import CONNECT_S
@@ -37,6 +39,7 @@ RESULT_US: Final = 3_000.0
 LOOKUPS: Final = 8
 """Searches of the index at once."""
 
+NO_REFERENCES: Final = "the references are on the machine that the campaign was submitted on"
 Aside = Callable[[Callable[[], CheckedRecord]], Awaitable[CheckedRecord]]
 
 
@@ -57,6 +60,8 @@ class TrioShell:
     """Whom this submitter trusts now."""
     canaries: Canaries
     """Repeats inferences of strangers' runs."""
+    evaluations: Callable[[str], Mapping[str, str]]
+    """How the answers to a campaign's examples are scored (`EvaluationAccount`), as JSON, by their sha256."""
 
     def __post_init__(self) -> None:
         self._links = Links(self.network, ProtocolId.WORK, WORK, self.nursery, self._answer, cost=cost_us)
@@ -140,7 +145,10 @@ class TrioShell:
                 return await self.canaries.check(task, record)
             case effects.CheckRecord():
                 async with self._reading:
-                    return await self.aside(lambda: checked(effect))
+                    examples = effect.task.examples
+                    known = {} if examples is None else self.evaluations(effect.task.campaign)
+                    by = None if examples is None else known.get(examples.sha256)
+                    return await self.aside(lambda: checked(effect, by))
             case _:
                 return await perform_call(effect)
 
@@ -161,8 +169,9 @@ async def perform_call(effect: Any) -> Message | bool | None:
             raise AssertionError(f"{effect} is not performed here")
 
 
-def checked(effect: effects.CheckRecord) -> CheckedRecord:
-    """Read and check a record. Raises `RemoteProtocolError`."""
+def checked(effect: effects.CheckRecord, evaluation: str | None = None) -> CheckedRecord:
+    """Read and check a record, and score its answers. `evaluation`: how (`EvaluationAccount`), as JSON; None: this machine does not know.
+    Raises `RemoteProtocolError`."""
     task = effect.task
     record = check(effect.result, effect.body, effect.peer, task, effect.signed_task)
     rejection = not_as_asked(record, task)
@@ -171,7 +180,16 @@ def checked(effect: effects.CheckRecord) -> CheckedRecord:
         account = account.model_copy(update={"confirmed": True})
     if account is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
         rejection = refusal(record, observe(record), account)
-    return CheckedRecord(record, figures_of(task, record, account), rejection)
+    scores = None
+    if task.examples is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
+        scores = _scored(record, evaluation).model_dump_json()
+    return CheckedRecord(record, figures_of(task, record, account), rejection, scores)
+
+
+def _scored(record: Record, evaluation: str | None) -> Scores:
+    if evaluation is None:
+        return Scores(why=NO_REFERENCES)
+    return score(record, EvaluationAccount.model_validate_json(evaluation))
 
 
 def cost_us(message: Message) -> float:

@@ -253,10 +253,11 @@ class AttemptRepository:
         figures: Mapping[str, Any] | None = None,
         account: str | None = None,
         device_key: str = "",
+        scores: str | None = None,
     ) -> ResultReceipt:
         """Store a verified record of the current attempt under the current fence, and move the task by `event`, in one transaction.
         `figures`: of `results.export.figures.figures_of`, for lists. `account`: what was witnessed of a stranger's run, as JSON.
-        `device_key`: whose the device id is, if not the worker's.
+        `device_key`: whose the device id is, if not the worker's. `scores`: of its answers, as JSON.
 
         The same record again gets the same receipt. A stale one changes nothing.
         """
@@ -292,6 +293,7 @@ class AttemptRepository:
                     accepted=self._database.wall(),
                     account=account,
                     device_key=device_key,
+                    scores=scores,
                 )
             )
             return ResultReceipt()

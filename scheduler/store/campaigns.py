@@ -299,6 +299,12 @@ class CampaignRepository:
         """The campaign's models by name."""
         return self._database.rows(NewModel, t.models.c.campaign == campaign, order=[t.models.c.name])
 
+    def evaluations(self, campaign: str) -> dict[str, str]:
+        """How the answers to examples are scored (`EvaluationAccount`), as JSON, by the examples' sha256."""
+        m = t.models.c
+        query = sa.select(m.sha256, m.evaluation).where(m.campaign == campaign, m.evaluation != "")
+        return {row.sha256: row.evaluation for row in self._database.all(query)}
+
     def needed_models(self) -> frozenset[str]:
         """Hashes of the models of unfinished campaigns: the spool must keep these."""
         query = sa.select(t.models.c.sha256).join(t.campaigns).where(t.campaigns.c.ended.is_(None))

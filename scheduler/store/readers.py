@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
@@ -13,12 +14,15 @@ from results.export.raw import RawResult, raw_result
 from results.row.form import utc
 from results.row.replicas import compare_replicas
 from results.row.row import Row, make_row
+from results.row.scores import Scores
 from results.row.witness import WitnessAccount
+from results.scoring.account import EvaluationAccount
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 
 MAX_REPLICAS: Final = 16
 """Of one task, which are numbered consecutively."""
+NONE: Final[Mapping[str, str]] = MappingProxyType({})
 PORTION: Final = 50
 """Records of other sittings in memory at a time."""
 
@@ -43,7 +47,8 @@ class RowReader:
 
     def raw(self, low: int, high: int) -> list[RawResult]:
         """The same with everything that was observed."""
-        return [_raw(item, row) for item, row in self._read(low, high)]
+        evaluations = self._store.campaigns.evaluations(self._campaign)
+        return [_raw(item, row, evaluations) for item, row in self._read(low, high)]
 
     def _read(self, low: int, high: int) -> list[tuple[ResultRow, Row]]:
         near = [
@@ -84,14 +89,16 @@ def siblings(store: Store, stored: ResultRow) -> list[ResultRow]:
     ]
 
 
-def raw_results(stored: Sequence[ResultRow]) -> list[RawResult]:
-    """The same with everything that was observed."""
+def raw_results(stored: Sequence[ResultRow], evaluations: Mapping[str, str] = NONE) -> list[RawResult]:
+    """The same with everything that was observed. `evaluations`: of the campaign (`CampaignRepository.evaluations`)."""
     ended = [item for item in stored if item.task.ended is not None]
-    return [_raw(item, row) for item, row in zip(ended, campaign_rows(ended), strict=True)]
+    return [_raw(item, row, evaluations) for item, row in zip(ended, campaign_rows(ended), strict=True)]
 
 
-def _raw(item: ResultRow, row: Row) -> RawResult:
-    return raw_result(row, item.body, _signed(item), account_of(item))
+def _raw(item: ResultRow, row: Row, evaluations: Mapping[str, str]) -> RawResult:
+    found = evaluations.get(row.examples_sha256)
+    evaluation = None if found is None else EvaluationAccount.model_validate_json(found)
+    return raw_result(row, item.body, _signed(item), account_of(item), evaluation)
 
 
 def _row(item: ResultRow, reader: TaskReader) -> Row:
@@ -113,6 +120,7 @@ def _row(item: ResultRow, reader: TaskReader) -> Row:
         preempted=item.task.preempted,
         account=account_of(item),
         ended_at=utc(item.accepted) or "",
+        scores=None if item.scores is None else Scores.model_validate_json(item.scores),
     )
 
 

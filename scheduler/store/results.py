@@ -60,7 +60,7 @@ class ResultRepository:
         r, own = t.records.c, columns_of(TaskRow)
         return (
             sa.select(*own, t.tasks.c.body, r.worker, r.attempt, r.body, r.signature, r.accepted, r.account)
-            .add_columns(sa.func.coalesce(r.device_key, ""))
+            .add_columns(sa.func.coalesce(r.device_key, ""), r.scores)
             .join_from(t.tasks, t.records, (r.task == t.tasks.c.id) & r.decides, isouter=True)
             .where(t.tasks.c.campaign == campaign)
             .order_by(t.tasks.c.n)

@@ -55,12 +55,14 @@ class CampaignStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewModel:
-    """A model of a campaign, by content; `facts` is whatever the plan wants to keep of it, as JSON."""
+    """A file that a campaign needs, by content: a model, or the examples of one. `facts`: what tasks call it."""
 
     name: str
     sha256: str
     size: int
     facts: str = ""
+    evaluation: str = ""
+    """Of examples: how the answers are scored (`EvaluationAccount`), as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,8 @@ class ResultRow:
     """What was witnessed of a stranger's run, as JSON."""
     device_key: str = ""
     """Peer id of the key that the device id belonged to when the result came; empty: the worker's own."""
+    scores: str | None = None
+    """What its answers scored (`Scores`), as JSON; None: the model was not evaluated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,7 @@ records = sa.Table(
     sa.Column("accepted", Real, nullable=False),
     sa.Column("account", Text),
     sa.Column("device_key", Text, nullable=False, default=""),
+    sa.Column("scores", Text),
     sa.Index("one_result_for_each_task", "task", unique=True, sqlite_where=sa.text("decides = 1")),
 )
 
@@ -216,10 +217,7 @@ def baseline(c: sa.Connection) -> None:
 
 def add_remarks(c: sa.Connection) -> None:
     """Version 2: a result's remarks."""
-    present = c.exec_driver_sql("SELECT * FROM results LIMIT 0").keys()
-    if "remarks" not in list(present):
-        kind = results.c.remarks.type.compile(c.dialect)
-        c.exec_driver_sql(f"ALTER TABLE results ADD COLUMN remarks {kind} NOT NULL DEFAULT ''")
+    _add_column(c, results.c.remarks, "NOT NULL DEFAULT ''")
 
 
 def add_forgets(c: sa.Connection) -> None:
@@ -227,6 +225,20 @@ def add_forgets(c: sa.Connection) -> None:
     forgets.create(c, checkfirst=True)
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (baseline, add_remarks, add_forgets)
+def add_scores(c: sa.Connection) -> None:
+    """Version 4: how answers to a model's examples are scored, and what they scored."""
+    _add_column(c, models.c.evaluation, "NOT NULL DEFAULT ''")
+    _add_column(c, records.c.scores)
+
+
+def _add_column(c: sa.Connection, column: sa.Column[Any], rule: str = "") -> None:
+    """Unless its table has it."""
+    table = column.table.name
+    if column.name not in [known["name"] for known in sa.inspect(c).get_columns(table)]:
+        kind = column.type.compile(c.dialect)
+        c.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind} {rule}")
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (baseline, add_remarks, add_forgets, add_scores)
 """Numbered steps, only ever appended to. A store knows how many of them it has been through. The baseline makes the tables of today, so
 each later step leaves alone what it finds."""

@@ -21,7 +21,9 @@ from scheduler.campaign.against import uses_reference
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import read_spec
-from scheduler.models.describe import Fetch, Models, describe_models, find_model, no_fetch
+from scheduler.models.describe import Fetch, describe_models, find_model, no_fetch
+from scheduler.models.evaluate import Evaluations
+from scheduler.models.files import CampaignFile, Models
 from scheduler.models.spool import spool, spool_reference
 from scheduler.planning.tasks import derive_cells, needs_devices, tasks_of
 from scheduler.store.progress import ADOPTED
@@ -82,9 +84,9 @@ def store_campaign(
             campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices or ()
         )
         tasks = tasks_of(cells)
-    for path, model in models.values():
-        if path is not None:
-            spool(path, model, home.spool)
+    for file in models.values():
+        if file.source is not None:
+            spool(file.source, file.model, home.spool)
     new = NewCampaign(
         id=campaign_id,
         name=campaign.campaign,
@@ -97,11 +99,16 @@ def store_campaign(
         priority=campaign.priority,
         folder=folder,
     )
-    rows = [NewModel(name, model.sha256, model.size, facts=model.name) for name, (_, model) in models.items()]
+    rows = [_new_model(name, file) for name, file in models.items()]
     if uses_reference(campaign):
         spool_reference(home.spool)
         rows.append(NewModel(NAME, reference_sha256(), len(reference_model()), facts=NAME))
     return campaign_id if store.campaigns.create(new, rows, tasks, claim=claim) else None
+
+
+def _new_model(name: str, file: CampaignFile) -> NewModel:
+    account = "" if file.account is None else file.account.model_dump_json()
+    return NewModel(name, file.model.sha256, file.model.size, facts=file.model.name, evaluation=account)
 
 
 # -- retries ----------------------------------------------------------------------------------------------------------------------
@@ -197,6 +204,8 @@ def _respool(
     """Copy the models that have left the spool into it."""
     campaign = read_spec(row.spec, row.id, hint="submit its file again")
     entries = {entry.key: entry for entry in campaign.models}
+    evaluations = Evaluations(folder)
+    examples = {entry.examples_key: entry for entry in campaign.models if entry.evaluate is not None}
     for model in models:
         entry = entries.get(model.name)
         if entry is not None and entry.by_devices:
@@ -204,8 +213,12 @@ def _respool(
         if model.sha256 == reference_sha256():
             spool_reference(home.spool)
             continue
-        source = home.spool / model.sha256
-        if not source.is_file() and entry is not None:
+        source: Path | bytes = home.spool / model.sha256
+        if not (home.spool / model.sha256).is_file() and model.name in examples:
+            evaluation = evaluations.of(examples[model.name])
+            assert evaluation is not None
+            source = evaluation.content
+        elif not (home.spool / model.sha256).is_file() and entry is not None:
             source = find_model(entry, folder, fetch)
             if not source.exists():
                 raise CampaignError(

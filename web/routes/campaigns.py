@@ -20,7 +20,8 @@ from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_schema
 from scheduler.experiments.clone import campaign_clone
 from scheduler.experiments.deletion import DeletedCampaign, delete_campaign
-from scheduler.models.describe import Models, describe_models
+from scheduler.models.describe import describe_models
+from scheduler.models.files import Models
 from scheduler.models.uploads import placed
 from scheduler.output.schemas import (
     CampaignDetail,

@@ -75,5 +75,5 @@ async def get_chart(
 
 def _source(store: Store, campaign: str) -> ResultSource:
     require_campaign(store, campaign)
-    results = tuple(raw_results(store.results.rows(campaign)))
+    results = tuple(raw_results(store.results.rows(campaign), store.campaigns.evaluations(campaign)))
     return ResultSource(campaign, campaign, results, whole=results)

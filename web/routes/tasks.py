@@ -99,7 +99,7 @@ def _raw(store: Store, campaign: str, n: int) -> list[RawResult]:
     stored = _stored(store, campaign, n)
     if stored.task.ended is None:
         raise _absent(campaign, n, "has not ended")
-    return raw_results(siblings(store, stored))
+    return raw_results(siblings(store, stored), store.campaigns.evaluations(campaign))
 
 
 def _record(store: Store, campaign: str, n: int) -> tuple[bytes, Row | None]:

@@ -13,7 +13,7 @@ from drivers.contract.base import AnswersReport, Event, Unfit, WorkOrder
 from node.run.runner import StopRun, limits, run
 from protocol.errors import RemoteProtocolError
 from protocol.formats.examples import MAX_ANSWER_BYTES, Value, pack_examples
-from protocol.values.answers import AnswerSet, pack_answers, read_answers
+from protocol.values.answers import AnswerSet, answer_set, read_answers
 from protocol.values.record import Record, read_record, record_body
 from protocol.values.task import Model, Task
 from protocol.words import RunOutcome
@@ -98,12 +98,18 @@ def test_the_examples_have_room_in_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    "answers",
-    [b"", b"not deflated", pack_answers(b"no examples"), pack_answers(bytes(MAX_ANSWER_BYTES + 1))],
+    ("answered", "why"),
+    [
+        (AnswerSet(), "bad answers"),
+        (AnswerSet(answers=b"not deflated"), "bad answers"),
+        (answer_set(b"no examples"), "bad answers: its head"),
+        (answer_set(bytes(MAX_ANSWER_BYTES + 1)), "bad answers"),
+        (answer_set(pack_examples(ANSWERS)).model_copy(update={"sha256": "0" * 64}), "another sha256"),
+    ],
 )
-def test_answers_of_another_form_are_refused(answers: bytes) -> None:
-    with pytest.raises(RemoteProtocolError):
-        read_answers(AnswerSet(answers=answers))
+def test_answers_of_another_form_are_refused(answered: AnswerSet, why: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        read_answers(answered)
 
 
 def test_models_in_turns_have_no_examples() -> None:

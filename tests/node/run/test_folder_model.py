@@ -49,7 +49,7 @@ async def test_a_graph_with_external_weights_is_sent_as_its_folder_and_really_ru
 ) -> None:
     folder = write(tmp_path / "net")
     assert sorted(path.name for path in folder.iterdir()) == ["net.onnx", "weights.bin"]
-    path, model = describe_models(parse_campaign(CAMPAIGN, "c.yaml"), tmp_path)["net"]
+    path, model, _ = describe_models(parse_campaign(CAMPAIGN, "c.yaml"), tmp_path)["net"]
     world.ann.content = spool(path, model, tmp_path / "spool")
     with Zygote("onnx") as zygote:
         world.device.launch = lambda order, limits: Launch(order, limits, zygote)

@@ -16,6 +16,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.core.entries import TaskEntry
 from scheduler.core.run_times import default_run_s, longest_run_s, past_run_s
+from scheduler.models.files import CampaignFile
 from scheduler.planning.tasks import LARGE_MODEL, derive_cells, tasks_of
 
 ME = "12D3KooW" + "S" * 44
@@ -30,7 +31,7 @@ def campaign(models: str, measure: str, more: str = "units: [CPU (ONNX)]") -> Ca
 
 def tasks(plan: Campaign, size: int = 10) -> tuple[Task, ...]:
     models = {
-        entry.label: (Path(entry.label), Model(name=entry.label, sha256=f"{n:064x}", size=size))
+        entry.label: CampaignFile(Path(entry.label), Model(name=entry.label, sha256=f"{n:064x}", size=size))
         for n, entry in enumerate(plan.models)
     }
     return tasks_of(derive_cells(plan, models, campaign_id="c-1", scheduler=ME))

@@ -10,10 +10,11 @@ from protocol.errors import CampaignError
 from protocol.values.task import Model, read_task, task_body
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
+from scheduler.models.files import CampaignFile
 from scheduler.planning.tasks import derive_cells, tasks_of
 from swarm.net.identity import Identity
 
-MODELS = {"net.pt": (Path("net.pt"), Model(name="net.pt", sha256="a" * 64, size=1))}
+MODELS = {"net.pt": CampaignFile(Path("net.pt"), Model(name="net.pt", sha256="a" * 64, size=1))}
 SCHEDULER = Identity.from_seed(1).peer_id
 
 

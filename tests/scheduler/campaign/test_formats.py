@@ -95,7 +95,7 @@ def test_one_model_has_a_file_for_each_format_and_each_unit_measures_its_own(tmp
     )
     assert measured(campaign) == [("m.onnx", "CPU (ONNX)"), ("m.tflite", "CPU (LiteRT)")]
     models = describe_models(campaign, tmp_path)
-    assert {key: model.name for key, (_, model) in models.items()} == {"m (onnx)": "m", "m (tflite)": "m"}
+    assert {key: file.model.name for key, file in models.items()} == {"m (onnx)": "m", "m (tflite)": "m"}
     tasks = [
         task
         for _, made in derive_cells(campaign, models, campaign_id="c-1", scheduler="1" * 44)

@@ -13,6 +13,7 @@ from protocol.values.task import Model
 from scheduler.campaign.load import load_campaign, parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.models.describe import describe_models
+from scheduler.models.files import CampaignFile
 from tests.tiny_onnx import tiny_onnx
 
 ONNX_LIKE = tiny_onnx()
@@ -38,7 +39,7 @@ def test_a_model_is_named_by_its_content(tmp_path: Path) -> None:
     file.write_bytes(ONNX_LIKE)
     digest = hashlib.sha256(ONNX_LIKE).hexdigest()
     result = describe_models(campaign(f"{{path: sub/m.onnx, sha256: {digest}}}"), tmp_path)
-    assert result == {"m.onnx": (file, Model(name="m.onnx", sha256=digest, size=len(ONNX_LIKE)))}
+    assert result == {"m.onnx": CampaignFile(file, Model(name="m.onnx", sha256=digest, size=len(ONNX_LIKE)))}
 
 
 def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from protocol.values.task import Measure, Model
 from scheduler.campaign.load import parse_campaign
 from scheduler.local.bench import look_at, read_measure
 from scheduler.models.describe import describe_models
+from scheduler.models.files import CampaignFile
 from scheduler.models.inspect import UnshapedModel, resolved_shapes
 from scheduler.planning.tasks import derive_cells
 from scheduler.preview.plan import make_plan
@@ -105,7 +106,8 @@ def test_a_task_names_the_sizes_that_its_model_must_have(folder: Path) -> None:
         )
         campaign = parse_campaign(text.encode(), "c.yaml")
         found = {
-            each.label: (None, Model(name=each.label, sha256="0" * 64, size=9)) for each in campaign.models
+            each.label: CampaignFile(None, Model(name=each.label, sha256="0" * 64, size=9))
+            for each in campaign.models
         }
         cells = derive_cells(campaign, found, campaign_id="c-1", scheduler="1" * 44)
         return [task.measure.required_dims() for _, tasks in cells for task in tasks]
@@ -235,7 +237,7 @@ def test_of_a_sustained_campaign_the_table_says_how_long_and_that_it_is_one_laun
     text = "campaign: t\nunits: [CPU (ONNX)]\nmodels: [m.onnx]\nmeasure: {sustain: 10m}\n"
     campaign = parse_campaign(text.encode(), "c.yaml")
     out = io.StringIO()
-    models = {"m.onnx": (None, Model(name="m.onnx", sha256="a" * 64, size=9))}
+    models = {"m.onnx": CampaignFile(None, Model(name="m.onnx", sha256="a" * 64, size=9))}
     Console(file=out, width=120).print(valid_table(campaign, models, ()))
     head, line = out.getvalue().splitlines()[:2]
     assert head.split()[-2:] == ["runs", "loads"]

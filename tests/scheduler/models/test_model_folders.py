@@ -56,7 +56,7 @@ def test_the_same_files_elsewhere_have_the_same_name_and_other_content_another(t
 def test_it_is_spooled_like_any_other_model_and_noticed_when_it_changed(tmp_path: Path) -> None:
     folder = write(tmp_path / "net", x=b"1")
     text = b"campaign: t\nunits: [CPU (ONNX)]\nmodels: [net]\n"
-    path, model = describe_models(parse_campaign(text, "c.yaml"), tmp_path)["net"]
+    path, model, _ = describe_models(parse_campaign(text, "c.yaml"), tmp_path)["net"]
     stored = spool(path, model, tmp_path / "spool")
     assert hashlib.sha256(stored.read_bytes()).hexdigest() == stored.name == model.sha256
     (folder / "x").write_bytes(b"2")

@@ -15,6 +15,7 @@ from protocol.values.match import match
 from protocol.values.task import MAX_TASK, Model, Step, Task, read_task, task_body
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
+from scheduler.models.files import CampaignFile
 from scheduler.planning.tasks import (
     GIB,
     LARGE_MODEL,
@@ -38,7 +39,7 @@ def campaign(
 
 def files(plan: Campaign, size: int = 1000) -> dict[str, tuple[Path, Model]]:
     return {
-        entry.label: (Path(entry.label), Model(name=entry.label, sha256=f"{n:064x}", size=size))
+        entry.label: CampaignFile(Path(entry.label), Model(name=entry.label, sha256=f"{n:064x}", size=size))
         for n, entry in enumerate(plan.models)
     }
 

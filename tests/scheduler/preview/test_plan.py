@@ -22,6 +22,7 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, Right, WorkerState
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
+from scheduler.models.files import CampaignFile
 from scheduler.planning.tasks import derive_cells
 from scheduler.preview.plan import LivePlan, PlanCell, make_plan, plan_changes
 from scheduler.preview.plan_table import load_plan, plan_lines, plan_table, save_plan, uncovered_lines
@@ -69,7 +70,7 @@ def device(name: str, *units: str, ram: int = 8) -> Advert:
 
 def models(plan: Campaign, salt: int = 0) -> dict[str, tuple[Path, Model]]:
     return {
-        entry.label: (Path(), Model(name=entry.label, sha256=f"{salt + n:064x}", size=20_000_000))
+        entry.label: CampaignFile(Path(), Model(name=entry.label, sha256=f"{salt + n:064x}", size=20_000_000))
         for n, entry in enumerate(plan.models)
     }
 

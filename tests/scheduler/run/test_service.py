@@ -29,6 +29,7 @@ from scheduler.core.allocator import MAX_HANDED_OUT
 from scheduler.core.commands import CommitTo, EndPending
 from scheduler.core.entries import BEGIN_S
 from scheduler.core.failures import PORTION
+from scheduler.models.files import CampaignFile
 from scheduler.planning.tasks import derive_cells, tasks_of
 from scheduler.run.service import BEAT_S
 from scheduler.store.readers import campaign_rows
@@ -485,7 +486,7 @@ async def test_a_job_whose_unit_cannot_run_the_model_fails_before_any_device_is_
     worker = world.worker("mini")
     jobs = [{"compute_unit": unit} for unit in ("CPU (ONNX)", "GPU (CoreML)")]
     campaign = parse_campaign(json.dumps({"model_url": "tiny.onnx", "jobs": jobs}).encode(), "c.json")
-    models = {"tiny.onnx": (None, Model(name="tiny.onnx", sha256=SHA, size=len(MODEL)))}
+    models = {"tiny.onnx": CampaignFile(None, Model(name="tiny.onnx", sha256=SHA, size=len(MODEL)))}
     cells = derive_cells(campaign, models, campaign_id="c-one", scheduler=SCHEDULER.peer_id)
     new = NewCampaign("c-one", "one", SCHEDULER.peer_id, campaign.spec(), wait_s=60.0)
     world.store.campaigns.create(new, [], tasks_of(cells))

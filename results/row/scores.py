@@ -1,0 +1,38 @@
+"""What an evaluated model's answers scored, in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from protocol.values.record import Record
+from protocol.values.task import Task
+
+ROUGE: Final[Mapping[str, str]] = {"rouge1": "rouge1", "rouge2": "rouge2", "rougel": "rouge_l"}
+"""Scores that have a column of their own, and its field."""
+
+
+class Scores(BaseModel):
+    """What a run's answers scored by metric, or why they have no scores."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    scores: Mapping[str, float] = {}
+    why: str = ""
+
+
+def score_columns(task: Task, record: Record, scores: Scores | None) -> dict[str, object]:
+    """By field of the row; nothing where the model is not evaluated."""
+    if task.examples is None:
+        return {}
+    answered = record.answers
+    found = scores or Scores(why=answered.why if answered is not None else "")
+    return {
+        "scores": "; ".join(f"{name}={value:.9g}" for name, value in sorted(found.scores.items())),
+        "scores_why": found.why,
+        "examples_sha256": task.examples.sha256,
+        "answers_sha256": (answered and answered.sha256) or "",
+        **{field: found.scores[name] for name, field in ROUGE.items() if name in found.scores},
+    }

@@ -1,0 +1,70 @@
+"""What the models of a campaign are evaluated by: its data, read by its task, as examples for devices and references that stay here."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from results.scoring.evaluation import read_examples
+from results.scoring.plugins import find_metric, find_task
+
+from protocol.values.task import Model
+from results.scoring.account import EvaluationAccount, packed
+from scheduler.campaign.model import EvaluateEntry, ModelEntry
+from swarm.base.text import safe_text
+
+
+class Evaluation(NamedTuple):
+    """Examples that devices are given, and how their answers are scored."""
+
+    content: bytes
+    model: Model
+    """The examples, as a task names them."""
+    account: EvaluationAccount
+
+
+class Evaluations:
+    """Those of one campaign. The same data is read once."""
+
+    def __init__(self, base_dir: Path) -> None:
+        self._base_dir = base_dir
+        self._read: dict[str, Evaluation] = {}
+
+    def of(self, entry: ModelEntry) -> Evaluation | None:
+        """None: the model is not evaluated. Raises `CampaignError`, with the line of the model. Blocking."""
+        if entry.evaluate is None:
+            return None
+        key = entry.evaluate.model_dump_json()
+        if key not in self._read:
+            try:
+                self._read[key] = _read(entry.evaluate, self._base_dir)
+            except ValueError as why:
+                raise entry.error(
+                    f"{entry.title} cannot be evaluated: {why}", "see docs/evaluation.md"
+                ) from why
+        return self._read[key]
+
+
+def _read(entry: EvaluateEntry, base_dir: Path) -> Evaluation:
+    task = find_task(entry.task)
+    metrics = entry.metrics or task.metrics
+    for name in metrics:
+        find_metric(name)
+    data = None if entry.data is None else (base_dir / Path(entry.data).expanduser()).absolute()
+    if data is not None and not data.exists():
+        raise ValueError(
+            f"no such file: {safe_text(str(data))}; paths are read from the campaign file's folder"
+        )
+    examples = read_examples(task, data, entry.options)
+    content = packed(examples)
+    title = f"{task.name} of {data.name}" if data is not None else task.name
+    model = Model(
+        name=f"{safe_text(title, 150)}.examples",
+        sha256=hashlib.sha256(content).hexdigest(),
+        size=len(content),
+    )
+    account = EvaluationAccount(
+        title=safe_text(title), metrics=metrics, references=tuple(example.reference for example in examples)
+    )
+    return Evaluation(content, model, account)
