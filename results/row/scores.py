@@ -23,6 +23,12 @@ class Scores(BaseModel):
     why: str = ""
 
 
+def read_scores(text: str) -> dict[str, float]:
+    """Scores by metric from a row's column."""
+    named = (each.partition("=") for each in text.split("; ") if each)
+    return {name: float(value) for name, _, value in named}
+
+
 def score_columns(task: Task, record: Record, scores: Scores | None) -> dict[str, object]:
     """By field of the row; nothing where the model is not evaluated."""
     if task.examples is None:

@@ -21,6 +21,7 @@ from protocol.formats.model_files import (
     read_format,
 )
 from protocol.formats.onnx import OnnxGraph
+from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from protocol.words import UNIT as SIMULATED_UNIT
 from scheduler.campaign.fields import file_of
@@ -28,9 +29,9 @@ from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.campaign.sizes import given_sizes
 from scheduler.campaign.unfit import give_another, unfit_jobs
 from scheduler.models.evaluate import Evaluations
-from scheduler.models.files import CampaignFile
+from scheduler.models.files import CampaignFile, Models
 from scheduler.models.inspect import WrongUnits, check_common_dims, check_ending, inspect
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
 from swarm.blobs.bundles import contents
 from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
 
@@ -124,6 +125,21 @@ def model_notes(campaign: Campaign) -> tuple[str, ...]:
             f"{entry.title} is not looked at here: {who} fetches it from its URL. Only there it shows whether it"
             " is a model, and whether sha256 and size are right; the memory it needs is reckoned from the size that is given."
         )
+    return tuple(lines)
+
+
+def evaluation_notes(campaign: Campaign, models: Models) -> tuple[str, ...]:
+    """How each model is evaluated, a line each."""
+    lines: list[str] = []
+    for entry in campaign.models:
+        file = models.get(entry.examples_key)
+        if file is not None and file.account is not None:
+            examples = count(len(file.account.references), "example")
+            by = ", ".join(file.account.metrics) or "nothing"
+            size = show_size(file.model.size)
+            lines.append(
+                f"{entry.title} is evaluated by {file.account.title}: {examples} ({size}), scored by {by}."
+            )
     return tuple(lines)
 
 

@@ -6,11 +6,10 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from results.scoring.evaluation import read_examples
-from results.scoring.plugins import find_metric, find_task
-
 from protocol.values.task import Model
 from results.scoring.account import EvaluationAccount, packed
+from results.scoring.evaluation import read_examples
+from results.scoring.plugins import find_metric, find_task
 from scheduler.campaign.model import EvaluateEntry, ModelEntry
 from swarm.base.text import safe_text
 

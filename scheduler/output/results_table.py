@@ -20,6 +20,7 @@ from results.row.form import short_shapes
 from results.row.names import with_distinct_names
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
+from results.row.scores import read_scores
 from results.row.strangers import strangers_line
 from results.row.verdicts import RowVerdict
 from scheduler.core.words import COPIED, ELSEWHERE
@@ -113,6 +114,8 @@ def remarks(rows: Sequence[Row]) -> list[str]:
             lines.append(f"{number} {sustained_line(row)}")
         if row.compare_verdict and not row.sittings:
             lines.append(f"{number} is {compared_words(row)}: {safe_text(row.compare_reason)}")
+        if row.scores_why:
+            lines.append(f"{number} has no scores: {safe_text(row.scores_why)}")
         if row.verdict not in ("", RowVerdict.VALID, RowVerdict.SIMULATED):  # simulations share one line
             lines.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
         elif row.remarks:
@@ -240,6 +243,10 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
     def ratio(row: Row) -> str:
         return "" if row.ratio is None else f"×{row.ratio:.3f}"
 
+    def scores(row: Row) -> str:
+        named = read_scores("" if _is_pooled(row) else row.scores).items()
+        return ", ".join(f"{safe_text(name, 40)} {value:.4g}" for name, value in named)
+
     def per_s(row: Row) -> str:
         return "" if row.throughput_per_s is None else f"{row.throughput_per_s:.4g}"
 
@@ -259,6 +266,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
         *([(number("Ratio"), ratio)] if any(row.against for row in rows) else []),
         *([(number("Per s"), per_s)] if batches else []),
         (number("RAM MB"), memory),
+        *([(shrinking("Scores"), lambda row: short(scores(row)))] if any(row.scores for row in rows) else []),
         (name("Verdict" if complete else "Result"), outcome),
     ]
 

@@ -26,7 +26,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.core.explain import ADVICE, LACKS_SIBLING, explain
 from scheduler.core.ranking import RESTING
 from scheduler.core.run_times import FETCH_RATE, past_run_s
-from scheduler.models.describe import model_notes
+from scheduler.models.describe import evaluation_notes, model_notes
 from scheduler.models.files import Models
 from scheduler.models.inspect import ModelShapes
 from scheduler.planning.tasks import PlannedCell
@@ -179,7 +179,7 @@ def make_plan(
         sittings=campaign.measure.sittings,
         lasts_s=campaign.measure.gaps_s,
         fetch=planner.fetch,
-        notes=(*model_notes(campaign), *visit.clashes),
+        notes=(*model_notes(campaign), *evaluation_notes(campaign, models), *visit.clashes),
     )
 
 

@@ -17,7 +17,7 @@ from scheduler.campaign.against import base_of
 from scheduler.campaign.fields import Threads, show_percent
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign, JobFields, MeasureFields
-from scheduler.models.describe import model_notes
+from scheduler.models.describe import evaluation_notes, model_notes
 from scheduler.models.files import CampaignFile, Models
 from scheduler.models.inspect import ModelShapes, resolved_shapes
 from scheduler.output.schemas import CampaignModel, shown_as
@@ -89,7 +89,7 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
         campaign=campaign.model_dump(mode="json"),
         models={name: shown_as(CampaignModel, file.model) for name, file in models.items()},
         tasks=tasks,
-        notes=model_notes(campaign),
+        notes=(*model_notes(campaign), *evaluation_notes(campaign, models)),
         inputs=tuple(
             CampaignInputs(model=one.model, batch=one.batch, shapes=dict(one.shapes))
             for one in resolved_shapes(campaign, models)

@@ -50,6 +50,7 @@ async def test_a_graph_with_external_weights_is_sent_as_its_folder_and_really_ru
     folder = write(tmp_path / "net")
     assert sorted(path.name for path in folder.iterdir()) == ["net.onnx", "weights.bin"]
     path, model, _ = describe_models(parse_campaign(CAMPAIGN, "c.yaml"), tmp_path)["net"]
+    assert path is not None
     world.ann.content = spool(path, model, tmp_path / "spool")
     with Zygote("onnx") as zygote:
         world.device.launch = lambda order, limits: Launch(order, limits, zygote)

@@ -45,7 +45,7 @@ def test_a_model_is_named_by_its_content(tmp_path: Path) -> None:
 def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "m.onnx"
     file.write_bytes(ONNX_LIKE)
-    assert describe_models(campaign(f'"{file.as_posix()}"'), Path("elsewhere"))["m.onnx"][0] == file
+    assert describe_models(campaign(f'"{file.as_posix()}"'), Path("elsewhere"))["m.onnx"].source == file
 
 
 def test_another_sha256_is_refused(tmp_path: Path) -> None:
@@ -94,7 +94,8 @@ def test_what_is_plainly_no_model_is_refused_by_name(tmp_path: Path, head: bytes
 
 def test_a_model_may_come_from_an_installed_package(tmp_path: Path) -> None:
     result = describe_models(campaign("{package: magika, path: models/standard_v3_3/model.onnx}"), tmp_path)
-    path, model = result["model.onnx"]
+    path, model, _ = result["model.onnx"]
+    assert isinstance(path, Path)
     assert model.size == path.stat().st_size > 1_000_000
 
 

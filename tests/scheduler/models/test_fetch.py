@@ -53,7 +53,8 @@ def described(
     result = describe_models(
         parse_campaign(text.encode(), "c.yaml"), Path(), downloader(home, show, retry_delay_s=0.01)
     )
-    path, model = next(iter(result.values()))
+    path, model, _ = next(iter(result.values()))
+    assert isinstance(path, Path)
     assert model.sha256 == SHA
     assert model.size == len(DATA)
     assert path.read_bytes() == DATA
@@ -206,7 +207,7 @@ def test_a_model_at_hugging_face_comes_by_their_library(
         b"campaign: t\nunits: [CPU (ONNX)]\nmodels: ['hf://org/repo/onnx/m.onnx@v1']\n", "c.yaml"
     )
     fetch = downloader(home, lambda *progress: None)
-    assert describe_models(campaign, Path(), fetch)["m.onnx"][1].sha256 == SHA
+    assert describe_models(campaign, Path(), fetch)["m.onnx"].model.sha256 == SHA
     assert files == [("org/repo", "onnx/m.onnx", "v1")]
 
 

@@ -21,7 +21,8 @@ from tests.tiny_onnx import tiny_onnx
 
 def described(folder: Path, path: str, unit: str = "CPU (ONNX)") -> tuple[Path, str, int]:
     text = f"campaign: t\nunits: [{unit}]\nmodels:\n - {path}\n"
-    result, model = describe_models(parse_campaign(text.encode(), "c.yaml"), folder)[path]
+    result, model, _ = describe_models(parse_campaign(text.encode(), "c.yaml"), folder)[path]
+    assert isinstance(result, Path)
     return result, model.sha256, model.size
 
 
@@ -57,6 +58,7 @@ def test_it_is_spooled_like_any_other_model_and_noticed_when_it_changed(tmp_path
     folder = write(tmp_path / "net", x=b"1")
     text = b"campaign: t\nunits: [CPU (ONNX)]\nmodels: [net]\n"
     path, model, _ = describe_models(parse_campaign(text, "c.yaml"), tmp_path)["net"]
+    assert path is not None
     stored = spool(path, model, tmp_path / "spool")
     assert hashlib.sha256(stored.read_bytes()).hexdigest() == stored.name == model.sha256
     (folder / "x").write_bytes(b"2")

@@ -118,3 +118,12 @@ def test_below_sittings_stands_what_they_come_to_together(terminal: bool) -> Non
     assert "7.000" not in pooled
     assert any("The line `sittings N` pools all sittings on that device." in line for line in lines)
     assert not any("sittings" in line for line in shown(rows, terminal=terminal))
+
+
+def test_scores_have_a_column_where_a_model_was_evaluated_and_a_line_where_there_are_none() -> None:
+    first = row(1).model_copy(update={"scores": "accuracy=0.97125; top5=1"})
+    second = row(2).model_copy(update={"scores_why": "example 3 of 9: too wide"})
+    lines = shown([first, second], terminal=True)
+    assert any("accuracy 0.9712, top5 1" in line for line in lines)
+    assert "2 has no scores: example 3 of 9: too wide" in lines
+    assert not any("Scores" in line for line in shown([row(1)], terminal=True))

@@ -27,6 +27,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.service import digest_of
 from scheduler.models.describe import describe_models
+from scheduler.models.files import CampaignFile
 from scheduler.output.results_table import plain_lines
 from scheduler.planning.tasks import cells, derive_cells, tasks_of
 from tests.scheduler.run.test_receive import GOOD, TASK
@@ -47,7 +48,7 @@ def refused(text: str) -> CampaignError:
 
 def tasks(plan: Campaign) -> tuple[Task, ...]:
     models = {
-        entry.label: (
+        entry.label: CampaignFile(
             Path(entry.label),
             Model(name=entry.label, sha256="0" * 64, size=1, variant=entry.variant),
         )
@@ -177,7 +178,7 @@ def test_the_inputs_are_read_from_the_file(tmp_path: Path) -> None:
 def test_a_batch_that_a_local_model_can_have_is_taken(tmp_path: Path, first: int | str | None) -> None:
     onnx(tmp_path / "m.onnx", first)
     plan = campaign("models: [m.onnx]\nmeasure: {batch: [8]}\n")
-    assert describe_models(plan, tmp_path)["m.onnx"][1].size
+    assert describe_models(plan, tmp_path)["m.onnx"].model.size
 
 
 def test_a_batch_that_a_local_model_cannot_have_is_refused_at_its_line(tmp_path: Path) -> None:

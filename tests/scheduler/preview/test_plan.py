@@ -68,7 +68,7 @@ def device(name: str, *units: str, ram: int = 8) -> Advert:
     )
 
 
-def models(plan: Campaign, salt: int = 0) -> dict[str, tuple[Path, Model]]:
+def models(plan: Campaign, salt: int = 0) -> dict[str, CampaignFile]:
     return {
         entry.label: CampaignFile(Path(), Model(name=entry.label, sha256=f"{salt + n:064x}", size=20_000_000))
         for n, entry in enumerate(plan.models)
@@ -170,7 +170,7 @@ def test_the_model_beside_is_fetched_too_unless_the_device_has_it() -> None:
     text = ANY + "measure: {against: a.onnx}\n"
     one = device("one")
     assert planned([one], text=text).fetch == 40_000_000
-    (base, _) = (model.sha256 for _, model in models(campaign(text)).values())
+    (base, _) = (file.model.sha256 for file in models(campaign(text)).values())
     assert planned([one.model_copy(update={"models": (base,)})], text=text).fetch == 20_000_000
     three = text.replace("b.onnx", "b.onnx, c.onnx")
     assert planned([one], text=three).fetch == 60_000_000, "once for both comparisons"

@@ -37,20 +37,27 @@ def test_the_tables_change_only_with_a_migration() -> None:
         for column in table.c
     ) + sorted(f"{index.name} {index.columns.keys()}" for table in tables for index in table.indexes)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    assert (len(MIGRATIONS), digest) == (3, "3f5fbac80e2178c6"), (
+    assert (len(MIGRATIONS), digest) == (4, "b9a82aaf664c1b42"), (
         "a field of a row became a column, or ceased to be one"
     )
 
 
-def test_a_store_without_remarks_gets_them_and_keeps_its_results(place: Location) -> None:
+def test_a_store_of_the_first_version_gets_what_was_added_and_keeps_its_results(place: Location) -> None:
     with Store(place) as store:
         results(store, "c-one", 2)
         with store.database.transaction() as c:
-            c.exec_driver_sql("ALTER TABLE results DROP COLUMN remarks")
+            for column in (
+                "results DROP COLUMN remarks",
+                "records DROP COLUMN scores",
+                "models DROP COLUMN evaluation",
+            ):
+                c.exec_driver_sql(f"ALTER TABLE {column}")
             store.database.backend.set_version(c, 1)
     with Store(place) as store:
         lines = store.results.page().results
         assert [(line.task, line.remarks) for line in lines] == [("c-one/2", ""), ("c-one/1", "")]
+        assert [row.scores for row in store.results.rows("c-one")] == [None, None]
+        assert store.campaigns.evaluations("c-one") == {}
         assert store.database.backend.version(store.database.connection) == len(MIGRATIONS)
         results(store, "c-two", 1)
         assert len(store.results.page().results) == 3
