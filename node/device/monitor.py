@@ -30,8 +30,8 @@ from node.device import probe_parsers
 from protocol.values.reading import MAX_GPUS, DeviceReading, GpuReading, Sensor
 
 _NOT_BUSY: Final = ("idle", "iowait", "steal")
-_COUNTED_TWICE: Final = ("guest", "guest_nice")
-"""They are in `user` and `nice` too."""
+_COUNTED_TWICE: Final = ("guest", "guest_nice", "interrupt", "dpc")
+"""They are in `user`, `nice` and (Windows) `system` too."""
 
 
 def load_nvml() -> Any:

@@ -17,6 +17,9 @@ from scheduler.store.readings import LiveReading
 from swarm.base.readings import LACKS, LATE_S, show_heat, show_memory, show_power, show_share
 from swarm.base.units import show_elapsed
 
+ALL_COLUMNS: Final = 80
+"""Of a terminal that shows everything; a narrower one leaves out the GPUs' heat and power."""
+
 
 class ShownReading(SensorValues):
     """A reading with when it was made."""
@@ -55,10 +58,14 @@ def readings_lines(readings: Sequence[tuple[str, LiveReading]]) -> int:
     return sum(max(1, len(one.reading.gpus)) for _, one in readings)
 
 
-def readings_table(readings: Sequence[tuple[str, LiveReading]], now: float, *, most: int | None) -> Table:
-    """`readings`: each with the device's label; `now`: wall seconds since 1970; `most`: columns for labels, None: as many as they want."""
+def readings_table(
+    readings: Sequence[tuple[str, LiveReading]], now: float, *, width: int, most: int | None
+) -> Table:
+    """`readings`: each with the device's label; `now`: wall seconds since 1970; `width`: of the terminal; `most`: columns for labels, None:
+    as many as they want."""
     lines = [line for label, one in readings for line in _lines_of(label, one, now)]
     gpus = any(line.gpu is not None for line in lines)
+    roomy = gpus and width >= ALL_COLUMNS
     late = any(line.age_s > LATE_S for line in lines)
 
     def own(show: Callable[[SensorValues], str]) -> Callable[[_Line], str]:
@@ -72,15 +79,15 @@ def readings_table(readings: Sequence[tuple[str, LiveReading]], now: float, *, m
 
     return table(
         lines,
-        (name("device", 8, most), lambda line: line.device),
+        (name("device", 8, 8 if late and width < ALL_COLUMNS else most), lambda line: line.device),
         (number("cpu", 5), own(lambda values: show_share(values.cpu))),
         (number("memory", 8), own(lambda values: show_memory(values.memory))),
         (number("temp", 6), own(lambda values: show_heat(values.temperature_c))),
         (number("power", 5), own(lambda values: show_power(values.power_w))),
         (number("gpu", 5), of_gpu(lambda gpu: show_share(gpu.utilisation))) if gpus else None,
         (number("vram", 8), of_gpu(lambda gpu: show_memory(gpu.memory))) if gpus else None,
-        (number("temp", 6), of_gpu(lambda gpu: show_heat(gpu.temperature_c))) if gpus else None,
-        (number("power", 5), of_gpu(lambda gpu: show_power(gpu.power_w))) if gpus else None,
+        (number("gpu °C", 6), of_gpu(lambda gpu: show_heat(gpu.temperature_c))) if roomy else None,
+        (number("gpu W", 5), of_gpu(lambda gpu: show_power(gpu.power_w))) if roomy else None,
         (number("read", 8), age) if late else None,
         gap=1,
     )

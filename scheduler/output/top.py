@@ -105,7 +105,7 @@ def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") ->
     else:
         parts.append(_nobody(now))
     if readings:
-        parts += [Text(), readings_table(readings, now.at, most=_most(width, 24, 15))]
+        parts += [Text(), readings_table(readings, now.at, width=width, most=_most(width, 24, 15))]
         parts += _left_out(running - len(readings), "device")
     if hint:
         parts += [Text(), Text(hint, style="dim", no_wrap=True, overflow="ellipsis")]

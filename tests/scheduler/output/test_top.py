@@ -161,10 +161,13 @@ def test_each_gpu_has_a_line_and_an_old_reading_says_how_old_it_is() -> None:
     }
     lines = drawn(replace(picture, readings=shown), 80)
     assert all(len(line) <= 80 for line in lines)
-    assert lines[-4].split()[-1] == "read"
+    assert lines[-4].split()[-6:] == ["vram", "gpu", "°C", "gpu", "W", "read"]
     assert lines[-3].rstrip().endswith("97 %   20 GiB  61 °C 301 W")
     assert lines[-2].split() == ["gpu", "1", "0", "%", "—", "—", "—"]
     assert lines[-1].split()[-6:] == ["—", "—", "—", "—", "0:12", "ago"]
+    narrow = drawn(replace(picture, readings=shown), 60)
+    assert narrow[-4].split()[-2:] == ["vram", "read"]
+    assert narrow[-1].rstrip().endswith("0:12 ago")
 
 
 def test_json_has_the_readings_too() -> None:
