@@ -6,7 +6,7 @@ REAL := real nat browser packages
 # a third of the tests' time is waiting: three processes keep two cores busy
 PARALLEL := -n 3 --dist worksteal
 
-.PHONY: demo test test-all test-extras rig durability mutants simulate check lint mypy pyright imports pytest fmt spec picture lock binary packages images clean
+.PHONY: demo test test-all test-extras test-newest rig durability mutants simulate check lint mypy pyright imports pytest fmt spec picture lock binary packages images clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
@@ -65,6 +65,12 @@ test-extras:  ## the optional drivers with their real runtimes, in an environmen
 	@$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch,litert,llamacpp,transformers,openvino,executorch]' gguf 'coremltools>=9' pymicro-wakeword
 	$(EXTRAS)/bin/python -m pytest tests/extras
 
+NEWEST ?= python3.13
+test-newest:  ## the tests without real parts on the newest Python that the classifiers name, in an environment of its own (.venv-newest)
+	@test -x .venv-newest/bin/python || $(NEWEST) -m venv .venv-newest
+	@.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	.venv-newest/bin/python -m pytest -m "not slow" $(REAL:%=--ignore=tests/%) $(PARALLEL)
+
 fmt: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -95,4 +101,4 @@ lock:  ## pin what a fresh environment of this project's dependencies resolves t
 	rm -rf .venv-lock
 
 clean:
-	rm -rf .venv .venv-extras .venv-binary .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf .venv .venv-extras .venv-newest .venv-binary .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
