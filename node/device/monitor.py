@@ -59,7 +59,9 @@ class DeviceMonitor:
     def open(self) -> OpenSensors:
         """Its sensors, with the counters as they are now; to be closed. Blocking. Raises OSError."""
         with contextlib.ExitStack() as stack:
-            return OpenSensors(self, self._open_gpus(stack), stack.pop_all())
+            opened = OpenSensors(self, self._open_gpus(stack))
+            opened.files = stack.pop_all()
+            return opened
 
     def sensors(self) -> tuple[Sensor, ...]:
         """Those that work, in a fixed order. Blocking."""
@@ -82,11 +84,11 @@ class DeviceMonitor:
 class OpenSensors:
     """Made by `DeviceMonitor.open`. All methods block."""
 
-    def __init__(
-        self, monitor: DeviceMonitor, gpus: Callable[[], tuple[GpuReading, ...]], files: contextlib.ExitStack
-    ) -> None:
-        """`files`: what is closed with it."""
-        self._monitor, self._gpus, self._files = monitor, gpus, files
+    files: contextlib.ExitStack
+    """What is closed with it."""
+
+    def __init__(self, monitor: DeviceMonitor, gpus: Callable[[], tuple[GpuReading, ...]]) -> None:
+        self._monitor, self._gpus = monitor, gpus
         self._host = HostReader(monitor.root)
         meters = find_meters(monitor.root, gpu=False, clock=monitor.clock)
         self._packages = [meter for meter in meters if meter.part == "package"]
@@ -122,7 +124,7 @@ class OpenSensors:
 
     def close(self) -> None:
         """Call it once."""
-        self._files.close()
+        self.files.close()
 
     def _joules(self) -> tuple[MeterReading, ...] | None:
         """Of each package; None: not all tell."""

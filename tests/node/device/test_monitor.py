@@ -148,6 +148,16 @@ def test_nvidia_gpus_are_those_that_cuda_shows_and_the_library_is_closed_again(t
     }
 
 
+def test_the_library_is_closed_too_where_the_rest_cannot_be_opened(tmp_path: Path) -> None:
+    def full() -> Any:
+        raise OSError("too many open files")
+
+    nvml = two_gpus()
+    with pytest.raises(OSError, match="too many"):
+        DeviceMonitor(root=tmp_path, nvml=lambda: nvml, cpu_times=full, environ={}).open()
+    assert nvml.open == 0
+
+
 def test_a_driver_that_does_not_answer_costs_the_gpus_alone(tmp_path: Path) -> None:
     reading = Machine().monitor(tmp_path, two_gpus(broken=True)).open().read()
     assert (reading.gpus, reading.memory) == ((), 3 * GIB)
