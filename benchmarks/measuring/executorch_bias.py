@@ -1,10 +1,11 @@
-"""The ExecuTorch driver beside a plain loop over the runtime's own Python interface; the wheel brings no benchmark tool.
+"""The ExecuTorch driver beside plain loops over the runtime's own Python interface; the wheel brings no benchmark tool.
 
     python benchmarks/measuring/executorch_bias.py [net.pte …] [--rounds 11] [--threads 1] [--runs 200]
 
 Each round measures every model (without arguments: two made here) in turns, each in a fresh process forked with the runtime imported: the
-driver's launch; calls of `ExecuTorchMethod`, which `executorch.runtime.Method.execute` passes on, with copied outputs. Prints the median of
-each in ms, the median of the rounds' ratios, and the ratio of the best rounds' 5th percentiles, which other work disturbs least.
+driver's launch; plain calls of the method, which hand its outputs out as they are, as the driver's do and `Module::forward` in C++; calls
+with copied outputs, as `executorch.runtime.Method.execute` makes them. Prints the median of each in ms, the medians of the rounds' ratios,
+and the ratios of the best rounds' 5th percentiles, which other work on the machine disturbs least.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def pair(times: list[float]) -> Pair:
     return statistics.median(times), statistics.quantiles(times, n=20)[0]
 
 
-def loop(model: str, threads: int, runs: int) -> Pair:
+def loop(model: str, threads: int, runs: int, copied: bool) -> Pair:
     """In a process of its own."""
     found = runtime()
     found.lib._unsafe_reset_threadpool(threads)
@@ -53,31 +54,34 @@ def loop(model: str, threads: int, runs: int) -> Pair:
     times = []
     for _ in range(WARM + runs):
         began = time.perf_counter_ns()
-        method(inputs)
+        method.call(inputs, clone_outputs=copied)
         times.append((time.perf_counter_ns() - began) / 1e6)
     return pair(times[WARM:])
 
 
-def plain(context: Any, model: str, threads: int, runs: int) -> Pair:
+def plain(context: Any, model: str, threads: int, runs: int, *, copied: bool) -> Pair:
     with context.Pool(1) as pool:
-        middle, low = pool.apply(loop, (model, threads, runs))
+        middle, low = pool.apply(loop, (model, threads, runs, copied))
         return middle, low
 
 
 def compare(zygote: Zygote, context: Any, model: Path, rounds: int, threads: int, runs: int) -> None:
     sides: dict[str, Callable[[], Pair]] = {
         "ours": lambda: ours(zygote, str(model), threads, runs),
-        "plain": lambda: plain(context, str(model), threads, runs),
+        "plain": lambda: plain(context, str(model), threads, runs, copied=False),
+        "copied": lambda: plain(context, str(model), threads, runs, copied=True),
     }
     found = alternated(sides, rounds)
     medians = [statistics.median(middle for middle, _ in found[name]) for name in sides]
-    rounds_of = zip(found["ours"], found["plain"], strict=True)
-    ratio = statistics.median(own[0] / other[0] for own, other in rounds_of)
     best = {name: min(low for _, low in pairs) for name, pairs in found.items()}
-    print(
-        f"{model.name[:30]:30} {medians[0]:9.3f} {medians[1]:9.3f} {ratio:10.3f} {best['ours'] / best['plain']:10.3f}",
-        flush=True,
-    )
+    others = ("plain", "copied")
+    ratios = [
+        statistics.median(own[0] / other[0] for own, other in zip(found["ours"], found[name], strict=True))
+        for name in others
+    ]
+    ratios += [best["ours"] / best[name] for name in others]
+    shown = [*(f"{median:9.3f}" for median in medians), *(f"{ratio:11.3f}" for ratio in ratios)]
+    print(f"{model.name[:30]:30} {' '.join(shown)}", flush=True)
 
 
 def main() -> None:
@@ -90,7 +94,9 @@ def main() -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*preloaded()])
     print(f"{chosen.threads} threads, {chosen.rounds} rounds of {chosen.runs} inferences")
-    print(f"{'model':30} {'ours':>9} {'plain':>9} {'ours/plain':>10} {'best':>10}")
+    heads = ("ours/plain", "ours/copied", "best: plain", "copied")
+    names = " ".join(f"{name:>9}" for name in ("ours", "plain", "copied"))
+    print(f"{'model':30} {names} {' '.join(f'{head:>11}' for head in heads)}")
     with tempfile.TemporaryDirectory() as folder, Zygote("executorch").start() as zygote:
         Path(folder).chmod(0o755)  # a node of root runs models as nobody
         made = [(width, Path(folder) / f"chain{width}.pte") for width in (512, 1024)]

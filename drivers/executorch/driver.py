@@ -37,7 +37,7 @@ class ExecuTorchDriver(LocalDriver):
             return ()
         from drivers.contract.registry import BREAKAGE
         from drivers.executorch.samples import double
-        from drivers.executorch.units import KERNELS, XNNPACK
+        from drivers.executorch.units import KERNELS, XNNPACK, has_xnnpack
 
         found = self._runtime()
         content = double()
@@ -45,9 +45,10 @@ class ExecuTorchDriver(LocalDriver):
             program = found.lib._load_program_from_buffer(content)
             (made,) = program.load_method("forward").call([found.torch.full((1, 1), 21.0)])
             doubled = float(made)
+            detail = ", ".join([*([XNNPACK] if has_xnnpack(found.lib) else []), KERNELS])
         except BREAKAGE:
             return ()
-        return (UnitInfo(CPU, self.name, found.title, f"{XNNPACK}, {KERNELS}"),) if doubled == 42 else ()
+        return (UnitInfo(CPU, self.name, found.title, detail),) if doubled == 42 else ()
 
     def samples(self) -> tuple[SampleModel, ...]:
         """Chains of products."""

@@ -133,8 +133,7 @@ class ExecuTorchModel(LocalModel):
             OperatorReport(op=op[:200], provider=where, nodes=count) for (op, where), count in lines
         )
         providers = [name for name, ops in ((XNNPACK, plan.parts), (KERNELS, plan.kernels)) if ops]
-        parts = plan.parts.total()
-        note = f"{XNNPACK} runs {parts} part{'s' * (parts != 1)} of the program, {KERNELS} {plan.kernels.total()} operators"
+        note = f"parts of the program on {XNNPACK}: {plan.parts.total()}; operators on {KERNELS}: {plan.kernels.total()}"
         return RanOn(self.order.unit, tuple(providers or [KERNELS]), (note,), operators)
 
     def notes(self, prepared: Prepared) -> list[str]:
@@ -170,9 +169,10 @@ class ExecuTorchModel(LocalModel):
         return again
 
     def explain(self, prepared: Prepared, reference: Mapping[str, Any]) -> str:
-        sizes = sizes_note(self._plan.tensors, prepared.shapes)
         why = "the outputs depend on what memory held before"
-        return f"{why}; {sizes}" if sizes else why
+        if not (sizes := sizes_note(self._plan.tensors, prepared.shapes)):
+            return why
+        return f"{why}, as those of {XNNPACK} do where an axis that the program fixes is given a smaller size; {sizes}"
 
 
 def to_tensor(torch: Any, values: Any, one: ProgramTensor) -> Any:

@@ -47,8 +47,6 @@ EXTERNAL: Final = 1
 SEGMENT: Final = 1
 """`DataLocation`."""
 XNNPACK_ID: Final = "XnnpackBackend"
-STATEFUL: Final = frozenset({"aten::copy_", "llama::update_cache.out", "llama::sdpa_with_kv_cache.out"})
-"""Operators that keep something for the next inference."""
 METHOD: Final = "forward"
 _NAME: Final = re.compile(r"[\w.:/-]{1,100}")
 
@@ -96,7 +94,8 @@ class ProgramPlan:
 
     @property
     def keeps_state(self) -> bool:
-        return not STATEFUL.isdisjoint(self.kernels)
+        """By operators that write into what they were given, as `aten::copy_` does."""
+        return any(name.partition(".")[0].endswith("_") for name in self.kernels)
 
 
 def read_program(path: Path) -> ProgramPlan:
@@ -194,7 +193,7 @@ def _input(name: str, value: FlatTable) -> ProgramTensor | ProgramConstant:
     if scalar not in DTYPES:
         raise Unfit(f"input {name!r} is of ExecuTorch's type {scalar}, which cannot be made up")
     sizes, order = table.numbers(2, "i"), table.numbers(3, "B")
-    if any(size < 0 for size in sizes) or (order and sorted(order) != list(range(len(sizes)))):
+    if any(size < 0 for size in sizes):
         raise FormatError(f"the program is broken: input {name!r} has impossible sizes")
     return ProgramTensor(name, DTYPES[scalar], sizes, table.number(8, "b"), order)
 

@@ -77,7 +77,4 @@ def sizes_note(tensors: Sequence[ProgramTensor], shapes: Shapes) -> str:
     most = ", ".join(f"{one.name} {show_shape(one.sizes)}" for one in open_[:4])
     if all(shapes[one.name] == one.sizes for one in open_):
         return f"sizes: the program's largest ({most}); no others were given"
-    return (
-        f"sizes: as given; the program takes up to {most} and does not tell which axes are open: "
-        "on an axis that it fixes, XNNPACK computes wrong numbers without an error"
-    )
+    return f"sizes: as given; the program takes up to {most} and does not tell which axes are open"

@@ -54,10 +54,14 @@ def check_unit(unit: str) -> None:
         raise WrongUnit(f"unknown unit {unit!r}: this driver has {CPU}")
 
 
+def has_xnnpack(lib: Any) -> bool:
+    return XNNPACK_ID in lib._get_registered_backend_names()
+
+
 def check_parts(plan: ProgramPlan, lib: Any) -> None:
     """Raise `Unfit` for a program with parts, operators or weights that this runtime cannot run on the processor."""
-    there = {XNNPACK_ID} & set(lib._get_registered_backend_names())
-    if others := sorted(set(plan.parts) - there):
+    there = has_xnnpack(lib)
+    if others := sorted(set(plan.parts) - ({XNNPACK_ID} if there else set())):
         raise Unfit(
             f"the program leaves parts of it to {', '.join(others)[:200]}, which {CPU} does not have: "
             + (

@@ -58,7 +58,10 @@ def one(events: list[Event], kind: type[Any]) -> Any:
 
 
 def test_the_unit_is_offered_where_a_program_has_just_run() -> None:
-    assert [info.unit for info in ExecuTorchDriver(doubled()).units()] == [CPU]
+    offered = ExecuTorchDriver(doubled()).units()
+    assert [(info.unit, info.detail) for info in offered] == [(CPU, "XNNPACK, ExecuTorch kernels")]
+    without = ExecuTorchDriver(doubled(DoubledLibrary(backends=()))).units()
+    assert [info.detail for info in without] == ["ExecuTorch kernels"]
     assert ExecuTorchDriver(doubled(DoubledLibrary(gain=3))).units() == ()
     assert ExecuTorchDriver(doubled(DoubledLibrary(fails="error: 0x:23"))).units() == ()
 
@@ -167,7 +170,7 @@ def test_parts_of_xnnpack_are_named(saved: Any) -> None:
     described = one(run(model), ModelDescription)
     assert described.providers == ("XNNPACK",)
     assert [(each.op, each.provider) for each in described.operators] == [("XnnpackBackend", "XNNPACK")]
-    assert "XNNPACK runs 1 part of the program, ExecuTorch kernels 0 operators" in described.notes
+    assert "parts of the program on XNNPACK: 1; operators on ExecuTorch kernels: 0" in described.notes
     with pytest.raises(Unfit, match="export it without a partitioner"):
         run(model, DoubledLibrary(backends=()))
 

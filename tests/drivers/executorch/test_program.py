@@ -117,6 +117,13 @@ def test_broken_programs_are_called_that(tmp_path: Path, content: bytes) -> None
         read_program(path)
 
 
+def test_sizes_below_zero_are_impossible(tmp_path: Path) -> None:
+    path = tmp_path / "m.pte"
+    path.write_bytes(write([MadeValue((-2, -2)), MadeValue((1,))], [], [0], [1]))
+    with pytest.raises(FormatError, match="impossible sizes"):
+        read_program(path)
+
+
 def test_bytes_that_were_changed_are_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.pte"
     for seed in range(300):
