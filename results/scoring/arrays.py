@@ -29,11 +29,13 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     Raises `ValueError` with one line."""
     shown = safe_text(path.name, 80)
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _read_all(archive)
+        file = path.open("rb")
     except OSError as why:
         raise ValueError(f"{shown}: {why.strerror or 'it cannot be read'}") from None
-    except (EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
+    try:
+        with file, zipfile.ZipFile(file) as archive:
+            return _read_all(archive)
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
         raise ValueError(f"{shown} is no .npz file, or is damaged: {HOW}") from None
     except ValueError as why:
         raise ValueError(f"{shown}: {safe_text(str(why))}") from None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +34,8 @@ OPTIONS: Final = (
 )
 ENDINGS: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "BMP")
+MODES: Final = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+"""Pillow's names of images with 8 bits per channel, or less; transparency is dropped."""
 MAX_SIDE: Final = 4096
 MAX_PIXELS: Final = 64_000_000
 CHANNELS: Final = {"rgb": 3, "bgr": 3, "grey": 1}
@@ -105,7 +110,7 @@ def classes_of(given: Any, present: list[str]) -> dict[str, int]:
     names = present if given is None else given
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ValueError(
-            "option 'classes' has to be the folders in the order of the model's classes: [cat, dog]"
+            "option 'classes' has to be the folders in the order of the model's classes, as texts: ['0', '1'] or [cat, dog]"
         )
     classes = {name: index for index, name in enumerate(names)}
     if len(classes) < len(names):
@@ -122,35 +127,43 @@ def read_image(path: Path, form: ImageForm) -> np.ndarray[Any, Any]:
     from PIL import Image, UnidentifiedImageError
 
     shown = f"image {safe_text(path.name, 80)!r} of class {safe_text(path.parent.name, 60)!r}"
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is lower
     try:
         with Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise ValueError(
-                    f"{shown} is {image.width} x {image.height}: at most {MAX_PIXELS // 10**6} million pixels"
-                )
-            return _input(image.convert("L" if form.colours == "grey" else "RGB"), form)
+            size, mode = image.size, image.mode
+            fits = math.prod(size) <= MAX_PIXELS and mode in MODES
+            plain = image.convert("L" if form.colours == "grey" else "RGB") if fits else None
     except UnidentifiedImageError:
         raise ValueError(f"{shown} is no {', '.join(FORMATS)}, or is damaged") from None
-    except (OSError, SyntaxError, EOFError, Image.DecompressionBombError):
+    except (OSError, SyntaxError, EOFError, ValueError, Image.DecompressionBombError):
         raise ValueError(f"{shown} is damaged, or cut off") from None
+    if mode not in MODES:
+        raise ValueError(f"{shown} has values of more than 8 bits ({mode}): save it with 8 bits")
+    resized = resized_size(size, form)
+    if plain is None or math.prod(resized) > MAX_PIXELS:
+        raise ValueError(
+            f"{shown} is {size[0]} x {size[1]}: at most {MAX_PIXELS // 10**6} million pixels, also once it is resized"
+        )
+    return _input(plain, resized, form)
 
 
-def _input(image: Any, form: ImageForm) -> np.ndarray[Any, Any]:
+def resized_size(size: tuple[int, int], form: ImageForm) -> tuple[int, int]:
+    """Width and height before the middle is cut out."""
+    wanted = (form.width, form.height)
+    if form.fit == "stretch":
+        return wanted
+    share = max(Fraction(least, side) for least, side in zip(wanted, size, strict=True))
+    if form.shorter is not None:
+        share = max(share, Fraction(form.shorter, min(size)))
+    return int(size[0] * share), int(size[1] * share)
+
+
+def _input(image: Any, size: tuple[int, int], form: ImageForm) -> np.ndarray[Any, Any]:
     import numpy as np
     from PIL import Image
 
-    if form.fit == "stretch":
-        width, height = form.width, form.height
-    else:
-        share = max(form.width / image.width, form.height / image.height)
-        if form.shorter is not None:
-            share = max(share, form.shorter / min(image.width, image.height))
-        width, height = (
-            max(least, round(side * share))
-            for least, side in ((form.width, image.width), (form.height, image.height))
-        )
-    left, top = (width - form.width) // 2, (height - form.height) // 2
-    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((size[0] - form.width) / 2), round((size[1] - form.height) / 2)
+    resized = image.resize(size, Image.Resampling.BILINEAR)
     cut = resized.crop((left, top, left + form.width, top + form.height))
     values = np.asarray(cut).reshape(form.height, form.width, CHANNELS[form.colours])
     if form.colours == "bgr":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import random
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -168,6 +169,23 @@ def test_a_hostile_file_costs_one_line(tmp_path: Path, make: Callable[[Path], An
         read_arrays(tmp_path / "d.npz")
     assert str(failed.value).startswith("d.npz")
     assert "\n" not in str(failed.value)
+
+
+def test_bits_that_flip_cost_one_line(tmp_path: Path) -> None:
+    rng, path = random.Random(0), tmp_path / "d.npz"
+    np.savez(path, x=X, labels=LABELS)
+    whole = path.read_bytes()
+    said = []
+    for _ in range(300):
+        content = bytearray(whole)
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        try:
+            read_arrays(path)
+        except ValueError as why:
+            said.append(str(why))
+    assert len(said) > 200
+    assert [line for line in said if not line.startswith("d.npz") or "Invalid argument" in line] == []
 
 
 def sized(path: Path, size: int, content: bytes) -> Path:

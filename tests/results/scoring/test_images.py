@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from results.scoring.evaluation import read_examples
+from results.scoring.images import form_of, resized_size
 from results.scoring.plugins import find_task
 
 TASK = find_task("classification")
@@ -130,12 +131,15 @@ def test_options_that_are_wrong(folder: Path, options: dict[str, Any], why: str)
     assert "\n" not in str(failed.value)
 
 
+def chunk(content: bytes) -> bytes:
+    return struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
+
+
 def png(width: int, height: int) -> bytes:
     """An image that says it is so large."""
     head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = (head, b"IDAT" + zlib.compress(bytes(100)), b"IEND")
-    chunks = [struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part)) for part in parts]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(map(chunk, parts))
 
 
 @pytest.mark.parametrize(
@@ -145,10 +149,13 @@ def png(width: int, height: int) -> bytes:
         (b"hello", "is no JPEG, PNG, WEBP, BMP, or is damaged"),
         (b"GIF89a" + bytes(100), "is no JPEG, PNG"),
         (png(8001, 8000), "is 8001 x 8000: at most 64 million pixels"),
+        (png(10_000, 10_000), "is 10000 x 10000: at most 64 million pixels"),
         (png(2**20, 2**20), "is damaged|at most 64 million pixels"),
         (png(100, 100), "is damaged, or cut off"),
+        (png(1, 1)[:20], "is damaged, or cut off"),
+        (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR" + bytes(5)), "is damaged, or cut off"),
     ],
-    ids=["empty", "text", "gif", "large", "bomb", "cut off"],
+    ids=["empty", "text", "gif", "large", "larger", "bomb", "cut off", "cut in its head", "short head"],
 )
 def test_a_hostile_image_costs_one_line(folder: Path, content: bytes, why: str) -> None:
     (folder / "cat" / "a.png").write_bytes(content)
@@ -156,6 +163,36 @@ def test_a_hostile_image_costs_one_line(folder: Path, content: bytes, why: str) 
         inputs(folder)
     assert "image 'a.png' of class 'cat'" in str(failed.value)
     assert "\n" not in str(failed.value)
+
+
+def test_a_strip_that_would_be_huge_once_resized_is_refused(folder: Path) -> None:
+    Image.new("1", (60_000, 1)).save(folder / "cat" / "a.png")
+    with pytest.raises(ValueError, match="is 60000 x 1: at most 64 million pixels, also once it is resized"):
+        inputs(folder, size=100)
+    assert inputs(folder, size=100, fit="stretch")[0].shape == (1, 3, 100, 100)
+
+
+def test_values_of_more_than_8_bits_are_not_cut(folder: Path) -> None:
+    Image.fromarray(np.full((4, 4), 60_000, np.uint16)).save(folder / "cat" / "a.png")
+    with pytest.raises(ValueError, match=r"has values of more than 8 bits \(I;16\): save it with 8 bits"):
+        inputs(folder)
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "resized"),
+    [
+        ((300, 500), {"size": 224, "resize": 256}, (256, 426)),
+        ((500, 300), {"size": 224}, (373, 224)),
+        ((7, 7), {"size": [192, 256]}, (256, 256)),
+        ((107, 107), {"size": 224}, (224, 224)),
+        ((400, 300), {"size": [192, 256], "resize": 200}, (266, 200)),
+        ((400, 300), {"size": 32, "fit": "stretch"}, (32, 32)),
+    ],
+)
+def test_the_size_before_the_middle_is_cut_out(
+    size: tuple[int, int], options: dict[str, Any], resized: tuple[int, int]
+) -> None:
+    assert resized_size(size, form_of(options)) == resized
 
 
 def test_other_formats_are_not_opened(folder: Path) -> None:
