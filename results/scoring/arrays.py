@@ -9,12 +9,12 @@ import zlib
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from protocol.formats.examples import MIB
 from swarm.base.text import safe_text
 
 if TYPE_CHECKING:
     import numpy as np
 
-MIB: Final = 1024**2
 MAX_ARRAYS: Final = 256
 MAX_BYTES: Final = 512 * MIB
 """Of all arrays of a file, unpacked."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from protocol.formats.examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES, MIB
 from results.scoring.arrays import KINDS
 from results.scoring.plugins import (
     NAME,
@@ -23,12 +24,8 @@ from swarm.base.text import count, safe_text
 if TYPE_CHECKING:
     pass
 
-MIB: Final = 1024**2
-MAX_EXAMPLES: Final = 10_000
-MAX_EXAMPLE_BYTES: Final = 256 * MIB
-"""Of the inputs of all examples: every device gets them."""
-MAX_REFERENCE: Final = 16 * MIB
-"""Letters of one reference as JSON."""
+MAX_REFERENCES: Final = 64 * MIB
+"""Letters of all references as JSON, which stand beside the results."""
 MAX_SCORES: Final = 64
 """Of one metric."""
 
@@ -36,12 +33,17 @@ MAX_SCORES: Final = 64
 def read_examples(task: EvaluationTask, data: Path | None, options: Mapping[str, Any]) -> tuple[Example, ...]:
     """All examples of a task. Raises `ValueError` with one line: of the task, or about it."""
     examples: list[Example] = []
-    size = 0
+    size = references = 0
     with plugin_errors(f"task {task.name!r}"):
         for number, example in enumerate(task.examples(data, options), 1):
             if number > MAX_EXAMPLES:
                 raise ValueError(f"there are more than {MAX_EXAMPLES} examples")
-            size += _bytes_of(example, number)
+            references += _reference_letters(example, number)
+            if references > MAX_REFERENCES:
+                raise ValueError(
+                    f"the references of {count(number, 'example')} come to more than {MAX_REFERENCES // MIB} MiB: take fewer"
+                )
+            size += _input_bytes(example, number)
             if size > MAX_EXAMPLE_BYTES:
                 raise ValueError(
                     f"the inputs of {count(number, 'example')} come to more than {MAX_EXAMPLE_BYTES // MIB} MiB: take fewer"
@@ -52,20 +54,22 @@ def read_examples(task: EvaluationTask, data: Path | None, options: Mapping[str,
     return tuple(examples)
 
 
-def _bytes_of(example: Example, number: int) -> int:
-    """Of its inputs. Raises `ValueError` for what is no example."""
-    import numpy as np
-
+def _reference_letters(example: Example, number: int) -> int:
+    """Raises `ValueError` for what is no example, or has a reference that is no JSON."""
     if not isinstance(example, Example):
         raise ValueError(f"example {number} is {type(example).__name__}, not an Example(inputs, reference)")  # noqa: TRY004
     try:
-        reference = json.dumps(example.reference, allow_nan=False)
+        return len(json.dumps(example.reference, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as why:
         raise ValueError(
             f"the reference of example {number} is no JSON value, such as int(label) or a text: {why}"
         ) from None
-    if len(reference) > MAX_REFERENCE:
-        raise ValueError(f"the reference of example {number} is longer than {MAX_REFERENCE // MIB} MiB")
+
+
+def _input_bytes(example: Example, number: int) -> int:
+    """Raises `ValueError` for inputs that no model could be given."""
+    import numpy as np
+
     inputs = example.inputs
     if isinstance(inputs, str):
         if not inputs.strip():

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from protocol.formats.examples import MIB
 from protocol.texts.articles import INSTRUCTION, ArticleLength, articles, prompt_of
 from results.scoring.options import only, text_option, word_option
 from results.scoring.plugins import Example
 from swarm.base.text import safe_text
 
-MIB: Final = 1024**2
 MAX_LINE: Final = 4 * MIB
 """Bytes of an article with its summary."""
 FORM: Final = '{"text": "the article", "summary": "its reference summary"}'

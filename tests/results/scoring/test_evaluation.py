@@ -11,7 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from results.scoring.evaluation import MAX_EXAMPLES, read_examples, score_answers
+from protocol.formats.examples import MAX_EXAMPLES
+from results.scoring.evaluation import read_examples, score_answers
 from results.scoring.plugins import Answer, Example
 
 X = np.zeros((1, 4), np.float32)
@@ -61,6 +62,10 @@ def test_examples_of_every_kind_pass_as_they_are() -> None:
         (
             lambda: [Example(np.broadcast_to(X, (2**25, 4))), Example(X)],
             "the inputs of 1 example come to more than 256 MiB",
+        ),
+        (
+            lambda: (Example("a", "long" * 2**20) for _ in range(17)),
+            "the references of 16 examples come to more than 64 MiB",
         ),
         (lambda: {}["labels"], "'listed' broke: KeyError: 'labels'"),
         (lambda: 1, "'listed' broke: TypeError"),

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from protocol.formats.examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES
 from results.scoring.built_in import METRICS, TASKS
-from results.scoring.evaluation import MAX_EXAMPLE_BYTES, MAX_EXAMPLES, read_examples
+from results.scoring.evaluation import read_examples
 from results.scoring.images import OPTIONS
 from results.scoring.plugins import find_task
 
