@@ -38,7 +38,6 @@ from swarm.base.text import safe_text
 from swarm.base.units import local_time, show_ms
 
 if TYPE_CHECKING:
-    from scheduler.campaign.model import Schedule
     from scheduler.experiments.view import CellHistory, History
     from scheduler.store.rows import ExperimentRow, VersionRow
     from scheduler.store.store import Store
@@ -186,9 +185,10 @@ def clone(
 ) -> None:
     """Print a campaign or version as a campaign file, to edit and run again."""
     from scheduler.experiments.clone import clone_text
+    from scheduler.models.uploads import uploads_folder
 
     with opened(ctx) as store:
-        text = clone_text(store, source, changes or ())
+        text = clone_text(store, source, changes or (), uploads_folder(ctx.obj))
     sys.stdout.write(text)
 
 
@@ -335,11 +335,12 @@ def schedule(
 ) -> None:
     """Set or remove an experiment's schedule."""
     from scheduler.experiments.schedule import read_secret
-    from scheduler.experiments.service import find, set_schedule
+    from scheduler.experiments.service import find, read_schedule, set_schedule
 
     if off == (every is not None):
         raise CampaignError("a schedule requires --every or --off", hint="such as --every 1d --at 03:00")
-    new = None if off else _parse_schedule(every, at, alarm, webhook)
+    given = {"every": every, "at": at, "alarm": alarm, "webhook": webhook}
+    new = None if off else read_schedule(given, "--")
     secret = None if secret_file is None else str(secret_file.absolute())
     if secret is not None:
         read_secret(secret)
@@ -347,22 +348,6 @@ def schedule(
         set_schedule(store, name, new, now=time.time(), secret_file=secret)
         row = find(store, name)
     print(f"{safe_text(name)} has no schedule." if row.due is None else _schedule_line(row))
-
-
-def _parse_schedule(every: str | None, at: str | None, alarm: str | None, webhook: str | None) -> Schedule:
-    from pydantic import ValidationError
-
-    from scheduler.campaign.model import Schedule
-
-    values = {"every": every, "at": at, "alarm": alarm, "webhook": webhook}
-    try:
-        return Schedule.model_validate({key: value for key, value in values.items() if value is not None})
-    except ValidationError as exc:
-        error = exc.errors(include_url=False)[0]
-        context = error.get("ctx", {})
-        raise CampaignError(
-            f"--{error['loc'][0]}: {context.get('what', error['msg'])}", hint=context.get("hint", "")
-        ) from None
 
 
 def _schedule_line(row: ExperimentRow) -> str:
@@ -457,11 +442,10 @@ def _step_schedules(ctx: typer.Context, *, begin: bool) -> list[str]:
 @app.command()
 def remove(ctx: typer.Context, name: ExperimentName) -> None:
     """Remove an experiment with its versions and history. Its campaigns and their results remain."""
-    from scheduler.experiments.service import find
+    from scheduler.experiments.service import remove as remove_experiment
 
     with opened(ctx) as store:
-        find(store, name)
-        store.experiments.remove(name)
+        remove_experiment(store, name)
     print(f"{safe_text(name)} is removed.")
 
 

@@ -14,7 +14,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.service import find_version
 from scheduler.experiments.view import model_notes, version_note
-from scheduler.models.uploads import SCHEME
+from scheduler.models.uploads import as_sent
 from scheduler.store.store import Store
 from swarm.base.text import safe_text
 from swarm.base.yaml import parse_document
@@ -25,16 +25,16 @@ _HINT = (
 )
 
 
-def clone_text(store: Store, source: str, changes: Sequence[str] = ()) -> str:
+def clone_text(store: Store, source: str, changes: Sequence[str] = (), uploads: Path | None = None) -> str:
     """The file of a campaign (an id or its beginning) or of an experiment (`nightly`, `nightly@3`). `changes`: such as
-    `measure.batch=[1,8]`. Raises `CampaignError`.
+    `measure.batch=[1,8]`; `uploads`: as of `campaign_clone`. Raises `CampaignError`.
     """
     if "@" in source or store.experiments.get(source) is not None:  # its campaigns have the same name
         version = find_version(store, source)
-        campaign = read_spec(version.spec, version.title)
+        campaign = as_sent(read_spec(version.spec, version.title), version.folder, uploads)
         models = () if changes else version.models
         return _text(campaign, version.folder, version_note(version), changes) + model_notes(models)
-    return campaign_clone(store, store.campaigns.resolve(source), changes)
+    return campaign_clone(store, store.campaigns.resolve(source), changes, uploads)
 
 
 def campaign_clone(
@@ -50,13 +50,7 @@ def campaign_clone(
     if not folder:
         note += "\nThe folder it was submitted from is unknown: check the paths of its models."
     elif Path(folder) == uploads:
-        models = tuple(
-            entry.model_copy(update={"path": SCHEME + entry.path})
-            if entry.path is not None and entry.package is None and not Path(entry.path).is_absolute()
-            else entry
-            for entry in spec.models
-        )
-        spec, folder = spec.model_copy(update={"models": models}), ""
+        spec, folder = as_sent(spec, folder, uploads), ""
     return _text(spec, folder, note, changes)
 
 

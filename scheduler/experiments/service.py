@@ -12,10 +12,12 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from pydantic import ValidationError
 
 from protocol.errors import CampaignError, SarkError
 from results.analysis.regression import RegressionFinding
@@ -24,13 +26,16 @@ from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign, Schedule
 from scheduler.campaign.text import read_spec
 from scheduler.models.describe import Fetch, describe_models, no_fetch
+from scheduler.models.fetch import downloader
 from scheduler.models.files import Models
+from scheduler.models.uploads import uploads_folder
 from scheduler.store.rows import ExperimentRow, NewModel, RunClaim, VersionRow
 from scheduler.store.store import Store
 from scheduler.submit.submit import new_campaign_id, store_campaign
 from swarm.base.home import Home
 from swarm.base.text import safe_text
 from swarm.base.units import DAY_S
+from swarm.download.urls import FOR_OTHERS
 
 CheckDevices = Callable[[Campaign], None]
 """Raises `CampaignError` for a campaign that names a device which two keys claim. Blocks."""
@@ -90,15 +95,45 @@ def save(
     the experiment's. Raises `CampaignError`. Blocking.
     """
     campaign = load_campaign(file)
+    folder = file.absolute().parent
+    models = describe_models(campaign, folder, fetch)
+    return save_campaign(store, campaign, models, str(folder), name=name, now=now)
+
+
+def save_campaign(
+    store: Store,
+    campaign: Campaign,
+    models: Models,
+    folder: str,
+    *,
+    name: str | None = None,
+    now: float | None = None,
+    keep_webhook: bool = False,
+) -> tuple[VersionRow, bool]:
+    """Save a campaign with its described models; `folder`: where its paths begin. As `save` otherwise, and `set_schedule`."""
     title = name or campaign.campaign
     if parse_title(title)[1] is not None:
         raise CampaignError(f"{safe_text(title, 80)} names a version", hint="leave out the @ and the number")
-    folder = file.absolute().parent
-    models = describe_models(campaign, folder, fetch)
-    version, new = _save_version(store, title, campaign, models, str(folder))
+    version, new = _save_version(store, title, campaign, models, folder)
     if campaign.schedule is not None:
-        set_schedule(store, title, campaign.schedule, now=time.time() if now is None else now)
+        at = time.time() if now is None else now
+        set_schedule(store, title, campaign.schedule, now=at, keep_webhook=keep_webhook)
     return version, new
+
+
+def remove(store: Store, name: str) -> None:
+    """Forget an experiment with its versions and history; its campaigns stay. Raises `CampaignError`."""
+    find(store, name)
+    store.experiments.remove(name)
+
+
+def needing(store: Store, folder: Path, sha256: str) -> str | None:
+    """The first experiment whose next run reads this uploaded model from `folder`."""
+    for row in store.experiments.all():
+        latest = store.experiments.versions(row.name)[-1]
+        if latest.folder == str(folder) and any(model.sha256 == sha256 for model in latest.models):
+            return row.name
+    return None
 
 
 def _save_version(
@@ -111,10 +146,30 @@ def _save_version(
     )
 
 
+def read_schedule(given: Mapping[str, object], label: str = "") -> Schedule:
+    """A schedule of the keys of a campaign file, those that are not None. `label`: put before a key in errors. Raises `CampaignError`."""
+    try:
+        return Schedule.model_validate({key: value for key, value in given.items() if value is not None})
+    except ValidationError as exc:
+        error = exc.errors(include_url=False)[0]
+        context = error.get("ctx", {})
+        raise CampaignError(
+            f"{label}{error['loc'][0]}: {context.get('what', error['msg'])}", hint=context.get("hint", "")
+        ) from None
+
+
 def set_schedule(
-    store: Store, name: str, schedule: Schedule | None, *, now: float, secret_file: str | None = None
+    store: Store,
+    name: str,
+    schedule: Schedule | None,
+    *,
+    now: float,
+    secret_file: str | None = None,
+    keep_webhook: bool = False,
 ) -> None:
-    """Replace the schedule; None: remove it. An unchanged one keeps the instant that is due. `secret_file` None: as before."""
+    """Replace the schedule; None: remove it. An unchanged one keeps the instant that is due. `secret_file` None: as before;
+    `keep_webhook`: the webhook stays too, unless it names one.
+    """
     row = find(store, name)
     if schedule is None:
         row = replace(row, every_s=None, at_s=None, due=None)
@@ -126,7 +181,7 @@ def set_schedule(
             every_s=schedule.every,
             at_s=schedule.at,
             alarm=MARGIN if schedule.alarm is None else schedule.alarm,
-            webhook=schedule.webhook or "",
+            webhook=schedule.webhook or (row.webhook if keep_webhook else ""),
         )
     if secret_file is not None:
         row = replace(row, secret_file=secret_file)
@@ -190,6 +245,9 @@ def begin(
     """
     version = find_version(store, title)
     campaign = read_spec(version.spec, version.title)
+    # what came over HTTP names the internet only, whoever runs it
+    if Path(version.folder) == uploads_folder(home):
+        fetch = downloader(home, lambda name, done, total: None, reach=FOR_OTHERS)
     models = describe_models(campaign, Path(version.folder), fetch)
     hashes = {model.name: model.sha256 for model in version.models}
     changed = [name for name, file in models.items() if file.model.sha256 != hashes.get(name)]

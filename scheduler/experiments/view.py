@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from results.analysis.changes import MOST
 from results.analysis.regression import CellOutcome, RegressionCell
@@ -13,6 +14,7 @@ from scheduler.campaign.text import campaign_text, read_spec
 from scheduler.experiments.judge import read_cells, why_not_started
 from scheduler.experiments.service import find
 from scheduler.experiments.trends import HistoryShift, PooledFigure, trend
+from scheduler.models.uploads import as_sent
 from scheduler.output.schemas import CampaignModel, Instant, shown_as
 from scheduler.store.rows import ExperimentRow, NewModel, VersionRow
 from scheduler.store.store import Store
@@ -128,10 +130,10 @@ def experiment_view(store: Store, row: ExperimentRow) -> ExperimentView:
     )
 
 
-def version_view(version: VersionRow) -> VersionView:
-    """One version, with its file."""
+def version_view(version: VersionRow, uploads: Path | None = None) -> VersionView:
+    """One version, with its file. `uploads`: the folder of uploaded models, which are named by their hash."""
     models = tuple(shown_as(CampaignModel, model) for model in version.models)
-    campaign = campaign_text(read_spec(version.spec, version.title))
+    campaign = campaign_text(as_sent(read_spec(version.spec, version.title), version.folder, uploads))
     return shown_as(VersionView, version, models=models, campaign=campaign)
 
 

@@ -104,11 +104,28 @@ class Incoming:
             self._part.unlink(missing_ok=True)
 
 
+def uploads_folder(home: Home) -> Path:
+    return home.folder("scheduler") / "uploads"
+
+
+def as_sent(campaign: Campaign, folder: str, uploads: Path | None) -> Campaign:
+    """`campaign` with its uploads named by their hash, as whoever sent it names them, if its paths begin in the folder of uploads."""
+    if not folder or uploads is None or Path(folder) != uploads:
+        return campaign
+    models = tuple(
+        entry.model_copy(update={"path": SCHEME + entry.path})
+        if entry.path is not None and entry.package is None and not Path(entry.path).is_absolute()
+        else entry
+        for entry in campaign.models
+    )
+    return campaign.model_copy(update={"models": models})
+
+
 class Uploads:
     """Those of one home. Blocking."""
 
     def __init__(self, home: Home, *, wall: Callable[[], float] = time.time) -> None:
-        self.folder, self._wall = home.folder("scheduler") / "uploads", wall
+        self.folder, self._wall = uploads_folder(home), wall
 
     def begin(self, name: str) -> Incoming:
         """A new one. Raises `ResourceError`."""

@@ -17,6 +17,7 @@ PAGES = (
     "#/gate",
     "#/compare?a={done}/1&b={done}/2",
     "#/submit",
+    "#/experiments",
 )
 SERIOUS = ("serious", "critical")
 

@@ -57,6 +57,10 @@ export async function send(path, body, type, { signal, headers: more = {} } = {}
   return (await request(path, { method: "POST", headers: { "Content-Type": type, ...more }, body, signal })).json();
 }
 
+export async function put(path, body, type) {
+  return (await request(path, { method: "PUT", headers: { "Content-Type": type }, body })).json();
+}
+
 export async function remove(path) {
   const response = await request(path, { method: "DELETE" });
   return response.status === 204 ? null : response.json();

@@ -1,6 +1,6 @@
 // The frame around the pages: routing, titles, errors, and whether the server answers.
 //
-//   #/ campaigns   #/campaigns/ID   #/tasks/CAMPAIGN/N   #/fleet   #/compare   #/submit   #/gate   and /docs, which has no #/
+//   #/ campaigns   #/campaigns/ID   #/tasks/CAMPAIGN/N   #/fleet   #/compare   #/submit   #/experiments/NAME   #/gate   and /docs, which has no #/
 //
 // A page is a module with `title` and `show(main, parts, { signal, query })`: it draws into `main` and stops at `signal`.
 
@@ -15,6 +15,7 @@ const PAGES = {
   fleet: "fleet",
   compare: "compare",
   submit: "submit",
+  experiments: "experiments",
   gate: "gate",
   docs: "docs",
 };

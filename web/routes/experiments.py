@@ -1,16 +1,21 @@
-"""Experiments: list, inspect, run. Only their owner saves and schedules them, on this machine: a definition names files and URLs of it."""
+"""Experiments: save, schedule, list, inspect, run, delete. What came over HTTP names uploads and public URLs, as a campaign does, and no
+webhook: that is a URL which this machine would ask, and is set on the machine itself.
+"""
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Body, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.errors import CampaignError
 from results.row.form import JsonModel
+from scheduler.campaign.load import parse_campaign
 from scheduler.experiments.judge import judge_ended
-from scheduler.experiments.service import begin
+from scheduler.experiments.service import begin, read_schedule, remove, save_campaign, set_schedule
 from scheduler.experiments.view import (
     ExperimentView,
     History,
@@ -19,15 +24,17 @@ from scheduler.experiments.view import (
     history_view,
     version_view,
 )
+from scheduler.models.describe import describe_models
+from scheduler.models.uploads import placed
 from scheduler.preview.look import check_devices
 from scheduler.store.rows import ExperimentRow, VersionRow
 from scheduler.store.store import Store
-from swarm.download.urls import FOR_OWNER
-from web.http.context import Context, SharedStore
+from swarm.download.urls import FOR_OTHERS, FOR_OWNER
+from web.http.context import ApiContext, Context, SharedStore
 from web.http.idempotency import Key
 from web.http.parameters import MAX_NUMBER, PAGE, AfterName, Limit, conflict, page_of
 from web.http.problems import HttpProblem, errors
-from web.routes.campaigns import start_once
+from web.routes.campaigns import CAMPAIGN_BODY, CampaignText, start_once
 
 ExperimentName = Annotated[
     str,
@@ -58,6 +65,28 @@ class ExperimentDetail(ExperimentView):
     versions: tuple[VersionView, ...]
 
 
+class SavedVersion(VersionView):
+    """A version that was saved."""
+
+    new: bool
+    """Whether it differs from the one before."""
+
+
+class NewSchedule(BaseModel):
+    """When an experiment runs by itself."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    every: Annotated[str, Field(max_length=40, examples=["1d"])]
+    """From one run to the next, such as 6h or 1d."""
+    at: Annotated[str, Field(max_length=40, examples=["03:00"])] | None = None
+    """At this time of the day, in UTC."""
+    alarm: Annotated[str, Field(max_length=40, examples=["5%"])] | None = None
+    """Smallest sure slowdown that is a regression; left out: 1 %."""
+    webhook: Annotated[str, Field(max_length=2000)] | None = None
+    """Only of a server that was started with --allow-paths; else it is set on the machine itself."""
+
+
 class RunStarted(JsonModel):
     """A new run of an experiment."""
 
@@ -76,17 +105,78 @@ def list_experiments(store: SharedStore, limit: Limit = PAGE, after: AfterName =
 
 
 @api.get("/experiments/{experiment}", responses=errors(404))
-def get_experiment(store: SharedStore, experiment: ExperimentName) -> ExperimentDetail:
+def get_experiment(context: Context, store: SharedStore, experiment: ExperimentName) -> ExperimentDetail:
     """Get an experiment with its schedule and versions."""
     row = _require(store, experiment)
-    versions = tuple(map(version_view, store.experiments.versions(experiment)))
+    uploads = context.uploads.folder
+    versions = tuple(version_view(one, uploads) for one in store.experiments.versions(experiment))
     return ExperimentDetail(**experiment_view(store, row).model_dump(), versions=versions)
 
 
 @api.get("/experiments/{experiment}/versions/{version}", responses=errors(404))
-def get_version(store: SharedStore, experiment: ExperimentName, version: Version) -> VersionView:
+def get_version(
+    context: Context, store: SharedStore, experiment: ExperimentName, version: Version
+) -> VersionView:
     """Get a version as a campaign file, with the hashes of its models."""
-    return version_view(_require_version(store, experiment, version))
+    return version_view(_require_version(store, experiment, version), context.uploads.folder)
+
+
+@api.put(
+    "/experiments/{experiment}",
+    responses={201: {"model": SavedVersion, "description": "A new experiment."}} | errors(413, 415, 422),
+    openapi_extra=CAMPAIGN_BODY,
+)
+async def save_experiment(
+    context: Context, experiment: ExperimentName, text: CampaignText, response: Response
+) -> SavedVersion:
+    """Save a campaign as an experiment, or as its next version if the campaign or a model has changed. The same again changes nothing.
+
+    A `schedule` in the campaign replaces that of the experiment; its webhook stays as it is.
+    """
+
+    def save(store: Store) -> tuple[SavedVersion, bool]:
+        uploads = context.uploads
+        campaign = placed(parse_campaign(*text), uploads, allow_paths=context.allow_paths)
+        if campaign.schedule is not None:
+            _refuse_webhook(context, campaign.schedule.webhook)
+        models = describe_models(campaign, uploads.folder, context.fetch_model(FOR_OTHERS))
+        created = store.experiments.get(experiment) is None
+        version, new = save_campaign(
+            store, campaign, models, str(uploads.folder), name=experiment, keep_webhook=True
+        )
+        view = version_view(version, uploads.folder)
+        return SavedVersion(**view.model_dump(), new=new), created
+
+    saved, created = await context.isolated(save, fetching=True)
+    response.status_code = 201 if created else 200
+    return saved
+
+
+@api.delete("/experiments/{experiment}", status_code=204, responses=errors(404))
+def delete_experiment(store: SharedStore, experiment: ExperimentName) -> None:
+    """Delete an experiment with its versions, schedule and history. Its campaigns and their results stay."""
+    _require(store, experiment)
+    remove(store, experiment)
+
+
+@api.put("/experiments/{experiment}/schedule", responses=errors(404, 422))
+def schedule_experiment(
+    context: Context, store: SharedStore, experiment: ExperimentName, schedule: Annotated[NewSchedule, Body()]
+) -> ExperimentView:
+    """Replace an experiment's schedule. Its webhook stays as it is."""
+    _require(store, experiment)
+    _refuse_webhook(context, schedule.webhook)
+    read = read_schedule(schedule.model_dump())
+    set_schedule(store, experiment, read, now=time.time(), keep_webhook=True)
+    return experiment_view(store, _require(store, experiment))
+
+
+@api.delete("/experiments/{experiment}/schedule", responses=errors(404))
+def unschedule_experiment(store: SharedStore, experiment: ExperimentName) -> ExperimentView:
+    """Remove an experiment's schedule: it runs on request only."""
+    _require(store, experiment)
+    set_schedule(store, experiment, None, now=time.time())
+    return experiment_view(store, _require(store, experiment))
 
 
 @api.get("/experiments/{experiment}/history", responses=errors(404))
@@ -140,6 +230,16 @@ async def run_experiment(
         return RunStarted(campaign=new, experiment=begun[1].experiment, version=begun[1].version)
 
     return await start_once(context, response, key, f"experiment\0{title}".encode(), start)
+
+
+def _refuse_webhook(context: ApiContext, webhook: str | None) -> None:
+    if webhook is not None and not context.allow_paths:
+        raise HttpProblem(
+            422,
+            "webhook: it is not set over HTTP, since this machine would send to it",
+            hint="on the machine itself: sark-node experiment schedule NAME --every 1d --webhook URL; "
+            "or start the server with --allow-paths",
+        )
 
 
 def _require(store: Store, name: str) -> ExperimentRow:

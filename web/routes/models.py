@@ -9,10 +9,11 @@ import trio
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from results.row.form import JsonModel
+from scheduler.experiments.service import needing
 from scheduler.models.uploads import Incoming, ModelName, Upload
 from swarm.base.text import is_safe
 from swarm.base.threads import DISK
-from web.http.context import MAX_UPLOADS, Context
+from web.http.context import MAX_UPLOADS, Context, SharedStore
 from web.http.parameters import PAGE, AfterName, Limit, page_of
 from web.http.problems import HttpProblem, errors
 
@@ -81,9 +82,16 @@ def get_model(context: Context, sha256: Hash) -> Upload:
     return upload
 
 
-@api.delete("/models/{sha256}", status_code=204, responses=errors(404))
-def remove_model(context: Context, sha256: Hash) -> None:
-    """Remove an uploaded model. Open campaigns keep a copy of their own."""
+@api.delete("/models/{sha256}", status_code=204, responses=errors(404, 409))
+def remove_model(context: Context, store: SharedStore, sha256: Hash) -> None:
+    """Remove an uploaded model. Open campaigns keep a copy of their own; an experiment that was sent here needs it for its next run."""
+    experiment = needing(store, context.uploads.folder, sha256)
+    if experiment is not None:
+        raise HttpProblem(
+            409,
+            f"the experiment {experiment} measures this model",
+            hint=f"delete it first, or save it with another model: /api/v1/experiments/{experiment}",
+        )
     if not context.uploads.remove(sha256):
         raise _not_found(sha256)
 

@@ -206,7 +206,7 @@ export async function show(main, parts, { signal, query }) {
   async function deleteAll() {
     const yes = await confirm({
       title: "Delete this campaign?",
-      text: `${campaign.name} goes with its results, signed records and events, here and on the devices that ran it. This cannot be undone.`,
+      text: `${campaign.name}: its results, signed records and events go, here and on the devices that ran it. This cannot be undone.`,
       action: "Delete campaign",
       danger: true,
     });

@@ -1,11 +1,11 @@
 // A new campaign: a form next to its text. The text is the campaign; the form edits it. Errors are shown at their line, and the plan for the
 // current devices before the campaign can be submitted.
 
-import { Problem, send, text as fetchText } from "../api.js";
+import { get, Problem, put as putText, send, text as fetchText } from "../api.js";
 import { campaignForm } from "../campaignform.js";
 import { h, replace } from "../dom.js";
 import { bytes, configuration, count, duration } from "../format.js";
-import { lines, plainTable } from "../widgets.js";
+import { act, confirm, lines, plainTable } from "../widgets.js";
 import { put } from "../yamltext.js";
 
 export const title = "Submit";
@@ -23,12 +23,14 @@ const PLAN_MS = 700;
 
 export async function show(main, parts, { signal, query }) {
   const from = query.get("from"); // a campaign to clone
-  const initial = from ? await fetchText(`/api/v1/campaigns/${encodeURIComponent(from)}/file`, signal) : sessionStorage.getItem(DRAFT);
+  const named = query.get("experiment"); // one to change
+  const initial = named ? await latest(named, signal) : from ? await fetchText(`/api/v1/campaigns/${encodeURIComponent(from)}/file`, signal) : sessionStorage.getItem(DRAFT);
   const editor = textEditor(initial ?? STARTER);
   const errors = h("div", { role: "status", "aria-live": "polite", class: "mistakes" });
   const planned = h("section", { "aria-labelledby": "plan-head", "aria-live": "polite" });
   const button = h("button", { type: "button", disabled: true }, "Submit");
   const wait = h("select", { id: "wait" }, [["60s", "1 minute"], ["10m", "10 minutes"], ["2h", "2 hours"]].map(([value, words]) => h("option", { value }, words)));
+  const keep = h("button", { type: "button", class: named ? "" : "plain", disabled: true, onclick: () => act(keep, saveIt) }, named ? `Save as the next version of ${named}` : "Save as experiment …");
   const outcome = h("p", { role: "status" });
   const state = { checked: null, checkedText: null, plan: null };
 
@@ -60,6 +62,7 @@ export async function show(main, parts, { signal, query }) {
       if (signal.aborted) return null;
       Object.assign(state, { checked, checkedText: text });
       showErrors(checked.mistakes);
+      keep.disabled = !checked.valid;
       form.fill(checked.given, !/^\s*[{[]/.test(text));
       clearTimeout(state.soon);
       if (checked.valid) state.soon = setTimeout(() => plan(text), PLAN_MS);
@@ -76,6 +79,7 @@ export async function show(main, parts, { signal, query }) {
     if (state.plan?.text === text) return;
     state.plan = null;
     button.disabled = true;
+    keep.disabled = state.checkedText !== text || !state.checked?.valid;
     button.textContent = "Submit";
   }
 
@@ -124,6 +128,17 @@ export async function show(main, parts, { signal, query }) {
       replace(outcome, h("span", { class: "wrong" }, error instanceof Problem ? `${error.message}. ${error.hint}` : String(error)));
     }
   });
+  async function saveIt() {
+    const text = editor.text();
+    const field = h("input", { name: "experiment", required: true, maxlength: "64", autocomplete: "off", value: state.checked?.given?.campaign ?? "" });
+    const question = { title: "Save as an experiment", text: "It can be run again by hand or on a schedule. A name that exists gets a new version.", action: "Save", more: [h("p", {}, h("label", {}, "Name ", field))] };
+    const name = named ?? ((await confirm(question)) && field.value.trim());
+    if (!name) return;
+    const made = await putText(`/api/v1/experiments/${encodeURIComponent(name)}`, text, "text/yaml");
+    sessionStorage.removeItem(DRAFT);
+    location.hash = `#/experiments/${encodeURIComponent(made.experiment)}`;
+  }
+
   let typing;
   editor.area.addEventListener("input", () => {
     discardPlan(editor.text());
@@ -139,13 +154,18 @@ export async function show(main, parts, { signal, query }) {
 
   replace(
     main,
-    h("h1", {}, "New campaign"),
+    h("h1", {}, named ? `Change ${named}` : "New campaign"),
     h("div", { class: "twosided" }, form.element, h("section", { "aria-labelledby": "text-head" }, h("h2", { id: "text-head" }, "Text"), h("p", { class: "quiet" }, "This text is submitted, as in a campaign.yaml. The form edits it, and you can edit it too."), editor.element, errors)),
     planned,
-    h("section", {}, h("p", {}, h("label", { for: "wait" }, "Wait for a matching device for "), wait), h("p", {}, button), outcome),
+    h("section", {}, h("p", {}, h("label", { for: "wait" }, "Wait for a matching device for "), wait), h("p", { class: "line" }, button, keep), outcome),
   );
   form.offer(signal);
   await check();
+}
+
+// The campaign of an experiment's latest version.
+async function latest(experiment, signal) {
+  return (await get(`/api/v1/experiments/${encodeURIComponent(experiment)}`, signal)).versions.at(-1).campaign;
 }
 
 function key() {
