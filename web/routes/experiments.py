@@ -123,7 +123,7 @@ def get_version(
 
 @api.put(
     "/experiments/{experiment}",
-    responses={201: {"model": SavedVersion, "description": "A new experiment."}} | errors(413, 415, 422),
+    responses={**errors(413, 415, 422), 201: {"model": SavedVersion, "description": "A new experiment."}},
     openapi_extra=CAMPAIGN_BODY,
 )
 async def save_experiment(
