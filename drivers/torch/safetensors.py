@@ -27,6 +27,7 @@ WIDTHS: Final[Mapping[str, tuple[int, str]]] = {
     "I32": (4, "int32"),
     "I16": (2, "int16"),
     "I8": (1, "int8"),
+    "U32": (4, "uint32"),
     "U8": (1, "uint8"),
     "BOOL": (1, "bool"),
 }
@@ -67,7 +68,9 @@ def read(file: Path) -> Weights:
         if not 2 <= length <= min(MAX_HEADER, size - 8):
             raise Unfit("the safetensors file is broken: its header is too long or cut off")
         header = read_json(source.read(length), "the safetensors header")
-    metadata = header.pop("__metadata__", {})
+    metadata = header.pop("__metadata__", None)
+    if metadata is None:  # MLX writes that it has none
+        metadata = {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise Unfit("the safetensors file is broken: its metadata are not texts")
     tensors = {name: _tensor(name, entry, 8 + length) for name, entry in header.items()}

@@ -42,8 +42,8 @@ class ModelFolder:
 
 
 @broken_is_unfit()
-def open_folder(model: Path) -> ModelFolder:
-    """Raises `Unfit` with what is wrong and what to do."""
+def open_folder(model: Path, *, quantised: bool = False) -> ModelFolder:
+    """`quantised`: weights may be. Raises `Unfit` with what is wrong and what to do."""
     kind = read_format(model)
     if kind is not ModelFormat.TRANSFORMERS:
         raise Unfit(
@@ -57,7 +57,7 @@ def open_folder(model: Path) -> ModelFolder:
     config = read_json(data, CONFIG)
     tensors = _tensors(model)
     for key, value in _entries(config):
-        _refuse_entry(key, value, tensors)
+        _refuse_entry(key, value, tensors, quantised)
     return ModelFolder(model, config, _architecture(config))
 
 
@@ -111,10 +111,10 @@ def _entries(config: Mapping[str, object]) -> Iterator[tuple[str, object]]:
             waiting.extend(part)
 
 
-def _refuse_entry(key: str, value: object, tensors: int) -> None:
+def _refuse_entry(key: str, value: object, tensors: int, quantised: bool) -> None:
     if key == "auto_map":
         raise Unfit(f"{CONFIG} says auto_map: the model brings its own code, which is never run")
-    if key in ("quantization_config", "compression_config") and value:
+    if key in ("quantization_config", "compression_config") and value and not quantised:
         raise Unfit(f"{CONFIG} says {key}: quantised weights are not taken, give floating ones")
     if key.endswith(("attn_implementation", "experts_implementation")) and "/" in str(value):
         raise Unfit(f"{CONFIG} says {key}: {str(value)[:60]}, code from elsewhere, which is never run")

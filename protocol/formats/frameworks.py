@@ -53,6 +53,7 @@ RUN_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "llama.cpp": ("gguf",),
         "ExecuTorch": ("pte",),
         "Transformers": ("transformers",),
+        "MLX": ("transformers",),
     }
 )
 """Formats by framework. Each has a driver, called as the framework in small letters, and a unit on the processor."""

@@ -55,6 +55,8 @@ UNITS: Final = (
     "CPU (ExecuTorch)",
     "CPU (Transformers)",
     "GPU (Transformers)",
+    "CPU (MLX)",
+    "GPU (MLX)",
     "API (OpenAI)",
     "Fake (Simulation)",
 )

@@ -11,6 +11,7 @@ from drivers.coreml.driver import CoreMLDriver
 from drivers.executorch.driver import ExecuTorchDriver
 from drivers.litert.driver import LiteRtDriver
 from drivers.llamacpp.driver import LlamaCppDriver
+from drivers.mlx.driver import MlxDriver
 from drivers.onnx.driver import OnnxDriver
 from drivers.openvino.driver import OpenVinoDriver
 from drivers.torch.driver import TorchDriver
@@ -204,7 +205,7 @@ def test_the_table_is_whole() -> None:
     assert runs("CPU (Mine)", "onnx")
     drivers = (
         *(OnnxDriver(), TorchDriver(), CoreMLDriver(), LiteRtDriver(), OpenVinoDriver()),
-        *(LlamaCppDriver(), ExecuTorchDriver(), TransformersDriver()),
+        *(LlamaCppDriver(), ExecuTorchDriver(), TransformersDriver(), MlxDriver()),
     )
     assert {driver.name: formats_of(driver) for driver in drivers} == {
         driver_of(framework): taken for framework, taken in RUN_BY.items()

@@ -1,0 +1,1 @@
+"""Language models by MLX, on Apple's chips and wherever else it runs."""

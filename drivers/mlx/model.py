@@ -1,0 +1,252 @@
+"""One order's language model by MLX: tokens generated one by one on cached keys and values, and prompts, in the words and figures of
+`drivers.local.tokens`, so that its rows compare with those of the other drivers of language models.
+
+Imported late, in the child or its zygote.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+
+from drivers.contract import memory
+from drivers.contract.base import MeasureReport, OutOfMemory, ProgressReport, Unfit, WorkOrder
+from drivers.contract.registry import BREAKAGE
+from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
+from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.local.tokens import (
+    DEPTH,
+    GENERATE,
+    PROMPT,
+    PromptTimes,
+    TokenLoop,
+    Tokens,
+    bench_words,
+    inputs_of,
+    room_for,
+    sized,
+    time_prompts,
+    time_tokens,
+)
+from drivers.mlx.runtime import check_architecture, load_model, parts, runtime, title
+from drivers.mlx.units import GPU, device_for, provider, verify_device
+from drivers.transformers.folder import open_folder
+
+CHECKED: Final = 512
+"""Tokens of the prompt behind which the logits are compared …"""
+STEPS: Final = 8
+"""… and tokens after them, one by one."""
+HALF: Final = 2e-2
+"""Tolerance of 16-bit types, relative to the largest magnitude."""
+_MEMORY: Final = re.compile(r"out of memory|failed to allocate|unable to allocate|bad_alloc", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class MlxSession:
+    """One sequence in a model. See `drivers.local.tokens.TokenSession`."""
+
+    mx: Any
+    model: Any
+    caches: Any
+    """`mlx_lm.models.cache`."""
+    _prefix: Tokens = field(default_factory=lambda: np.zeros(0, np.int32))
+    _cache: list[Any] = field(default_factory=list)
+    _behind: int = 0
+    """Tokens since the prefix."""
+    _logits: Any = None
+
+    def batches(self, tokens: Tokens, each: int) -> list[Any]:
+        parts = [tokens[at : at + each] for at in range(0, len(tokens), each)]
+        made = [self.mx.array(np.ascontiguousarray(part, np.int32))[None] for part in parts]
+        self.mx.eval(made)
+        return made
+
+    def step(self, batch: Any) -> None:
+        """MLX computes when it is asked for a value: for the logits of the last token, and what the cache keeps."""
+        self._logits = self.model(batch, cache=self._cache)[0, -1]
+        self.mx.eval(self._logits, [one.state for one in self._cache])
+        self._behind += batch.shape[1]
+
+    def decode(self, tokens: Tokens) -> None:
+        """All at once."""
+        for batch in self.batches(tokens, max(1, len(tokens))):
+            self.step(batch)
+
+    def fill(self, tokens: Tokens) -> None:
+        """Begin with these, to which `rewind` leads back."""
+        self._prefix, self._cache = tokens, self.caches.make_prompt_cache(self.model)
+        self.decode(tokens)
+        self._behind = 0
+
+    def rewind(self) -> None:
+        if not self._behind:
+            return
+        if self.caches.can_trim_prompt_cache(self._cache):
+            self.caches.trim_prompt_cache(self._cache, self._behind)
+            self._behind = 0
+        else:  # such as states of recurrent layers
+            self.fill(self._prefix)
+
+    def logits(self) -> Any:
+        """Of the last token, as an array."""
+        return np.array(self._logits.astype(self.mx.float32))
+
+
+class MlxModel(LocalModel):
+    _session: MlxSession
+    _fed: Mapping[str, Tokens]
+    _samples_ns: tuple[int, ...] = ()
+    _prompts: PromptTimes | None = None
+
+    def __init__(self, order: WorkOrder) -> None:
+        self._mx = mx = runtime()
+        super().__init__(order, title(mx))
+        self.threads = 0  # MLX takes its own, and does not tell how many
+        self._device = device_for(mx, order.unit)
+        self._folder = open_folder(Path(order.model), quantised=True)
+        check_architecture(self._folder.config)
+        size = self._folder.config.get("vocab_size")
+        if type(size) is not int or size < 1:
+            raise Unfit("config.json says no vocab_size, which a language model has")
+        self.inputs = inputs_of(size)
+        mx.set_default_device(self._device)
+
+    def load(self) -> int:
+        began = time.perf_counter_ns()
+        with translated():
+            model = load_model(self._folder.path)
+        took_ns = time.perf_counter_ns() - began
+        self._session = MlxSession(self._mx, model, parts()[1])
+        return took_ns
+
+    def verify(self) -> None:
+        verify_device(self._mx, self.order.unit, self._device)
+
+    def prepare(self) -> Prepared:
+        return find_runnable(sized(self.order), self.inputs, self.attempt)
+
+    def attempt(self, shapes: Shapes, bound: int) -> Prepared:
+        room_for(shapes, 1)
+        feeds, pre_ns = make_feeds(sized(self.order), self.inputs, shapes, bound)
+        self._fed, session = feeds, self._session
+        was_reset = memory.reset_peak()
+        self._mx.reset_peak_memory()
+        with translated():
+            session.fill(feeds[DEPTH])
+            (first,) = session.batches(feeds[GENERATE][:1], 1)
+            began = time.perf_counter_ns()
+            session.step(first)
+            first_ns = time.perf_counter_ns() - began
+            session.rewind()
+            if session._logits.dtype in (self._mx.bfloat16, self._mx.float16):
+                self.tolerance = HALF
+        return Prepared(
+            lambda: TokenLoop(session, feeds[GENERATE]),
+            self._answers,
+            self._answers,
+            feeds,
+            shapes,
+            bound,
+            pre_ns,
+            first_ns,
+            was_reset,
+        )
+
+    def _checked(self) -> tuple[Tokens, Tokens]:
+        return self._fed[PROMPT][:CHECKED], self._fed[GENERATE][:STEPS]
+
+    def _answers(self) -> Mapping[str, Any]:
+        """Logits after a prompt at once, and after each of some tokens behind it, without the context before them."""
+        prompt, tokens = self._checked()
+        session = self._session
+        with translated():
+            session.fill(prompt[:0])
+            session.decode(prompt)
+            after_prompt, after_token = session.logits(), []
+            for batch in session.batches(tokens, 1):
+                session.step(batch)
+                after_token.append(session.logits())
+        return {"prompt_logits": after_prompt, "token_logits": np.stack(after_token)}
+
+    def reference(self, prepared: Prepared) -> Mapping[str, Any]:
+        """The same tokens in one pass on the CPU, in float32, without a cache."""
+        prompt, tokens = self._checked()
+        mx = self._mx
+        with translated():
+            mx.set_default_device(mx.Device(mx.cpu, 0))
+            try:
+                plain = load_model(self._folder.path)
+                plain.set_dtype(mx.float32)
+                ids = mx.array(np.concatenate([prompt, tokens]).astype(np.int32))[None]
+                logits = np.array(plain(ids)[0, len(prompt) - 1 :])
+            finally:
+                mx.set_default_device(self._device)
+        return {"prompt_logits": logits[0], "token_logits": logits[1:]}
+
+    def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
+        measured = yield from super().time(prepared, notes)
+        self._samples_ns = measured.samples_ns
+        return measured
+
+    def figures(self) -> dict[str, float]:
+        """Tokens per second of prompts and of generation; `d0_…`: without a context, where the order has one."""
+        session, prompt, generated = self._session, self._fed[PROMPT], self._fed[GENERATE]
+        with translated():
+            self._prompts = time_prompts(session, prompt)
+            figures = {
+                "output_tokens_per_s": len(self._samples_ns) * 1e9 / sum(self._samples_ns),
+                "prompt_tokens_per_s": self._prompts.tokens_per_s(len(prompt)),
+            }
+            if self.order.unit == GPU:
+                figures["gpu_peak_bytes"] = float(self._mx.get_peak_memory())
+            if len(self._fed[DEPTH]):
+                session.fill(self._fed[DEPTH][:0])
+                empty = time_prompts(session, prompt)
+                figures |= {
+                    "d0_output_tokens_per_s": time_tokens(session, generated),
+                    "d0_prompt_tokens_per_s": empty.tokens_per_s(len(prompt)),
+                    "d0_ttft_ms_p50": median(empty.first_token_ns) / 1e6,
+                }
+        return figures
+
+    def series(self) -> dict[str, tuple[int, ...]]:
+        ttft = {} if self._prompts is None else {"ttft": self._prompts.first_token_ns}
+        return ttft | {"itl": self._samples_ns}
+
+    def ran_on(self, prepared: Prepared) -> RanOn:
+        return RanOn(self.order.unit, (provider(self._mx, self._device),))
+
+    def notes(self, prepared: Prepared) -> list[str]:
+        prompts, tokens = bench_words(prepared.shapes)
+        notes = [f"an inference is one generated token of llama-bench's {tokens}, with random tokens"]
+        if self.order.threads:
+            notes.append(f"threads: {self.order.threads} requested; MLX takes its own")
+        if quantised := self._folder.config.get("quantization"):
+            notes.append(f"quantised: {str(quantised)[:100]}")
+        if self._prompts is not None:
+            notes.append(f"prompts: {len(self._prompts.decode_ns)} of {prompts}")
+        checked, steps = (len(part) for part in self._checked())
+        notes.append(
+            f"checked: the logits after {checked} tokens of the prompt at once and {steps} more one by one, against all in "
+            "one pass on the CPU in float32, without a cache"
+        )
+        return notes
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """What MLX and mlx-lm raise as errors of the contract."""
+    try:
+        yield
+    except BREAKAGE as why:
+        text = " ".join(str(why).split())[:300]
+        kind = OutOfMemory if _MEMORY.search(text) else Unfit
+        raise kind(f"MLX: {text or type(why).__name__}") from why
