@@ -6,8 +6,13 @@ from typing import Any
 
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+    XNNPACKQuantizer,
+    get_symmetric_quantization_config,
+)
 from executorch.exir import to_edge_transform_and_lower
 from torch import nn
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 
 class ResidualBlock(nn.Module):
@@ -76,6 +81,14 @@ class RunningSum(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.total.add_(x)
         return self.total * 2
+
+
+def quantised(net: nn.Module, args: tuple[Any, ...]) -> nn.Module:
+    """With weights and activations of 8 bits."""
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config())
+    prepared = prepare_pt2e(torch.export.export(net, args).module(), quantizer)
+    prepared(*args)
+    return convert_pt2e(prepared)
 
 
 def exported(

@@ -64,7 +64,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 def export(name: str) -> bytes:
     import torch
 
-    from tests.extras.executorch_nets import RunningSum, TokenScores, exported, resnet
+    from tests.extras.executorch_nets import RunningSum, TokenScores, exported, quantised, resnet
 
     net, images = resnet(8, 1, 10), torch.rand(2, 3, 32, 32)
     open_ = ({0: torch.export.Dim("batch", min=1, max=8)},)
@@ -77,6 +77,8 @@ def export(name: str) -> bytes:
             return exported(net, (images,), shapes=open_, xnnpack=False)
         case "nhwc":
             return exported(net, (images.to(memory_format=torch.channels_last),))
+        case "int8":
+            return exported(quantised(net, (images,)), (images,))
         case "half":
             return exported(torch.nn.Linear(8, 4).bfloat16(), (torch.rand(2, 8).bfloat16(),), xnnpack=False)
         case "state":
@@ -180,6 +182,12 @@ def test_tokens_are_found_by_their_names_and_plain_values_are_those_of_the_expor
 
 def test_bfloat16_runs(programs: Programs, zygote: Zygote) -> None:
     assert one(run(programs["half"], zygote), ModelDescription).dtypes == {"input0": "bfloat16"}
+
+
+def test_a_quantised_network_runs_on_xnnpack(programs: Programs, zygote: Zygote) -> None:
+    described = one(run(programs["int8"], zygote), ModelDescription)
+    assert (described.providers, described.dtypes) == (("XNNPACK",), {"input0": "float"})
+    assert {op.op: op.nodes for op in described.operators}["Conv2d"] == 12
 
 
 def test_a_state_is_named(programs: Programs, zygote: Zygote) -> None:
