@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from base64 import b64encode
 from collections.abc import Generator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from drivers.contract.answers import read_examples, report_answers, text_of
 from drivers.contract.base import AnswersReport, DriverError, ProgressReport, Unfit
 from drivers.inputs.made import DTYPES, Input
 from protocol.formats.examples import (
@@ -19,9 +18,7 @@ from protocol.formats.examples import (
     WIDTHS,
     Value,
     Values,
-    pack_examples,
     text_value,
-    unpack_examples,
 )
 from protocol.formats.phase import Phase
 from protocol.formats.shapes import show_shape
@@ -32,12 +29,12 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-def answer_examples(model: LocalModel, path: str) -> Generator[ProgressReport, None, AnswersReport]:
-    """The answers to the examples in the file, or why there are none: what was measured stands either way."""
+def answer_examples(model: LocalModel) -> Generator[ProgressReport, None, AnswersReport]:
+    """The answers to the examples of its order, or why there are none: what was measured stands either way."""
     try:
-        examples = unpack_examples(Path(path).read_bytes())
-    except (OSError, ValueError) as why:
-        return AnswersReport(why=f"its examples cannot be read: {why}")
+        examples = read_examples(model.order)
+    except Unfit as why:
+        return AnswersReport(why=str(why))
     answers: list[Values] = []
     size = 0
     for number, example in enumerate(examples, 1):
@@ -53,17 +50,12 @@ def answer_examples(model: LocalModel, path: str) -> Generator[ProgressReport, N
                 why=f"the outputs of {number} of {len(examples)} examples come to more than {most}"
             )
         answers.append(answer)
-    packed = pack_examples(answers)
-    if len(packed) > MAX_ANSWER_BYTES:
-        return AnswersReport(
-            why=f"the answers with their names come to more than {MAX_ANSWER_BYTES // MIB} MiB"
-        )
-    return AnswersReport(b64encode(packed).decode())
+    return report_answers(answers)
 
 
 def answer_of(model: LocalModel, example: Values) -> Values:
     """What the model makes of one example. Raises a `DriverError`."""
-    text = example[UNNAMED].text if UNNAMED in example else None
+    text = text_of(example)
     if text is not None:
         return {UNNAMED: text_value(model.answer_text(text))}
     feeds = feeds_of(example, model.inputs)

@@ -201,7 +201,7 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
         if figures or series:
             yield RunFindings(figures, series)
         if order.examples:
-            yield (yield from answer_examples(model, order.examples))
+            yield (yield from answer_examples(model))
 
 
 def check_outputs(model: LocalModel, prepared: Prepared, outputs: Mapping[str, Any]) -> CheckReport:

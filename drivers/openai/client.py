@@ -324,7 +324,7 @@ class ServerSession:
         count: int = 0,
         *,
         keep: bool = False,
-        texts: int = 0,
+        keep_text: bool = False,
     ) -> Ask:
         """What sends a level's requests; `body` makes the one of a number. Those of `count` numbers from `base` on are made now."""
         path = self.server.path + PATHS[workload.endpoint]
@@ -333,7 +333,6 @@ class ServerSession:
         async def ask(number: int) -> RequestResult:
             content = ready.pop(number) if number in ready else body(number)
             response = ResponseParser(max_tokens=workload.max_tokens, stream=workload.stream)
-            keep_text = number - base < texts
             return await self.client.ask(
                 path, content, response, workload.timeout_s, keep=keep, keep_text=keep_text
             )

@@ -37,13 +37,13 @@ from drivers.contract.base import (
 )
 from drivers.measure.timing import timer_overhead_ns
 from drivers.openai import figures, prompts
+from drivers.openai.answers import answer_examples
 from drivers.openai.client import ServerSession, read_server
 from drivers.openai.load import Sweep, closed_loop, exactly, open_loop, poisson
 from drivers.openai.server_process import ServerWatch
 from drivers.openai.sse import RequestResult
-from drivers.openai.workload import MAX_REQUESTS, Synthetic, Workload, WorkloadJob, read_workload
+from drivers.openai.workload import MAX_REQUESTS, Synthetic, Workload, read_workload
 from protocol.formats.phase import Phase
-from protocol.texts.articles import articles
 
 UNIT: Final = "API (OpenAI)"
 URL: Final = "SARK_API_URL"
@@ -58,7 +58,6 @@ STEP_S: Final = 0.5
 """Between two progress reports."""
 MAX_TIMES: Final = 1_000_000
 """Per series of a record."""
-MAX_TEXTS: Final = 100
 
 
 @dataclass(slots=True)
@@ -149,7 +148,6 @@ class ApiDriver:
         self, order: WorkOrder, workload: Workload, session: ServerSession, model: str, runtime: str
     ) -> Iterator[Event]:
         clock, first = session.clock, workload.concurrency[0]
-        summarises = workload.task is WorkloadJob.SUMMARISE
         closed = [(c, requests_of(workload, order.runs, 4 * c)) for c in workload.concurrency[1:]]
         opened = [(rate, requests_of(workload, order.runs, figures.MIN_TREND)) for rate in workload.rates]
         run = ServerRun(session, order.runs + sum(count for _, count in (*closed, *opened)))
@@ -167,7 +165,7 @@ class ApiDriver:
         )
 
         base, timed = 2 * LEVEL, Sweep()
-        timed_ask = ask(base, order.runs, keep=True, texts=MAX_TEXTS if summarises else 0)
+        timed_ask = ask(base, order.runs, keep=True)
         session.connect(first)
         cpu_s = time.process_time()
         work = exactly(timed, timed_ask, order.runs, base, first, clock, bad=tolerated(order.runs))
@@ -206,12 +204,6 @@ class ApiDriver:
 
         yield ProgressReport(Phase.CHECK)
         complete = [result for result in timed.in_order if not result.error]
-        if summarises:
-            ours, texts = articles(), sorted(timed.results.items())
-            written = [(ours[at % len(ours)], result.text) for at, result in texts if result.text]
-            names = {article.name for article, _ in written}
-            run.notes.append(f"ROUGE of {len(written)} summaries of {len(names)} articles")
-            run.figures |= figures.rouge(written)
         notes = (*notes_on(workload, model, order.runs, complete), *watch.notes, *run.notes)
         yield ModelDescription(
             UNIT, self.name, runtime, (f"access: {watch.access}",), 0, {}, {}, order.seed, notes
@@ -229,6 +221,8 @@ class ApiDriver:
         )
         digest = hashlib.sha256("".join(result.sha256 for result in complete).encode()).hexdigest()
         yield CheckReport(None, digest, None, None, "a server's text has no reference to compare with")
+        if order.examples:
+            yield (yield from answer_examples(order, workload, session, model))
 
 
 # -- pure parts ----------------------------------------------------------------------------------------------------------
@@ -246,8 +240,6 @@ def check(workload: Workload, order: WorkOrder) -> None:
         raise Unfit(f"runs ({order.runs}) may be at most {MAX_REQUESTS} for an API")
     if order.runs * workload.max_tokens > MAX_TIMES:
         raise Unfit(f"runs × max_tokens ({order.runs * workload.max_tokens}) may be at most {MAX_TIMES}")
-    if workload.task is WorkloadJob.SUMMARISE:
-        figures.need_rouge()
     most = max(requests_of(workload, order.runs, 4 * max(workload.concurrency)), order.runs)
     prompts.check_size(workload, most)
 
@@ -311,9 +303,7 @@ def notes_on(workload: Workload, model: str, runs: int, results: list[RequestRes
         f"model {model[:120]!r}, {workload.endpoint}, max_tokens {workload.max_tokens}, temperature {workload.temperature:g}",
         f"timed: {runs} requests, {workload.concurrency[0]} in flight",
     ]
-    if workload.task is WorkloadJob.SUMMARISE:
-        notes.append("prompts: articles to summarise")
-    elif isinstance(workload.prompts, Synthetic):
+    if isinstance(workload.prompts, Synthetic):
         notes.append(f"prompts: synthetic, {workload.prompts.tokens} words, each different")
     else:
         notes.append(f"prompts: {len(workload.prompts)} listed ones in turn; the server may have cached them")

@@ -2,24 +2,17 @@
 
 One level of load at a time: the first level's have plain names (`output_tokens_per_s`), the others' begin with their level
 (`c16_output_tokens_per_s` with 16 requests in flight, `r5_…` at 5 a second, `r0p5_…` at one in two seconds).
-
-The summarisation task compares summaries with references of our own (`protocol.texts`) by ROUGE F1 as the package `rouge-score` counts
-it, with stemming: shared words (1), shared pairs of words (2), and the longest common subsequence (L). It compares words and not meaning,
-and is worth comparing between models only on the same texts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-from drivers.contract.base import Unfit
 from drivers.openai.sse import RequestResult
 from drivers.openai.workload import Objectives
-from protocol.texts.articles import Article
 
 MIN_SAMPLES: Final = {90: 44, 99: 459}
 """Samples that a percentile needs: the least n with (p/100)^n ≤ 0.01."""
@@ -31,11 +24,6 @@ RISE: Final = 2.0
 """The median of the last third is at least this many times that of the first."""
 MAX_TREND: Final = 300
 """Latest requests that are compared, each with each."""
-
-NEEDED: Final = "the summarisation task needs the package rouge-score: pip install 'sark-node[text]'"
-ROUGE: Final = {"rouge1": "rouge1_f", "rouge2": "rouge2_f", "rougeL": "rougel_f"}
-MAX_SUMMARY: Final = 20_000
-"""Characters of a summary that are compared: ROUGE-L takes time by the product of both lengths."""
 
 
 def rate_name(rate: float) -> str:
@@ -129,30 +117,3 @@ def rising(times: Sequence[int]) -> bool:
     )
     deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     return score > SIGNIFICANT * deviation
-
-
-# -- summaries ------------------------------------------------------------------------------------------------------------
-
-
-def need_rouge() -> Any:
-    """The package `rouge-score`. Raises `Unfit` with how to install it."""
-    try:
-        return import_module("rouge_score.rouge_scorer")
-    except ImportError:
-        raise Unfit(NEEDED) from None
-
-
-def rouge(written: Iterable[tuple[Article, str]]) -> dict[str, float]:
-    """Mean F1 over all pairs, and summary words per reference word; empty for no pairs. Raises `Unfit` if the package is missing."""
-    scorer = need_rouge().RougeScorer(list(ROUGE), use_stemmer=True)
-    scores: list[dict[str, float]] = []
-    words = reference_words = 0
-    for article, text in written:
-        score = scorer.score(article.summary, text[:MAX_SUMMARY])
-        scores.append({figure: float(score[kind].fmeasure) for kind, figure in ROUGE.items()})
-        words += len(text.split())
-        reference_words += len(article.summary.split())
-    if not scores:
-        return {}
-    figures = {figure: sum(score[figure] for score in scores) / len(scores) for figure in ROUGE.values()}
-    return figures | {"summary_length_ratio": words / reference_words}

@@ -1,4 +1,4 @@
-"""What the API driver sends: synthetic prompts that no server has cached, listed ones, articles; each as the body of a request. Pure."""
+"""What the API driver sends: synthetic prompts that no server has cached, listed ones; each as the body of a request. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from drivers.contract.base import Unfit
-from drivers.openai.workload import Endpoint, Synthetic, Workload, WorkloadJob
-from protocol.texts.articles import articles
+from drivers.openai.workload import Endpoint, Synthetic, Workload
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all requests of one level, which are made before it begins."""
@@ -32,9 +31,6 @@ Prompt = Callable[[int], str]
 
 def prompts(workload: Workload, seed: int) -> Prompt:
     """The prompts of a workload. Synthetic ones differ from their first word on, so that no server can have cached a prefix."""
-    if workload.task is WorkloadJob.SUMMARISE:
-        texts = [article.prompt for article in articles()]
-        return lambda number: texts[number % len(texts)]
     listed = workload.prompts
     if not isinstance(listed, Synthetic):
         return lambda number: listed[number % len(listed)]

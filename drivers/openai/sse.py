@@ -23,6 +23,8 @@ MAX_BODY: Final = 4 * 1024 * 1024
 BYTES_PER_TOKEN: Final = 2048
 """Of a stream, on top of `MAX_LINE`: servers wrap each token in 200 to 400 bytes."""
 TEXT_PER_TOKEN: Final = 64
+ANSWER, REASONING = ("content", "text"), ("reasoning_content", "reasoning")
+"""Where servers put text."""
 MAX_ERROR: Final = 200
 MAX_TOKENS: Final = 2**31
 
@@ -49,6 +51,7 @@ class RequestResult:
     output_tokens: int | None = None
     sha256: str = ""
     text: str = ""
+    """Without the server's reasoning; empty also where it was not kept."""
     status: int = 0
     sent_ns: int = 0
     """When it was sent, by the client's clock."""
@@ -87,6 +90,7 @@ class ResponseParser:
         self._bytes = 0
         self._stamps: list[int] = []
         self._text: list[str] = []
+        self._answer: list[str] = []
         self._length = 0
         self._usage: tuple[int | None, int | None] = (None, None)
         self._now = 0
@@ -189,13 +193,14 @@ class ResponseParser:
             raise BrokenResponse(f"the server gave up: {error_text(payload)}")
         for choice in _choices(chunk)[:1]:
             if text := text_of(choice):
-                self._add(text)
+                self._add(text, text_of(choice, ANSWER))
             if choice.get("finish_reason"):
                 self._finished = True
 
-    def _add(self, text: str) -> None:
+    def _add(self, text: str, answer: str) -> None:
         self._stamps.append(self._now)
         self._text.append(text)
+        self._answer.append(answer)
         self._length += len(text)
         longest = MAX_LINE + self._max_tokens * TEXT_PER_TOKEN
         if self._length > longest or len(self._stamps) > 16 + 2 * self._max_tokens:
@@ -222,10 +227,11 @@ class ResponseParser:
         if self._stream:
             raise BrokenResponse("the response came in one piece although a stream was asked for")
         self._read_usage(document)
-        text = "".join(text_of(choice) for choice in _choices(document)[:1])
+        choices = _choices(document)[:1]
+        text = "".join(map(text_of, choices))
         if not text:
             raise BrokenResponse("no text came")
-        self._add(text)
+        self._add(text, "".join(text_of(choice, ANSWER) for choice in choices))
 
     def _read_usage(self, chunk: dict[str, Any]) -> None:
         usage = chunk.get("usage")
@@ -245,17 +251,17 @@ class ResponseParser:
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             sha256=hashlib.sha256(text.encode(errors="replace")).hexdigest() if keep else "",
-            text=text if keep_text else "",
+            text="".join(self._answer) if keep_text else "",
             status=self.status,
             sent_ns=self.sent_ns,
         )
 
 
-def text_of(choice: dict[str, Any]) -> str:
+def text_of(choice: dict[str, Any], names: tuple[str, ...] = (*ANSWER, *REASONING)) -> str:
     """The text in one choice: of a chat's piece or whole message, or of a completion. Reasoning is output as well."""
     for holder in (choice.get("delta"), choice.get("message"), choice):
         if isinstance(holder, dict):
-            for name in ("content", "reasoning_content", "reasoning", "text"):
+            for name in names:
                 text = holder.get(name)
                 if isinstance(text, str) and text:
                     return text

@@ -44,6 +44,10 @@ MAX_CONCURRENCY: Final = 128
 MAX_LEVELS: Final = 6
 """Of each kind; the figures of all levels together have to fit into one record."""
 MAX_NAME: Final = 200
+MOVED: Final = (
+    "a workload has no `task`: leave it out; to score summaries write "
+    "`evaluate: {task: summarisation}` beside the workload's path in the campaign"
+)
 
 
 class Endpoint(StrEnum):
@@ -51,14 +55,6 @@ class Endpoint(StrEnum):
 
     CHAT = "chat"
     COMPLETIONS = "completions"
-
-
-class WorkloadJob(StrEnum):
-    """What the prompts are for."""
-
-    GENERATE = "generate"
-    SUMMARISE = "summarise"
-    """Summarise the articles of this package; the summaries are compared with references."""
 
 
 def _different(levels: tuple[int, ...]) -> tuple[int, ...]:
@@ -115,7 +111,6 @@ class Workload(_Table):
     ignore_eos: StrictBool = False
     """Ask for exactly `max_tokens` tokens: an extension of vLLM and llama.cpp."""
     stream: StrictBool = True
-    task: WorkloadJob = WorkloadJob.GENERATE
     requests: StrictInt | None = Field(None, ge=1, le=MAX_REQUESTS)
     """Of each level after the first; None: the task's `runs`, and at least four per stream."""
     concurrency: Annotated[
@@ -127,9 +122,7 @@ class Workload(_Table):
     """Limit of one request."""
 
     @model_validator(mode="after")
-    def _articles_are_the_prompts(self) -> Self:
-        if self.task is WorkloadJob.SUMMARISE and "prompts" in self.model_fields_set:
-            raise ValueError("prompts: the articles are the prompts of `task: summarise`; leave them out")
+    def _has_an_objective(self) -> Self:
         if "slo" in self.model_fields_set and not self.slo.model_fields_set:
             raise ValueError("slo is empty: name at least one of ttft_ms, tpot_ms, e2e_ms")
         return self
@@ -187,6 +180,8 @@ def _parse(content: bytes) -> dict[str, Any]:
 def _in_words(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     loc = [str(part) for part in first["loc"] if part not in ("listed", "synthetic")]
+    if loc == ["task"]:
+        return MOVED
     if first["type"] == "extra_forbidden":
         tables: dict[str, type[_Table]] = {"slo": Objectives, "prompts": Synthetic}
         table = tables.get(loc[0] if loc[1:] else "", Workload)

@@ -1,1 +1,1 @@
-"""Articles with reference summaries, which workers send to servers and schedulers score by. Standard library only."""
+"""Articles with reference summaries, which schedulers send to devices and score by. Standard library only."""

@@ -1,6 +1,6 @@
 """Articles with reference summaries, in three lengths: what language models are asked to summarise and are held against.
 
-They lie beside this file and come with the package. Workers send them to servers, schedulers score by them.
+They lie beside this file and come with the package. Schedulers give them to devices, and score by the summaries.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from drivers.contract.base import (
+    AnswersReport,
     CheckReport,
     Crashed,
     DriverError,
@@ -31,9 +34,11 @@ from drivers.contract.base import (
 from drivers.contract.boot import clean_environment
 from drivers.launch import launch
 from drivers.launch.launch import Zygote, measure, probe_units
+from drivers.openai import answers as openai_answers
 from drivers.openai.client import Client, ServerUnreachable, read_server
 from drivers.openai.driver import KEY, NAME, UNIT, URL, WATCH, ApiDriver
 from drivers.testing.conformance import Subject, check_all
+from protocol.formats.examples import UNNAMED, Value, Values, pack_examples, text_value, unpack_examples
 
 SECRET = "sk-never-to-be-seen-3141592653"
 SERVER = Path(__file__).parents[1] / "openai_server.py"
@@ -99,11 +104,13 @@ Run = Callable[..., list[Event]]
 def run(endpoint: Endpoint, tmp_path: Path) -> Run:
     """Runs a workload in this process."""
 
-    def do(runs: int = 2, private: dict[str, str] | None = None, **keys: Any) -> list[Event]:
+    def do(
+        runs: int = 2, private: dict[str, str] | None = None, examples: str = "", **keys: Any
+    ) -> list[Event]:
         path = tmp_path / "w.json"
         path.write_text(json.dumps({"model": "plan-10-1", "max_tokens": 4, **keys}))
         driver = ApiDriver(endpoint.private if private is None else private)
-        return list(driver.run(WorkOrder(str(path), UNIT, runs=runs, warmup=1)))
+        return list(driver.run(WorkOrder(str(path), UNIT, runs=runs, warmup=1, examples=examples)))
 
     return do
 
@@ -218,13 +225,72 @@ def test_a_server_that_cannot_keep_up_ends_the_open_sweep(run: Run) -> None:
     assert "saturated at 100 requests a second: not tried: 200, 300" in notes(events)
 
 
-@pytest.mark.slow
-def test_summaries_are_held_against_their_references(run: Run) -> None:
-    events = run(runs=4, model="summary", task="summarise", max_tokens=200)
-    figures = findings(events).figures
-    assert 0 < figures["rouge2_f"] < figures["rouge1_f"] < 1
-    assert figures["summary_length_ratio"] > 0
-    assert "ROUGE of 4 summaries of 4 articles" in notes(events)
+ARTICLES = ("One. Two. Three.", "Four. Five.", "Six. Seven. Eight. Nine.", "Ten. Eleven. Twelve.")
+
+
+def examples_in(folder: Path, *examples: Values) -> str:
+    file = folder / "articles.examples"
+    file.write_bytes(pack_examples(examples))
+    return str(file)
+
+
+def prompts_in(folder: Path) -> str:
+    return examples_in(folder, *({UNNAMED: text_value(f"Summarise.\n\n{text}")} for text in ARTICLES))
+
+
+def answers(events: list[Event]) -> AnswersReport:
+    (report,) = (event for event in events if isinstance(event, AnswersReport))
+    return report
+
+
+def texts(report: AnswersReport) -> list[str | None]:
+    assert not report.why
+    return [answer[UNNAMED].text for answer in unpack_examples(b64decode(report.answers))]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_examples_are_prompts_that_are_answered_in_order_after_what_is_timed(
+    endpoint: Endpoint, run: Run, tmp_path: Path, stream: bool
+) -> None:
+    before = len(endpoint.did())
+    keys: dict[str, Any] = {"stream": stream, "concurrency": [3], "ignore_eos": True, "temperature": 0.5}
+    events = run(runs=2, model="summary", max_tokens=9, examples=prompts_in(tmp_path), **keys)
+    made = ["One. Two. ", "Four. Five.. ", "Six. Seven. ", "Ten. Eleven. "]
+    assert texts(answers(events)) == (made if stream else ["one two"] * 4)
+    assert findings(events).figures["requests"] == 2
+    if stream:  # what the server remembers
+        timed, asked = (endpoint.did()[before:][part] for part in (slice(0, 3), slice(3, None)))
+        assert all(one["request"]["ignore_eos"] for one in timed)
+        assert not any("ignore_eos" in one["request"] for one in asked), "an answer ends where it ends"
+        assert {(one["request"]["max_tokens"], one["request"]["temperature"]) for one in asked} == {(9, 0.5)}
+
+
+def test_an_answer_that_fails_leaves_the_measurement_whole(run: Run, tmp_path: Path) -> None:
+    events = run(runs=2, model="flaky", examples=prompts_in(tmp_path))
+    assert not answers(events).answers
+    assert re.fullmatch(r"the answer to example \d of 4: HTTP 500: out of luck", answers(events).why)
+    assert len(measured(events).samples_ns) == 2
+
+
+def test_what_no_server_can_answer_is_not_sent(endpoint: Endpoint, run: Run, tmp_path: Path) -> None:
+    before = len(endpoint.did())
+    tensors = {"x": Value("float32", (1,), bytes(4))}
+    events = run(runs=2, examples=examples_in(tmp_path, {UNNAMED: text_value("a")}, tensors))
+    assert answers(events).why == "a server takes texts, and example 2 of 2 is of tensors"
+    (tmp_path / "broken.examples").write_bytes(b"no examples")
+    events = run(runs=2, examples=str(tmp_path / "broken.examples"))
+    assert answers(events).why.startswith("its examples cannot be read: ")
+    assert len(endpoint.did()) == before + 2 * 3
+
+
+def test_answers_that_no_record_can_hold_are_not_asked_for_to_the_end(
+    endpoint: Endpoint, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(endpoint.did())
+    monkeypatch.setattr(openai_answers, "MAX_ANSWER_BYTES", 15)
+    events = run(runs=2, max_tokens=3, examples=prompts_in(tmp_path))  # "w0 w1 w2 " each
+    assert "the answer to example 2 of 4: the answers up to it come to more than" in answers(events).why
+    assert len(endpoint.did()) == before + 3 + 2
 
 
 @pytest.mark.slow
@@ -296,14 +362,15 @@ def test_the_driver_keeps_the_contract(endpoint: Endpoint, tmp_path: Path) -> No
 
 
 def test_one_launch_is_all_however_many_are_asked_for(endpoint: Endpoint, tmp_path: Path) -> None:
-    order = WorkOrder(workload(tmp_path), UNIT, runs=30, loads=6)
+    order = WorkOrder(workload(tmp_path), UNIT, runs=30, loads=6, examples=prompts_in(tmp_path))
     with Zygote("api", private={**endpoint.private, WATCH: "1"}) as zygote:
         events = list(measure(order, Limits(load_s=20, run_s=60), zygote))
     assert [len(event.samples_ns) for event in events if isinstance(event, MeasureReport)] == [30]
     assert not any(isinstance(event, LoadReport) for event in events)
     assert findings(events).figures["server_output_tokens"] == 90, (
-        "who is watched is seen from the launch too"
+        "who is watched is seen from the launch too, and what comes after the timed requests is not counted"
     )
+    assert texts(answers(events)) == ["w0 w1 w2 "] * 4
 
 
 @pytest.mark.slow

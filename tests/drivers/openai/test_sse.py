@@ -61,11 +61,11 @@ def test_the_first_text_counts_and_not_the_role_before_it_nor_the_usage_after_it
     assert result.tpot_ns == round(2_000_000 / 3)
 
 
-def test_thinking_aloud_is_output_and_so_is_the_text_of_a_completion() -> None:
+def test_thinking_aloud_is_timed_and_no_part_of_the_answer() -> None:
     thought = event({"choices": [{"delta": {"reasoning_content": "hm"}}]})
     plain = event({"choices": [{"text": "a", "finish_reason": "stop"}]})
     result = read([STREAM + chunk(thought), chunk(plain), END]).result(keep=True, keep_text=True)
-    assert (result.ttft_ns, result.text) == (1_000_000, "hma")
+    assert (result.ttft_ns, result.pieces, result.text) == (1_000_000, 2, "a")
 
 
 def test_one_token_has_no_time_between_tokens_and_no_usage_has_no_tokens() -> None:

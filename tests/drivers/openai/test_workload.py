@@ -17,7 +17,7 @@ from drivers.openai import figures, prompts, server_process
 from drivers.openai.driver import check, choose_model, requests_of
 from drivers.openai.load import poisson
 from drivers.openai.sse import RequestResult
-from drivers.openai.workload import Endpoint, Objectives, Synthetic, Workload, WorkloadJob, read_workload
+from drivers.openai.workload import Endpoint, Objectives, Synthetic, Workload, read_workload
 
 MS = 1_000_000
 
@@ -53,7 +53,7 @@ def test_a_workload_is_the_same_in_yaml_and_in_json(reading: Callable[[str], Wor
         "rates": [0.5, 5],
     }
     assert reading(json.dumps({**same, "slo": {"ttft_ms": 9}})) == result
-    assert reading("prompts: {tokens: 7}\ntask: generate").prompts == Synthetic(tokens=7)
+    assert reading("prompts: {tokens: 7}").prompts == Synthetic(tokens=7)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,7 @@ def test_a_workload_is_the_same_in_yaml_and_in_json(reading: Callable[[str], Wor
         ("prompts: []", "prompts: tuple should have at least 1 item"),
         ("prompts: ['']", r"prompts\.0: string should have at least 1 character"),
         ('{"prompts": ["\\ud800"]}', r"prompts\.0: input should be a valid string, unable to parse"),
-        ("task: summarise\nprompts: [a]", "the articles are the prompts"),
-        ("task: translate", "task: input should be 'generate' or 'summarise'"),
+        ("task: summarise", r"no `task`.* write `evaluate: \{task: summarisation\}`"),
         ("stream: 'no'", "stream: input should be a valid boolean"),
         (b"\xff\xfe", "'utf-8' codec can't decode byte"),
         (b"#" * 300_000, "larger than 256 KiB"),
@@ -154,8 +153,6 @@ def test_a_request_says_what_the_workload_does() -> None:
     assert plain["prompt"] == "hello"
     assert "stream_options" not in plain
     assert "seed" not in plain
-    article = prompts.prompts(Workload(task=WorkloadJob.SUMMARISE), 0)(0)
-    assert article.startswith("Summarise")
 
 
 def test_arrivals_are_seeded_and_come_at_the_rate() -> None:
