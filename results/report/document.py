@@ -12,6 +12,7 @@ from results.report.measurements import comparison, configuration, distributions
 from results.report.method import fingerprints, host, method, verification
 from results.report.operators import where_it_ran
 from results.report.page import Block, Bullets, ReportPage, Section, Warn, code, quote
+from results.report.quality import quality
 from results.report.sustained_chart import sustained_runs
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
@@ -31,6 +32,7 @@ def make_page(report: Report) -> ReportPage:
     sections = (
         summary(report),
         medians(report),
+        quality(report),
         comparison(report),
         distributions(report),
         sustained_runs(report),

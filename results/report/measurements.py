@@ -24,7 +24,6 @@ from results.report.page import (
 from results.report.task_charts import distribution_chart, trace_chart
 from results.row.form import short_shapes
 from results.row.row import Row, RowStatus
-from results.row.scores import read_scores
 from results.row.simulated import marked
 from results.row.verdicts import RowVerdict
 from swarm.base.text import count
@@ -33,8 +32,6 @@ MAX_CHARTS: Final = 60
 """Tasks that have charts of their samples; about 15 kB each."""
 MAX_BARS: Final = 40
 """Bars in one chart."""
-MAX_METRICS: Final = 8
-"""Scores of an evaluated model in a table."""
 _TONES: Final = {"FASTER": "good", "SLOWER": "bad", "SAME": "", "AMBIGUOUS": "warn"}
 
 _OPTIONAL_COLUMNS: Final = {
@@ -116,12 +113,10 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
         if any(_optional(row, field) is not None for row in rows)
     ]
     ratio_head = ["× lowest#"] if len(rows) > 1 else []
-    scored = [read_scores(row.scores) for row in rows]
-    metrics = sorted({metric for scores in scored for metric in scores})[:MAX_METRICS]
-    names = [*(name for name, _ in optional), *(f"{quote(metric)}#" for metric in metrics)]
+    names = [name for name, _ in optional]
     lowest = rows[0].inference_ms_median
     lines = []
-    for row, scores in zip(rows, scored, strict=True):
+    for row in rows:
         which = "" if row.replica is None else f" · replica {row.replica}"
         which += f" · {row.sittings} sittings" if row.sittings and row.sitting is None else ""
         within = "" if row.half_width_percent is None else f"{row.half_width_percent:.1f} %"
@@ -134,8 +129,7 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
         if len(rows) > 1:
             ratio = row.inference_ms_median / lowest if lowest and row.inference_ms_median else None
             line.append("" if ratio is None else f"{ratio:.2f}")
-        line += [number(_optional(row, field)) for _, field in optional]
-        lines.append([*line, *(number(scores.get(metric)) for metric in metrics), verdict(row)])
+        lines.append([*line, *(number(_optional(row, field)) for _, field in optional), verdict(row)])
     shapes = {row.shapes for row in rows}
     if len(shapes) > 1:
         for line, row in zip(lines, rows, strict=True):

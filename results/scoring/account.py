@@ -52,15 +52,18 @@ def _value(array: np.ndarray[Any, Any]) -> Value:
 
 def answers_of(answered: AnswerSet, references: Sequence[JsonValue]) -> list[Answer]:
     """Each answer with its reference. Raises `ValueError` with one line for answers of another form or number."""
-    try:
-        outputs = read_answers(answered)
-    except RemoteProtocolError as why:
-        raise ValueError(why.what) from None
+    outputs = outputs_of(answered)
     if len(outputs) != len(references):
         raise ValueError(f"there are {count(len(outputs), 'answer')} to {count(len(references), 'example')}")
-    return [
-        Answer(_outputs(values), reference) for values, reference in zip(outputs, references, strict=True)
-    ]
+    return list(map(Answer, outputs, references))
+
+
+def outputs_of(answered: AnswerSet) -> list[Mapping[str, np.ndarray[Any, Any]] | str]:
+    """The outputs for each example. Raises `ValueError` with one line for answers of another form."""
+    try:
+        return [_outputs(values) for values in read_answers(answered)]
+    except RemoteProtocolError as why:
+        raise ValueError(why.what) from None
 
 
 def _outputs(values: Values) -> Mapping[str, np.ndarray[Any, Any]] | str:

@@ -1,0 +1,71 @@
+"""How far the answers of a model's runs lie from each other: the same examples, on every unit of every device."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from protocol.errors import RemoteProtocolError
+from protocol.values.record import read_record
+from results.export.raw import RawResult
+from results.row.row import Row, RowStatus
+from results.scoring.account import outputs_of
+from results.scoring.drift import drift_between
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Outputs = Sequence["Mapping[str, np.ndarray[Any, Any]] | str"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowDrift:
+    """Of one run's answers from those of the reference run."""
+
+    row: Row
+    reference: Row
+    """The first complete run of the model with these examples, in the campaign's order."""
+    alike: bool = False
+    """Both answered the same, bit for bit."""
+    drift: float | None = None
+    """Median over the examples of the distance, as `results.scoring.drift` has it."""
+    drift_max: float | None = None
+    why: str = ""
+    """Why there is no drift."""
+
+
+def drifts(results: Sequence[RawResult]) -> list[RowDrift]:
+    """Of all runs that answered, in their order; the reference run itself is not among them."""
+    references: dict[tuple[str, str], tuple[Row, Outputs]] = {}
+    found: list[RowDrift] = []
+    for result in results:
+        row = result.row
+        if row.status is not RowStatus.COMPLETE or not row.answers_sha256:
+            continue
+        key = row.file_name, row.examples_sha256
+        if key not in references:
+            references[key] = row, _outputs(result)
+            continue
+        reference, outputs = references[key]
+        if row.answers_sha256 == reference.answers_sha256:
+            found.append(RowDrift(row, reference, alike=True, drift=0.0, drift_max=0.0))
+            continue
+        try:
+            apart = drift_between(_outputs(result), outputs)
+        except ValueError as why:
+            found.append(RowDrift(row, reference, why=str(why)))
+        else:
+            found.append(RowDrift(row, reference, drift=apart["drift"], drift_max=apart["drift_max"]))
+    return found
+
+
+def _outputs(result: RawResult) -> Outputs:
+    """For each example; none where the record cannot be read."""
+    try:
+        record = read_record(base64.b64decode(result.record, validate=True))
+    except (binascii.Error, RemoteProtocolError):
+        return ()
+    return () if record.answers is None else outputs_of(record.answers)

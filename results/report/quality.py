@@ -1,0 +1,67 @@
+"""The section of a report on how well models answer: scores of their answers, and how far these lie apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from results.analysis.drift import RowDrift, drifts
+from results.report.facts import Report
+from results.report.measurements import configuration, number, task_number
+from results.report.page import Block, Section, Table, quote
+from results.row.row import Row, RowStatus
+from results.row.scores import read_scores
+from swarm.base.text import count
+
+MAX_METRICS: Final = 8
+
+
+def quality(report: Report) -> Section | None:
+    """None: no model was evaluated."""
+    rows = [row for row in report.rows if row.examples_sha256 and row.status is RowStatus.COMPLETE]
+    if not rows:
+        return None
+    apart = {each.row.job_id: each for each in drifts(report.results)}
+    titles = {
+        result.row.examples_sha256: f"{result.evaluation.title}, {count(len(result.evaluation.references), 'example')}"
+        for result in report.results
+        if result.evaluation is not None
+    }
+    blocks: list[Block] = []
+    for model, examples in dict.fromkeys((row.file_name, row.examples_sha256) for row in rows):
+        alike = [row for row in rows if (row.file_name, row.examples_sha256) == (model, examples)]
+        title = f"{quote(model)}: {quote(titles.get(examples, 'its examples'))}"
+        blocks += _of_model(title, alike, apart)
+    return Section("quality", "Quality: what the answers score", blocks)
+
+
+def _of_model(title: str, rows: Sequence[Row], apart: dict[str, RowDrift]) -> Iterable[Block]:
+    scored = [read_scores(row.scores) for row in rows]
+    metrics = sorted({metric for scores in scored for metric in scores})[:MAX_METRICS]
+    first = next((each.reference for row in rows if (each := apart.get(row.job_id))), None)
+    columns = ["device and unit", "task#", *(f"{quote(metric)}#" for metric in metrics)]
+    if first is not None:
+        columns += [f"drift from {task_number(first)}#", "largest#"]
+    columns.append("")
+    lines = []
+    for row, scores in zip(rows, scored, strict=True):
+        line = [
+            configuration(row),
+            task_number(row),
+            *(number(scores.get(metric)) for metric in metrics),
+        ]
+        each = apart.get(row.job_id)
+        if first is not None:
+            line += ["", ""] if each is None else [number(each.drift), number(each.drift_max)]
+        lines.append([*line, quote(_remark(row, each))])
+    yield Table(title, columns, lines)
+    if first is not None:
+        yield (
+            "Drift: the median and the largest distance over the examples from the outputs of the task that is named; of real numbers"
+            " the Euclidean distance by the length of those, of whole numbers the share that differs."
+        )
+
+
+def _remark(row: Row, drift: RowDrift | None) -> str:
+    why = row.scores_why or (drift.why if drift is not None else "")
+    return why or ("the same, bit for bit" if drift is not None and drift.alike else "")
