@@ -5,7 +5,7 @@ A unit's name ends in its framework: `CPU (ONNX)`. A framework that is not liste
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -79,6 +79,12 @@ def runs(unit: str, form: str | None) -> bool:
     """Whether the unit may run a model in this format. None: it is not known."""
     taken = RUN_BY.get(framework_of(unit))
     return form is None or taken is None or form in taken
+
+
+def chosen_format(unit: str, forms: Sequence[str]) -> str | None:
+    """Which of several files of one model the unit measures: its framework's own format before those that it converts. None: none of them,
+    or, of a framework that is not listed, any."""
+    return next((form for form in RUN_BY.get(framework_of(unit), ()) if form in forms), None)
 
 
 def words_of(unit: str) -> str:

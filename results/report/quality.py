@@ -52,7 +52,7 @@ def _of_model(title: str, rows: Sequence[Row], apart: dict[str, RowDrift]) -> It
         ]
         each = apart.get(row.job_id)
         if first is not None:
-            line += ["", ""] if each is None else [number(each.drift), number(each.drift_max)]
+            line += ["", ""] if each is None else [_share(each.drift), _share(each.drift_max)]
         lines.append([*line, quote(_remark(row, each))])
     yield Table(title, columns, lines)
     if first is not None:
@@ -60,6 +60,11 @@ def _of_model(title: str, rows: Sequence[Row], apart: dict[str, RowDrift]) -> It
             "Drift: the median and the largest distance over the examples from the outputs of the task that is named; of real numbers"
             " the Euclidean distance by the length of those, of whole numbers the share that differs."
         )
+
+
+def _share(value: float | None) -> str:
+    """Two digits, of whatever size."""
+    return "" if value is None else f"{value:.2g}"
 
 
 def _remark(row: Row, drift: RowDrift | None) -> str:

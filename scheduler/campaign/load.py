@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from protocol.formats.frameworks import FORMATS, suggestion
+from protocol.formats.frameworks import FORMATS, runs, suggestion
 from protocol.formats.gpu_units import without_number
 from protocol.formats.steps import POST, PRE, problem
 from scheduler.campaign.against import against_problems
@@ -213,7 +213,7 @@ def _format_problems(campaign: Campaign) -> Problems:
     for index, entry in enumerate(campaign.models):
         for one in entry.each():
             form, units = one.known_format, campaign.units_of(one)
-            if form is None or campaign.jobs or not units or campaign.lines_of(one):
+            if form is None or campaign.jobs or not units or any(runs(unit, form) for unit in units):
                 continue
             where: Where = ("models", index, "files", form) if entry.files else ("models", index)
             what = f"{one.title} is {FORMATS[form].title}, which {' and '.join(units)} cannot run"

@@ -7,6 +7,7 @@ campaign whole. What needs a look at several values at once, or at the lines of 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -22,7 +23,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from protocol.errors import CampaignError
-from protocol.formats.frameworks import format_of_name, runs
+from protocol.formats.frameworks import chosen_format, format_of_name, runs
 from protocol.values.requirement import Clause, parse_clause
 from protocol.values.sitting import MAX_SITTINGS
 from protocol.values.task import DimName, VariantName
@@ -405,6 +406,8 @@ class Campaign(FilePart):
     jobs: SkipJsonSchema[Annotated[tuple[JobFields, ...], Field(max_length=10_000, strict=False)]] = ()
     """From the plain form: these instead of each of `units`. Not a key of this form."""
 
+    _formats_of: tuple[object, dict[str, tuple[str, ...]]] = PrivateAttr(default=(None, {}))
+
     @model_validator(mode="before")
     @classmethod
     def _spread_of_replicas(cls, value: Any) -> Any:
@@ -437,10 +440,28 @@ class Campaign(FilePart):
         return self.jobs or tuple(JobFields(unit=unit) for unit in dict.fromkeys((*self.units, *own)))
 
     def lines_of(self, entry: ModelEntry) -> tuple[JobFields, ...]:
-        """What this model runs on: units that run no model of its format are left out. Jobs of the plain form stay."""
+        """What this model runs on: units that run no model of its format are left out, and of a model with several files those that
+        measure another of them. Jobs of the plain form stay.
+        """
         if self.jobs:
             return self.jobs
-        return tuple(JobFields(unit=unit) for unit in self.units_of(entry) if runs(unit, entry.known_format))
+        forms = self._formats().get(entry.label, ()) if entry.format else ()
+        return tuple(
+            JobFields(unit=unit)
+            for unit in self.units_of(entry)
+            if runs(unit, entry.known_format) and chosen_format(unit, forms) in (None, entry.format)
+        )
+
+    def _formats(self) -> Mapping[str, tuple[str, ...]]:
+        """The formats of each model that has one file for each, by label. Copies with other models have their own."""
+        models, formats = self._formats_of
+        if models is not self.models:
+            formats = {}
+            for entry in self.models:
+                if entry.format:
+                    formats[entry.label] = (*formats.get(entry.label, ()), entry.format)
+            self._formats_of = self.models, formats
+        return formats
 
     def units_of(self, entry: ModelEntry) -> tuple[str, ...]:
         """The units that are named for this model, whether they run its format or not."""

@@ -111,6 +111,8 @@ def model_notes(campaign: Campaign) -> tuple[str, ...]:
     """Units that a model is not measured on, and what cannot be known here of those that each device fetches itself: a line for each."""
     lines = [f"{why}: its jobs fail at once." for why in unfit_jobs(campaign).values()]
     for entry in campaign.models:
+        if entry.format and not campaign.lines_of(entry):
+            lines.append(f"{entry.title} is not measured: each of its units measures another of the files.")
         for unit in () if entry.format else campaign.left_out(entry):
             what = f"{entry.title} is not measured on {unit}, which runs {words_of(unit)}"
             lines.append(f"{what}, not {entry.known_format}.")

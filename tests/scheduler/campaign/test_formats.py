@@ -31,7 +31,7 @@ from protocol.formats.model_files import ModelFormat, read_format
 from scheduler.campaign.fields import UNITS
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
-from scheduler.models.describe import describe_models
+from scheduler.models.describe import describe_models, model_notes
 from scheduler.planning.tasks import derive_cells
 from tests.tiny_onnx import tiny_onnx
 
@@ -105,6 +105,26 @@ def test_one_model_has_a_file_for_each_format_and_each_unit_measures_its_own(tmp
     assert [(task.model.name, task.unit) for task in tasks] == [("m", "CPU (ONNX)"), ("m", "CPU (LiteRT)")]
     assert len({task.model.sha256 for task in tasks}) == 2
     assert Campaign.model_validate_json(campaign.spec()).spec() == campaign.spec()
+
+
+def test_of_several_files_that_a_unit_runs_it_measures_its_frameworks_own(tmp_path: Path) -> None:
+    campaign = read(
+        "units: [CPU (OpenVINO), CPU (LiteRT), Fake (Simulation)]\ndevices: {spread: any}\n"
+        "models: [{name: m, files: {onnx: m.onnx, tflite: m.tflite}}, {name: n, path: n.onnx}]\n"
+    )
+    assert measured(campaign) == [
+        ("m.onnx", "CPU (OpenVINO)"),
+        ("m.onnx", "Fake (Simulation)"),
+        ("m.tflite", "CPU (LiteRT)"),
+        ("m.tflite", "Fake (Simulation)"),
+        ("n.onnx", "CPU (OpenVINO)"),
+        ("n.onnx", "Fake (Simulation)"),
+    ]
+    only = read("units: [CPU (OpenVINO)]\nmodels: [{name: m, files: {tflite: m.tflite, onnx: m.onnx}}]\n")
+    assert measured(only) == [("m.onnx", "CPU (OpenVINO)")]
+    assert model_notes(only) == (
+        "model 'm (tflite)' is not measured: each of its units measures another of the files.",
+    )
 
 
 def test_a_model_has_units_of_its_own() -> None:
