@@ -84,6 +84,8 @@ def top(
 ) -> None:
     """Show running campaigns and devices live, until Ctrl-C.
 
+    Of devices that run your tasks also processor, memory, temperature, power and GPUs; — is what a device has no sensor for.
+
     Exit code 4 with --once: no gate answers.
     """
     import trio
