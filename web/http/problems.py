@@ -34,6 +34,20 @@ _STATUS: Final = {2: 422, 3: 409, 4: 424, 5: 403, 6: 507}
 """By the exit code that the command line would end with. 424: this server is well; a peer that it needs is unreachable."""
 
 
+_RENAMED: Final = {
+    413: "Content Too Large",
+    414: "URI Too Long",
+    416: "Range Not Satisfiable",
+    422: "Unprocessable Content",
+}
+"""As RFC 9110 and Python 3.13 call them: the API says the same on older ones."""
+
+
+def phrase(status: int) -> str:
+    """What the status is called."""
+    return _RENAMED.get(status) or HTTPStatus(status).phrase
+
+
 class Problem(BaseModel):
     """What went wrong."""
 
@@ -65,9 +79,7 @@ def problem(
 ) -> JSONResponse:
     """The response, with control characters escaped and long texts cut."""
     detail, hint = safe_text(detail, MAX_TEXT), safe_text(hint, MAX_TEXT)
-    body = Problem(
-        title=HTTPStatus(status).phrase, status=status, detail=detail, hint=hint, error=detail, line=line
-    )
+    body = Problem(title=phrase(status), status=status, detail=detail, hint=hint, error=detail, line=line)
     return JSONResponse(
         body.model_dump(exclude_none=True), status_code=status, media_type=MEDIA_TYPE, headers=headers
     )
@@ -78,7 +90,7 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "model": Problem,
-            "description": HTTPStatus(status).description or HTTPStatus(status).phrase,
+            "description": _RENAMED.get(status) or HTTPStatus(status).description or phrase(status),
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
         for status in statuses
