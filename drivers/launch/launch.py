@@ -74,6 +74,7 @@ SAMPLED_UNITS: Final = (
     "GPU (Transformers)",
     "GPU (llama.cpp)",
     "TensorRT (ONNX)",
+    "GPU (TensorRT)",
 )
 """Units on GPUs that NVML may read."""
 SERVED_UNITS: Final = ("API",)

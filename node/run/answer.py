@@ -24,7 +24,11 @@ from protocol.values.task import Task
 
 DRIVERS: Final = {
     "Simulation": ("fake", SIMULATED_UNIT),
-    **{framework: (driver_of(framework), cpu_unit(framework)) for framework in RUN_BY},
+    **{
+        framework: (driver_of(framework_of(unit)), unit)
+        for framework in RUN_BY
+        for unit in (cpu_unit(framework),)
+    },
 }
 """By framework: the driver, and its unit on the processor."""
 MOST_S: Final = 20.0

@@ -50,13 +50,17 @@ RUN_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "CoreML": ("coreml",),
         "LiteRT": ("tflite",),
         "OpenVINO": ("openvino", "onnx", "tflite"),
+        "TensorRT": ("onnx",),
         "llama.cpp": ("gguf",),
         "ExecuTorch": ("pte",),
         "Transformers": ("transformers",),
         "MLX": ("transformers",),
     }
 )
-"""Formats by framework. Each has a driver, called as the framework in small letters, and a unit on the processor."""
+"""Formats by framework. Each has a driver, called as the framework in small letters, and a unit on the processor, but for those in
+`ON_GPUS_ALONE`."""
+ON_GPUS_ALONE: Final[Mapping[str, str]] = MappingProxyType({"TensorRT": "ONNX"})
+"""Frameworks without a unit on the processor, and the one that runs their formats there."""
 
 
 def framework_of(unit: str) -> str:
@@ -99,8 +103,8 @@ def driver_of(framework: str) -> str:
 
 
 def cpu_unit(framework: str) -> str:
-    """The unit that every device with its driver has."""
-    return f"CPU ({framework})"
+    """The unit that every device with its driver has, or with that of `ON_GPUS_ALONE`."""
+    return f"CPU ({ON_GPUS_ALONE.get(framework, framework)})"
 
 
 def plain_unit(form: str) -> str:

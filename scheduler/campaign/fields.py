@@ -57,6 +57,7 @@ UNITS: Final = (
     "GPU (Transformers)",
     "CPU (MLX)",
     "GPU (MLX)",
+    "GPU (TensorRT)",
     "API (OpenAI)",
     "Fake (Simulation)",
 )

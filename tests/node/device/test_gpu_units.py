@@ -199,7 +199,7 @@ def test_more_units_than_an_advert_holds_are_told_and_those_that_it_has_fit(tmp_
     found = tuple(UnitInfo(numbered(unit, gpu), "x", "r" * 60) for gpu in range(8) for unit in SAMPLED_UNITS)
     profile = probe_device(tmp_path, lambda: ProbedUnits(found, ()))
     assert len(profile.units) == MAX_UNITS
-    assert "an advert has room for 12 units: 28 are not in it, GPU 2 (Transformers) first" in profile.notes
+    assert "an advert has room for 12 units: 36 are not in it, GPU 2 (ONNX) first" in profile.notes
     wide = replace(profile, units=tuple(UnitOffer(unit=f"{i:x<90}", runtime="r") for i in range(12)))
     advert = build_advert(wide, PEER, labels={"site": "lab"})
     assert len(advert_body(advert)) <= MAX_ADVERT
@@ -256,7 +256,7 @@ def test_a_run_on_a_chosen_gpu_is_read_by_nvml_from_that_gpu() -> None:
     assert cpu._sampler is None
 
 
-@pytest.mark.parametrize("framework", ["ONNX", "Torch", "Transformers", "llama.cpp"])
+@pytest.mark.parametrize("framework", ["ONNX", "Torch", "Transformers", "llama.cpp", "TensorRT"])
 def test_nvml_is_read_while_any_unit_on_nvidias_gpus_runs(framework: str) -> None:
     """Utilisation, memory, power, clock: see `tests/drivers/measure/test_telemetry.py`."""
     launch: Any = Launch(WorkOrder("m", f"GPU ({framework})"), Limits(), DOUBLE("x", None))

@@ -14,6 +14,7 @@ from drivers.llamacpp.driver import LlamaCppDriver
 from drivers.mlx.driver import MlxDriver
 from drivers.onnx.driver import OnnxDriver
 from drivers.openvino.driver import OpenVinoDriver
+from drivers.tensorrt.driver import TensorRtDriver
 from drivers.torch.driver import TorchDriver
 from drivers.transformers.driver import TransformersDriver
 from protocol.errors import CampaignError
@@ -225,7 +226,7 @@ def test_the_table_is_whole() -> None:
     assert runs("CPU (Mine)", "onnx")
     drivers = (
         *(OnnxDriver(), TorchDriver(), CoreMLDriver(), LiteRtDriver(), OpenVinoDriver()),
-        *(LlamaCppDriver(), ExecuTorchDriver(), TransformersDriver(), MlxDriver()),
+        *(LlamaCppDriver(), ExecuTorchDriver(), TransformersDriver(), MlxDriver(), TensorRtDriver()),
     )
     assert {driver.name: formats_of(driver) for driver in drivers} == {
         driver_of(framework): taken for framework, taken in RUN_BY.items()

@@ -1,0 +1,88 @@
+"""TensorRT and CUDA's runtime, imported when they are first needed; memory on the GPU; what both refuse, as errors of the contract.
+
+https://docs.nvidia.com/deeplearning/tensorrt/latest/_static/python-api/, https://nvidia.github.io/cuda-python/
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from drivers.contract.base import DriverError, OutOfMemory, Unfit, WrongUnit
+from drivers.contract.registry import BREAKAGE
+
+GPU: Final = "GPU (TensorRT)"
+EXTRA: Final = "python -m pip install 'sark-node[tensorrt]'"
+NO_MEMORY: Final = 2
+"""`cudaErrorMemoryAllocation`."""
+_MEMORY: Final = re.compile(r"out of memory|outofmemory|insufficient memory", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRtRuntime:
+    trt: Any
+    cuda: Any
+    """`cuda.bindings.runtime`, whose functions return an error and what they give."""
+
+    @property
+    def title(self) -> str:
+        return f"TensorRT {self.trt.__version__}"
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """What one of CUDA's functions gives. Raises `OutOfMemory`, or `WrongUnit`: the GPU is busy, broken or gone."""
+        error, *given = getattr(self.cuda, name)(*arguments)
+        if int(error) == NO_MEMORY:
+            raise OutOfMemory(f"out of memory: {name}")
+        if int(error):
+            raise WrongUnit(f"{name}: CUDA's error {int(error)} ({error})")
+        return given[0] if given else None
+
+    def upload(self, values: Any) -> int:
+        """Address of a copy on the GPU, which stays until the process ends."""
+        whole = np.ascontiguousarray(values)
+        address = int(self.call("cudaMalloc", max(1, whole.nbytes)))
+        kind = self.cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self.call("cudaMemcpy", address, whole.ctypes.data, whole.nbytes, kind)
+        return address
+
+    def download(self, address: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        values = np.empty(shape, dtype)
+        kind = self.cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self.call("cudaMemcpy", values.ctypes.data, address, values.nbytes, kind)
+        return values
+
+
+def runtime(gpu: str = "") -> TensorRtRuntime:
+    """`gpu`: UUID or index of the only one to be seen; empty: all may be. Raises `Unfit` if they are not installed."""
+    if gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    try:
+        return TensorRtRuntime(
+            importlib.import_module("tensorrt"), importlib.import_module("cuda.bindings.runtime")
+        )
+    except ImportError as why:
+        raise Unfit(f"TensorRT cannot be imported: {why}; {EXTRA}") from why
+
+
+@contextmanager
+def tensorrt_errors() -> Iterator[None]:
+    """What TensorRT raises as errors of the contract."""
+    try:
+        yield
+    except DriverError:
+        raise
+    except BREAKAGE as why:
+        raise refused(str(why) or type(why).__name__) from why
+
+
+def refused(text: str) -> DriverError:
+    """TensorRT's words in one line."""
+    shown = f"TensorRT: {' '.join(text.split())[:400]}"
+    return OutOfMemory(shown) if _MEMORY.search(text) else Unfit(shown)
