@@ -19,6 +19,7 @@ from drivers.inputs.feeds import Shapes, find_runnable, make_feeds, shapes_of
 from drivers.llamacpp.library import LOG, ggml, runtime, version
 from drivers.llamacpp.session import LlamaPlace, Session
 from drivers.llamacpp.units import CPU, check_unit, first_gpu, show_only, verify_offload
+from drivers.local.greedy import answer, room_of
 from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.local.tokens import (
     DEPTH,
@@ -148,6 +149,13 @@ class LlamaModel(LocalModel):
         if measured is not None and measured.per_sample == 1:
             series["itl"] = measured.samples_ns
         return series
+
+    def answer_text(self, text: str) -> str:
+        session, most = self._session, len(self._fed[GENERATE])
+        words = session.words()
+        prompt = words.prompt(text)
+        session.open(room_of(prompt, most, session.trained_length))
+        return answer(session, words, prompt, most)
 
     def ran_on(self, prepared: Prepared) -> RanOn:
         return RanOn(self.order.unit, ("cpu" if self._gpu is None else self._gpu.shown,))

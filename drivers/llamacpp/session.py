@@ -13,6 +13,7 @@ import numpy as np
 
 from drivers.contract.base import Crashed, Unfit, Unshaped
 from drivers.llamacpp.library import LlamaLog
+from drivers.llamacpp.words import GgufWords
 
 BATCH: Final = 2048
 PIECE: Final = 512
@@ -74,8 +75,9 @@ class Session:
         """Whether the prefix is in the memory."""
 
     def open(self, length: int) -> None:
-        """Make room for so many tokens. Raises `Unshaped`."""
+        """Make room for so many tokens, in place of an earlier context. Raises `Unshaped`."""
         lib, placement = self._lib, self._placement
+        self._close_context()
         options = lib.llama_context_default_params()
         options.n_ctx, options.n_batch, options.n_ubatch = length, min(BATCH, length), min(PIECE, length)
         options.n_threads = options.n_threads_batch = placement.threads
@@ -141,13 +143,13 @@ class Session:
         self._lib.llama_memory_clear(self._memory, False)
         self._whole = False
 
-    def fill(self, prefix: Tokens) -> None:
+    def fill(self, tokens: Tokens) -> None:
         """These and nothing else, to be returned to by `rewind`."""
-        self._prefix, self._state = prefix, None
+        self._prefix, self._state = tokens, None
         self.clear()
-        self.decode(prefix)
+        self.decode(tokens)
         self._whole = True
-        if self._keeps_state and len(prefix):
+        if self._keeps_state and len(tokens):
             size = int(self._lib.llama_state_seq_get_size(self._context, 0))
             self._state = (ctypes.c_uint8 * size)()
             if self._lib.llama_state_seq_get_data(self._context, self._state, size, 0) != size:
@@ -168,12 +170,20 @@ class Session:
             self.decode(self._prefix)
         self._whole = True
 
+    def words(self) -> GgufWords:
+        """The file's tokenizer. Raises `Unfit`."""
+        return GgufWords(self._lib, self._model)
+
     def close(self) -> None:
-        if self._context:
-            self._lib.llama_free(self._context)
+        self._close_context()
         if self._model:
             self._lib.llama_model_free(self._model)
-        self._context = self._model = None
+        self._model = None
+
+    def _close_context(self) -> None:
+        if self._context:
+            self._lib.llama_free(self._context)
+        self._context = None
 
     def __del__(self) -> None:
         self.close()

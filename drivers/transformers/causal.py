@@ -16,6 +16,7 @@ from typing import Any, Final
 from drivers.contract import memory
 from drivers.contract.base import MeasureReport, ProgressReport, Unfit, Unshaped, WorkOrder
 from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
+from drivers.local.greedy import answer, room_of
 from drivers.local.model import Prepared
 from drivers.local.tokens import (
     DEPTH,
@@ -34,6 +35,7 @@ from drivers.torch.model import HALF
 from drivers.torch.models import ModelGraph, as_arrays, torch_errors
 from drivers.transformers.model import TransformersModel
 from drivers.transformers.ports import vocabulary
+from drivers.transformers.words import FolderWords, ends_of
 
 CHECKED: Final = 512
 """Tokens of the prompt behind which the logits are compared …"""
@@ -114,6 +116,7 @@ class CausalModel(TransformersModel):
     _fed: Mapping[str, Tokens]
     _samples_ns: tuple[int, ...] = ()
     _prompts: PromptTimes | None = None
+    _tokenizer: FolderWords | None = None
 
     def _graph_of(self, module: Any) -> ModelGraph:
         size = vocabulary(module.config)
@@ -228,6 +231,22 @@ class CausalModel(TransformersModel):
     def series(self) -> dict[str, tuple[int, ...]]:
         ttft = {} if self._prompts is None else {"ttft": self._prompts.first_token_ns}
         return ttft | {"itl": self._samples_ns}
+
+    def answer_text(self, text: str) -> str:
+        module, most = self._graph.module, len(self._fed[GENERATE])
+        words = self._words()
+        prompt = words.prompt(text)
+        room_of(prompt, most, getattr(module.config, "max_position_embeddings", None) or 0)
+        with torch_errors():
+            return answer(self._session, words, prompt, most)
+
+    def _words(self) -> FolderWords:
+        if self._tokenizer is None:
+            module = self._graph.module
+            self._tokenizer = FolderWords(
+                self._folder.path, ends_of(module.config, getattr(module, "generation_config", None))
+            )
+        return self._tokenizer
 
     def notes(self, prepared: Prepared) -> list[str]:
         prompts, tokens = bench_words(prepared.shapes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import (
+    AnswersReport,
     CheckReport,
     Crashed,
     Event,
@@ -30,6 +32,7 @@ from drivers.contract.base import (
 from drivers.launch.launch import Zygote, measure
 from drivers.llamacpp.samples import gguf_file, transformer
 from drivers.testing.conformance import Subject, check_all
+from protocol.formats.examples import UNNAMED, pack_examples, text_value, unpack_examples
 
 CPU, GPU = "CPU (llama.cpp)", "GPU (llama.cpp)"
 LIMITS = Limits(load_s=60, run_s=120)
@@ -37,7 +40,7 @@ WIDTH, LAYERS, VOCABULARY = 64, 2, 288
 SMALL = {"prompt": 32, "generate": 16}
 
 
-def write(path: Path, kind: gguf.GGMLQuantizationType, **fields: int) -> Path:
+def write(path: Path, kind: gguf.GGMLQuantizationType, template: str = "", **fields: int) -> Path:
     """A llama without a meaning, with a vocabulary of bytes."""
     numbers = {"layers": LAYERS, "heads": 4, "kv_heads": 2} | fields
     writer = gguf.GGUFWriter(path, "llama")
@@ -54,6 +57,8 @@ def write(path: Path, kind: gguf.GGMLQuantizationType, **fields: int) -> Path:
     writer.add_token_list(words)
     writer.add_token_scores([0.0] * VOCABULARY)
     writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * (VOCABULARY - 259)])
+    if template:
+        writer.add_chat_template(template)
     source = np.random.default_rng(0)
 
     def add(name: str, *shape: int) -> None:
@@ -188,6 +193,78 @@ def test_a_gpu_that_is_not_there_is_never_replaced(models: dict[str, Path], zygo
             run(models["f16"], zygote, unit=GPU)
     else:
         assert one(run(models["f16"], zygote, unit=GPU), CheckReport).agrees is True
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------------
+
+CHATML = """{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+
+def answers(model: Path, zygote: Zygote, *texts: str, **changes: Any) -> AnswersReport:
+    file = model.with_suffix(".examples")
+    file.write_bytes(pack_examples({UNNAMED: text_value(text)} for text in texts))
+    file.chmod(0o644)
+    return one(run(model, zygote, examples=str(file), **changes), AnswersReport)
+
+
+def read(report: AnswersReport) -> list[str | None]:
+    assert not report.why
+    return [answer[UNNAMED].text for answer in unpack_examples(b64decode(report.answers))]
+
+
+def by_llama_cpp_python(model: Path, text: str, most: int) -> str:
+    """The same by the package's own loop, which samples greedily."""
+    import llama_cpp
+
+    own = llama_cpp.Llama(
+        str(model), n_ctx=2048, n_threads=1, n_threads_batch=1, flash_attn=True, verbose=False
+    )
+    prompt, made = own.tokenize(text.encode()), list[int]()
+    for token in own.generate(prompt, temp=0.0, repeat_penalty=1.0):
+        if token == own.token_eos() or len(made) == most:
+            break
+        made.append(token)
+    return own.detokenize(made, prompt).decode(errors="replace")
+
+
+def test_a_prompt_is_answered_as_by_llama_cpp_python(models: dict[str, Path], zygote: Zygote) -> None:
+    texts = ("Summarise this.", "Ein Text mit Ümlaut und 漢字.")
+    made = read(answers(models["f16"], zygote, *texts, dims=SMALL | {"depth": 100}))
+    assert made == [by_llama_cpp_python(models["f16"], text, SMALL["generate"]) for text in texts]
+    assert made == read(answers(models["f16"], zygote, *texts))
+    assert made[0] != made[1]
+    longer = read(answers(models["f16"], zygote, texts[0], dims=SMALL | {"generate": 40}))
+    assert str(longer[0]).startswith(str(made[0]).rstrip("\ufffd"))
+    assert len(str(longer[0])) > len(str(made[0]))
+
+
+def test_a_chat_template_is_written_and_never_run(
+    models: dict[str, Path], zygote: Zygote, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    kind = gguf.GGMLQuantizationType.F16
+    chat = write(tmp_path / "chat.gguf", kind, CHATML)
+    told = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    assert read(answers(chat, zygote, "Hello")) == read(answers(models["f16"], zygote, told))
+    odd = write(tmp_path / "odd.gguf", kind, "{{ cycler.__init__.__globals__.os.system('true') }}")
+    assert "does not know the chat template" in answers(odd, zygote, "Hello").why
+
+
+def test_what_cannot_be_answered_is_said_and_the_times_stand(
+    models: dict[str, Path], zygote: Zygote, tmp_path: Path
+) -> None:
+    report = answers(models["f16"], zygote, "Hello", "x" * 3000)
+    assert "example 2 of 2: its prompt of 300" in report.why
+    assert "more than the 2048 tokens of the model's context" in report.why
+    model = tmp_path / "mute.gguf"
+    model.write_bytes(SOUND)
+    model.chmod(0o644)
+    tmp_path.chmod(0o755)
+    assert "the file has no tokenizer" in answers(model, zygote, "Hello").why
+
+
+# -- what others might send ----------------------------------------------------------------------------------------------
 
 
 def fields(**changes: Any) -> dict[str, int | float | str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from drivers.contract.base import (
+    AnswersReport,
     CheckReport,
     Crashed,
     Event,
@@ -29,6 +31,7 @@ from drivers.contract.base import (
 from drivers.launch.launch import Zygote, measure
 from drivers.testing.conformance import Subject, check_all
 from drivers.transformers.units import CPU, GPU
+from protocol.formats.examples import UNNAMED, pack_examples, text_value, unpack_examples
 
 LIMITS = Limits(load_s=120, run_s=120)
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -317,3 +320,100 @@ def test_a_cache_that_is_wrong_is_found(languages: dict[str, Path]) -> None:
         torch.set_num_threads(threads)
     assert checked.agrees is False
     assert "token_logits" in checked.note
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------------
+
+CHAT = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} {% endfor %}<assistant>"
+
+
+def with_tokenizer(model: Path, folder: Path, template: str = "") -> Path:
+    """A copy with a word for each of the model's 50 tokens."""
+    import tokenizers
+    import transformers as hf
+
+    words = ["<unk>", "<s>", "</s>", "<user>", "<assistant>", *(f"w{at}" for at in range(45))]
+    own = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: at for at, word in enumerate(words)}, "<unk>")
+    )
+    own.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=own, unk_token="<unk>", eos_token="</s>")
+    if template:
+        tokenizer.chat_template = template
+    shutil.copytree(model, folder)
+    tokenizer.save_pretrained(folder)
+    folder.parent.chmod(0o755)
+    readable(folder)
+    return folder
+
+
+def answers(model: Path, zygote: Zygote, *texts: str, **changes: Any) -> AnswersReport:
+    file = model.with_suffix(".examples")
+    file.write_bytes(pack_examples({UNNAMED: text_value(text)} for text in texts))
+    file.chmod(0o644)
+    return one(run(model, zygote, examples=str(file), **{"dims": LENGTHS, **changes}), AnswersReport)
+
+
+def read(report: AnswersReport) -> list[str | None]:
+    assert not report.why
+    return [answer[UNNAMED].text for answer in unpack_examples(b64decode(report.answers))]
+
+
+def by_transformers(model: Path, text: str, most: int) -> str:
+    """The same by the library's own loop."""
+    import transformers as hf
+
+    tokenizer = hf.AutoTokenizer.from_pretrained(model)
+    net: Any = hf.AutoModelForCausalLM.from_pretrained(model)
+    given = tokenizer(text, return_tensors="pt")
+    made = net.generate(**given, do_sample=False, max_new_tokens=most, pad_token_id=0)
+    return str(tokenizer.decode(made[0, given["input_ids"].shape[1] :], skip_special_tokens=True))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "window"])
+def test_a_prompt_is_answered_as_by_transformers_own_loop(
+    languages: dict[str, Path], zygote: Zygote, tmp_path: Path, name: str
+) -> None:
+    model = with_tokenizer(languages[name], tmp_path / "model")
+    texts = ("w1 w2 w3", "w9 w8 w7 w6 w5 w4 w3 w2 w1")
+    made = read(answers(model, zygote, *texts, dims=LENGTHS | {"depth": 10}))
+    assert made == [by_transformers(model, text, LENGTHS["generate"]) for text in texts]
+    assert all(made)
+    assert read(answers(model, zygote, texts[0], dims=LENGTHS | {"generate": 2})) == [
+        by_transformers(model, texts[0], 2)
+    ]
+
+
+def test_an_answer_ends_with_the_models_own_end(
+    languages: dict[str, Path], zygote: Zygote, tmp_path: Path
+) -> None:
+    model = with_tokenizer(languages["llama"], tmp_path / "model")
+    (whole,) = read(answers(model, zygote, "w1 w2 w3"))
+    words = str(whole).split()
+    assert len(words) == LENGTHS["generate"]
+    end = words[3]
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 5 + int(end[1:])]}))
+    readable(model)
+    assert read(answers(model, zygote, "w1 w2 w3")) == [" ".join(words[: words.index(end)])]
+
+
+def test_a_chat_template_is_applied(languages: dict[str, Path], zygote: Zygote, tmp_path: Path) -> None:
+    plain = with_tokenizer(languages["llama"], tmp_path / "plain")
+    chat = with_tokenizer(languages["llama"], tmp_path / "chat", CHAT)
+    assert read(answers(chat, zygote, "w1 w2")) == read(answers(plain, zygote, "<user> w1 w2 <assistant>"))
+    broken = with_tokenizer(languages["llama"], tmp_path / "broken", "{{ raise_exception('no users') }}")
+    assert "tokenizer or chat template fails: TemplateError: no users" in answers(broken, zygote, "w1").why
+
+
+def test_what_cannot_be_answered_is_said_and_the_times_stand(
+    languages: dict[str, Path], zygote: Zygote, tmp_path: Path
+) -> None:
+    model = with_tokenizer(languages["gpt2"], tmp_path / "model")
+    report = answers(model, zygote, "w1", "w1 " * 27)
+    assert (
+        "example 2 of 2: its prompt of 27 tokens and an answer of up to 6 are more than the 32" in report.why
+    )
+    assert "the folder has no tokenizer" in answers(languages["llama"], zygote, "w1").why
+    (model / "tokenizer.json").write_text("{")
+    readable(model)
+    assert "its tokenizer cannot be read" in answers(model, zygote, "w1").why

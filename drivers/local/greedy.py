@@ -1,0 +1,54 @@
+"""What a language model makes of a prompt: the most likely token, again and again, until it ends its answer. Pure: the session is an
+argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from drivers.contract.base import Unfit
+from drivers.local.tokens import GENERATE, Tokens, TokenSession
+
+
+class Words(Protocol):
+    """A model's own tokenizer."""
+
+    def prompt(self, text: str) -> Tokens:
+        """In the model's chat template, if it has one. Raises `Unfit`."""
+        ...
+
+    def ends(self, token: int) -> bool:
+        """Whether an answer is over with it."""
+        ...
+
+    def text(self, tokens: Sequence[int]) -> str: ...
+
+
+def room_of(prompt: Tokens, most: int, trained: int) -> int:
+    """Tokens of the context that the prompt needs with an answer of up to `most`. `trained`: that it was made for; 0: unknown. Raises
+    `Unfit`."""
+    if not len(prompt):
+        raise Unfit("the prompt has no tokens")
+    room = len(prompt) + most
+    if 0 < trained < room:
+        raise Unfit(
+            f"its prompt of {len(prompt)} tokens and an answer of up to {most} are more than the {trained} tokens of the model's "
+            f"context; give a smaller {GENERATE}, or shorter texts"
+        )
+    return room
+
+
+def answer(session: TokenSession, words: Words, prompt: Tokens, most: int) -> str:
+    """The text of up to `most` tokens after the prompt."""
+    session.fill(prompt[:0])
+    session.decode(prompt)
+    made: list[int] = []
+    while not words.ends(token := int(session.logits().argmax())):
+        made.append(token)
+        if len(made) == most:
+            break
+        session.decode(np.array([token], np.int32))
+    return words.text(made)
