@@ -195,7 +195,7 @@ def _remake(
     scores: Scores | None = None,
 ) -> Row:
     """Only the scheduler's own account is taken over: why it believed the worker, whose it held the device to be, what it witnessed,
-    how often the task gave way, when a sitting ended, and how a task ended that did not succeed."""
+    how often the task gave way, when a sitting ended, where the results go, and how a task ended that did not succeed."""
     state = _STATES[row.status]
     if row.status is RowStatus.COMPLETE:
         return make_row(
@@ -207,6 +207,7 @@ def _remake(
             preempted=row.preempted,
             account=account,
             ended_at=row.ended_at,
+            results_url=row.results_url,
             scores=scores,
         )
     reason = next((word for word in Reason if word == row.reason), None)
@@ -223,6 +224,7 @@ def _remake(
         device_key=row.device_key,
         preempted=row.preempted,
         ended_at=row.ended_at,
+        results_url=row.results_url,
     )
 
 

@@ -59,6 +59,8 @@ def _facts(report: Report) -> Iterable[tuple[str, str]]:
         took = "" if stored.ended is None else f", took {show_duration(round(stored.ended - stored.created))}"
         yield "submitted", show_instant(stored.created) + took
     yield "status", report.status
+    if urls := sorted({row.results_url for row in report.rows} - {""}):
+        yield "results at", ", ".join(map(code, urls))
     if schedulers := sorted({task.scheduler for task in report.signed_tasks}):
         yield "submitted by", code(schedulers[0])
     if devices := _devices(report.rows):

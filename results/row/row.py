@@ -402,6 +402,8 @@ class Row(BaseModel):
     """Of the examples that it was given, as devices get them."""
     answers_sha256: str = ""
     """Of its answers, which stand in the record."""
+    results_url: str = ""
+    """Where the campaign has its results written as well once it has ended; empty: nowhere."""
 
 
 CONTRACT: Final = 17
@@ -445,12 +447,13 @@ def make_row(
     account: WitnessAccount | None = None,
     ended_at: str = "",
     scores: Scores | None = None,
+    results_url: str = "",
 ) -> Row:
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
     are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker; `device_key`: whose it holds
     the device id to be, by default the worker's; `preempted`: how often the task gave way. `account`: what it witnessed of a stranger's
     run; without one nobody did. `ended_at`: when a sitting's result was stored. `scores`: what its
-    answers scored.
+    answers scored. `results_url`: where the campaign's results go.
     """
     row = Row(
         status=RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state],
@@ -475,6 +478,7 @@ def make_row(
         sitting=None if task.sitting is None else task.sitting.number,
         first_sitting=task.sitting.task(task.task, 1) if task.sitting else "",
         ended_at=ended_at if task.sitting else "",
+        results_url=results_url,
     )
     if record is None:
         return row

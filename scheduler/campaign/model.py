@@ -29,6 +29,7 @@ from protocol.values.sitting import MAX_SITTINGS
 from protocol.values.task import DimName, VariantName
 from protocol.values.trust import TrustScope
 from protocol.wire.base import Name, Sha256
+from scheduler.campaign.destination import ResultsUrl
 from scheduler.campaign.fields import (
     Batches,
     Bytes,
@@ -403,6 +404,8 @@ class Campaign(FilePart):
     retry: Retry = Retry()
     schedule: Schedule | None = None
     """When it runs by itself, once it is saved as an experiment."""
+    results: ResultsUrl | None = Field(default=None, exclude_if=_unset)
+    """Where the results are written as well once it has ended: an fsspec URL, such as s3://bucket/prefix. Devices do not see it."""
     jobs: SkipJsonSchema[Annotated[tuple[JobFields, ...], Field(max_length=10_000, strict=False)]] = ()
     """From the plain form: these instead of each of `units`. Not a key of this form."""
 

@@ -38,6 +38,23 @@ def trust_of_spec(spec: str) -> TrustScope:
         return MINE
 
 
+def results_of_spec(spec: str) -> str | None:
+    """Where a stored campaign's results are written as well."""
+    try:
+        return Campaign.model_validate_json(spec).results
+    except ValidationError:
+        return None
+
+
+def spec_for_devices(spec: str) -> str:
+    """A stored campaign as devices keep it for whoever carries it on: where its results go is no business of theirs."""
+    if '"results"' not in spec:
+        return spec
+    value = json.loads(spec)
+    value.pop("results", None)
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 def unfit_jobs_of_spec(spec: str) -> dict[str, str]:
     """See `unfit_jobs`; none of a campaign that cannot be read."""
     try:

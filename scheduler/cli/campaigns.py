@@ -286,6 +286,13 @@ def results(
             help="Write a Parquet file with samples. Requires the extra \\[report].", metavar="PATH"
         ),
     ] = None,
+    send: Annotated[
+        str | None,
+        typer.Option(
+            help="Write CSV, report and signed records below this fsspec URL, such as s3://bucket/prefix. Requires the extra \\[storage].",
+            metavar="URL",
+        ),
+    ] = None,
     operators: Annotated[
         bool, typer.Option("--operators", help="Show where the models' operators ran, and their times.")
     ] = False,
@@ -303,7 +310,7 @@ def results(
             hint="name a file for the others",
         )
     console, files = Console(), (csv, raw, jsonl, parquet) != (None,) * 4
-    shown = not (files or as_json)
+    shown = not (files or as_json or send is not None)
     with opened(ctx) as store:
         campaign_id = store.campaigns.resolve(campaign)
         counts = store.tasks.counts(campaign_id)
@@ -312,6 +319,8 @@ def results(
         row = store.campaigns.get(campaign_id)
         evaluations = store.campaigns.evaluations(campaign_id)
     rows = campaign_rows(stored)
+    if send is not None:
+        _send_results(ctx, campaign_id, send)
     if files:
         _write_results(campaign_id, stored, rows, evaluations, csv=csv, raw=raw, jsonl=jsonl, parquet=parquet)
     unfinished = row is not None and row.ended is None
@@ -334,6 +343,25 @@ def results(
 
     if not is_running(ctx.obj):
         print(nobody_line(campaign_id), file=sys.stderr if piped else sys.stdout)
+
+
+def _send_results(ctx: typer.Context, campaign: str, url: str) -> None:
+    """Write them below `url`, and note that where the campaign's own file names it. Raises `CampaignError`, `ResourceError`."""
+    from pydantic_core import PydanticCustomError
+
+    from scheduler.campaign.destination import check_destination
+    from scheduler.output.sending import send_results
+
+    try:
+        url = check_destination(url)
+    except PydanticCustomError as exc:
+        context = exc.context or {}
+        raise CampaignError(f"--send: {context.get('what')}", hint=context.get("hint", "")) from None
+    with opened(ctx) as store:
+        row = store.campaigns.get(campaign)
+        if row is None or row.ended is None:
+            raise CampaignError(f"{campaign} has not ended", hint=f"sark-node watch {campaign}")
+        print(f"wrote the results of {campaign} to {send_results(store, campaign, url)}", file=sys.stderr)
 
 
 def _show_operators(campaign: str, stored: Sequence[ResultRow], *, as_json: bool) -> None:

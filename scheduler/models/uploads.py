@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from pydantic import StringConstraints, ValidationError
 
-from protocol.errors import Refused, ResourceError
+from protocol.errors import CampaignError, Refused, ResourceError
 from protocol.wire.base import Sha256
 from results.row.form import JsonModel, utc
 from scheduler.campaign.model import Campaign, ModelEntry
@@ -170,6 +170,11 @@ def placed(campaign: Campaign, uploads: Uploads, *, allow_paths: bool) -> Campai
     Raises `CampaignError` for an upload that is not here, and for what a campaign that came over a network may not name: unless
     `allow_paths` says otherwise, files of this machine, and URLs of its own networks, also those that its devices would fetch.
     """
+    if campaign.results is not None and not allow_paths:
+        raise CampaignError(
+            "results: a URL is not set over HTTP, since this machine would write there with its own keys",
+            hint="submit it on the server: sark-node submit FILE; or start the server with --allow-paths",
+        )
     models = tuple(_placed(entry, uploads, allow_paths=allow_paths) for entry in campaign.models)
     keys = [entry.key for entry in models]
     for entry in models:

@@ -14,6 +14,7 @@ from results.export.raw import json_lines, write_lines
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.verdicts import RowVerdict
+from scheduler.campaign.destination import folder_of
 from scheduler.output.campaigns import took
 from scheduler.output.matrix_table import matrix_lines
 from scheduler.output.results_table import show_results
@@ -66,6 +67,11 @@ def finish(
         lines.append(f"{disagreeing} of the replicated tasks disagree: see Agreement.")
     if campaign.detail:
         lines.append(safe_text(campaign.detail, 2000))
+    sending = store.sendings.get(campaign.id)
+    if sending is not None:
+        said = "are written to" if sending.sent is None else "are at"
+        where = folder_of(sending.url, campaign.id)
+        lines.append(f"The results {said} {where} too: sark-node events {campaign.id}")
     files = (f"CSV          {csv_file.absolute()}", f"Raw results  {raw_file.absolute()}")
     print_lines([*lines, *files], console)
     return code

@@ -12,6 +12,7 @@ import structlog
 
 from protocol.errors import ResourceError
 from protocol.values.campaign_manifest import CampaignManifest, ManifestModel, make_manifest
+from scheduler.campaign.text import spec_for_devices
 from scheduler.store.rows import CampaignRow, NewModel
 from swarm.base.durable import write_durably
 from swarm.net.identity import Identity
@@ -105,7 +106,7 @@ def _manifest(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str,
         campaign=row.id,
         name=row.name,
         owner=row.scheduler,
-        spec=row.spec,
+        spec=spec_for_devices(row.spec),
         attempts=row.attempts,
         backoff_s=row.backoff_s,
         wait_s=row.wait_s,

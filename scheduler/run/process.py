@@ -21,6 +21,7 @@ from scheduler.models.spool import tidy
 from scheduler.planning.devices import VerifiedIndex
 from scheduler.planning.tasks import requirements
 from scheduler.run.canaries import AnswerModel, no_answers
+from scheduler.run.sending import send_apart
 from scheduler.run.service import SchedulerService
 from scheduler.store.readings import ReadingsFile
 from scheduler.store.retention import Retention
@@ -31,6 +32,7 @@ from scheduler.trust.home import HomeTrust, learn
 from scheduler.trust.pinned import pin_devices
 from scheduler.trust.search import disputed_by
 from swarm.base.home import Home
+from swarm.base.process import own_command
 from swarm.base.threads import DISK
 from swarm.join.node import open_node, wait_for_stop
 from swarm.pools.membership import (
@@ -155,6 +157,7 @@ async def _run_once(
                 ],
                 stop_when_idle=not stay,
                 answer=answer,
+                send=partial(send_apart, _this_program(home)),
                 learn=lambda peer, right, why: learn(home, peer, right, why, time.time()),
                 show=ReadingsFile(home.readings_file).put,
             )
@@ -163,6 +166,11 @@ async def _run_once(
     if not stopped:
         await _last_look(schedules)
     return stopped
+
+
+def _this_program(home: Home) -> list[str]:
+    """The command before `results` and the like, for this home."""
+    return own_command() + ([] if home == Home.at() else ["--home", str(home.data.parent)])
 
 
 async def _last_look(schedules: Schedules) -> None:

@@ -38,6 +38,7 @@ from scheduler.run.forgetting import Forgetting
 from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels, ModelSources
 from scheduler.run.restore import PORTION, end_unreadable, owed_stops, restore_some
+from scheduler.run.sending import Send, Sendings
 from scheduler.run.shell import Aside, TrioShell
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
@@ -97,6 +98,9 @@ class SchedulerService:
     show: Callable[[Mapping[str, DeviceReading]], None] = lambda readings: None
     """Takes what the sensors of workers show, as it comes."""
 
+    send: Send | None = None
+    """Writes results to the URLs that campaigns name; None: nobody does here."""
+
     async def run(self) -> None:
         """Raises `ResourceError` when the store cannot be written; what was acknowledged is safe, and a new start carries on."""
         watch = StallWatch(self.stalled)
@@ -154,6 +158,7 @@ class SchedulerService:
             evaluations=self.store.campaigns.evaluations,
         )
         self._forgetting = Forgetting(self.store, self._shell.start, self._recall_workers, trio.current_time)
+        self._sendings = None if self.send is None else Sendings(self.store, nursery, self.send)
         self._conversation = SchedulerConversation(
             core,
             self._shell,
@@ -197,8 +202,15 @@ class SchedulerService:
                 self.show(self._conversation.readings)
                 self._conversation.readings.clear()
             self._forgetting.beat()
+            if self._sendings is not None:
+                self._sendings.beat(trio.current_time())
             at_rest = not self._planning and not self._conversation.links.committing
-            if self._core.idle and at_rest and not self._forgetting.busy:
+            if (
+                self._core.idle
+                and at_rest
+                and not self._forgetting.busy
+                and not (self._sendings and self._sendings.busy)
+            ):
                 idle += 1
                 if self.stop_when_idle and idle >= LINGER_BEATS and not self.store.campaigns.unfinished_ids():
                     await self._shell.aclose()
@@ -216,6 +228,8 @@ class SchedulerService:
                 self._nursery.start_soon(self._plan, row)
         self._conversation.load()
         self._forgetting.load()
+        if self._sendings is not None:
+            self._sendings.load()
 
     async def _plan(self, row: CampaignRow) -> None:
         """A campaign over devices: wait until the same ones are found twice in a row, then fix its tasks."""
@@ -227,6 +241,8 @@ class SchedulerService:
         self._load()  # not when the service ends: that would begin the plan again, and never end
 
     def _ended(self, campaign: str) -> None:
+        if self._sendings is not None:
+            self._sendings.load()
         self._manifests.forget(campaign)
         self._waited.discard(campaign)
 

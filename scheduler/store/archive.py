@@ -101,7 +101,7 @@ def _load_campaign(rows: sa.Connection, store: Store, campaign: str) -> None:
     tasks = sa.select(t.tasks.c.id).where(t.tasks.c.campaign == campaign)
     with store.database.transaction() as c:
         _copy(rows, c, t.campaigns, t.campaigns.c.id == campaign)
-        for table in (t.models, t.tasks, t.results, t.events):
+        for table in (t.models, t.tasks, t.results, t.events, t.sendings):
             _copy(rows, c, table, table.c.campaign == campaign)
         for table in (t.attempts, t.records):
             _copy(rows, c, table, table.c.task.in_(tasks))

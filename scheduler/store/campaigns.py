@@ -13,6 +13,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Task, task_body
 from protocol.words import UNIT, Reason
+from scheduler.campaign.text import results_of_spec
 from scheduler.store import schema as t
 from scheduler.store.database import Database, values_of
 from scheduler.store.deletion import delete_rows
@@ -61,6 +62,8 @@ class CampaignRepository:
                 return False
             created = self._database.wall()
             self._insert(c, new, models, planned=tasks is not None, created=created)
+            if (url := results_of_spec(new.spec)) is not None:
+                c.execute(t.sendings.insert().values(campaign=new.id, url=url))
             self._events.append(c, new.id, "campaign.created", name=new.name, tasks=len(tasks or ()))
             _insert_tasks(c, new.id, tasks or ())
             return True

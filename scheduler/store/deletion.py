@@ -112,7 +112,7 @@ def delete_rows(c: sa.Connection, campaign: str) -> tuple[int, int]:
         table: c.execute(table.delete().where(table.c.task.in_(tasks))).rowcount
         for table in (t.results, t.records, t.attempts)
     }
-    for table in (t.tasks, t.events, t.models):
+    for table in (t.tasks, t.events, t.models, t.sendings):
         gone[table] = c.execute(table.delete().where(table.c.campaign == campaign)).rowcount
     c.execute(t.campaigns.delete().where(t.campaigns.c.id == campaign))
     return gone[t.tasks], gone[t.records]

@@ -17,6 +17,7 @@ from results.row.row import Row, make_row
 from results.row.scores import Scores
 from results.row.witness import WitnessAccount
 from results.scoring.account import EvaluationAccount
+from scheduler.campaign.destination import folder_of
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 
@@ -121,6 +122,7 @@ def _row(item: ResultRow, reader: TaskReader) -> Row:
         account=account_of(item),
         ended_at=utc(item.accepted) or "",
         scores=None if item.scores is None else Scores.model_validate_json(item.scores),
+        results_url="" if item.url is None else folder_of(item.url, item.task.campaign),
     )
 
 

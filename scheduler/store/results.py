@@ -60,8 +60,9 @@ class ResultRepository:
         r, own = t.records.c, columns_of(TaskRow)
         return (
             sa.select(*own, t.tasks.c.body, r.worker, r.attempt, r.body, r.signature, r.accepted, r.account)
-            .add_columns(sa.func.coalesce(r.device_key, ""), r.scores)
+            .add_columns(sa.func.coalesce(r.device_key, ""), r.scores, t.sendings.c.url)
             .join_from(t.tasks, t.records, (r.task == t.tasks.c.id) & r.decides, isouter=True)
+            .join(t.sendings, t.sendings.c.campaign == t.tasks.c.campaign, isouter=True)
             .where(t.tasks.c.campaign == campaign)
             .order_by(t.tasks.c.n)
         )

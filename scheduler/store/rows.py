@@ -223,6 +223,8 @@ class ResultRow:
     """Peer id of the key that the device id belonged to when the result came; empty: the worker's own."""
     scores: str | None = None
     """What its answers scored (`Scores`), as JSON; None: the model was not evaluated."""
+    url: str | None = None
+    """Below which the campaign's results are written as well; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +362,18 @@ class RunRow:
     hook: str = ""
     """Of the webhook: empty (nothing to send), due, sending, sent, or why it could not be sent."""
     hook_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendingRow:
+    """Results that are to be written to a URL once their campaign has ended."""
+
+    campaign: str
+    url: str
+    sent: float | None = None
+    tries: int = 0
+    why: str = ""
+    """Why the last try failed; empty: it did not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,8 @@ runs = _table(
 forgets = _table("forgets", rows.ForgetRow, keys=("campaign", "worker"))
 """What deleted campaigns have left at workers."""
 
+sendings = _table("sendings", rows.SendingRow, keys=("campaign",), campaign="campaigns.id")
+
 Migration = Callable[[sa.Connection], None]
 
 
@@ -231,6 +233,11 @@ def add_scores(c: sa.Connection) -> None:
     _add_column(c, records.c.scores)
 
 
+def add_sendings(c: sa.Connection) -> None:
+    """Version 5: where results are written besides."""
+    sendings.create(c, checkfirst=True)
+
+
 def _add_column(c: sa.Connection, column: sa.Column[Any], rule: str = "") -> None:
     """Unless its table has it."""
     table = column.table.name
@@ -239,6 +246,6 @@ def _add_column(c: sa.Connection, column: sa.Column[Any], rule: str = "") -> Non
         c.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind} {rule}")
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (baseline, add_remarks, add_forgets, add_scores)
+MIGRATIONS: Final[tuple[Migration, ...]] = (baseline, add_remarks, add_forgets, add_scores, add_sendings)
 """Numbered steps, only ever appended to. A store knows how many of them it has been through. The baseline makes the tables of today, so
 each later step leaves alone what it finds."""

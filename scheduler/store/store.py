@@ -24,6 +24,7 @@ from scheduler.store.deletion import DeletionRepository
 from scheduler.store.events import EventRepository
 from scheduler.store.experiments import ExperimentRepository
 from scheduler.store.results import ResultRepository
+from scheduler.store.sendings import SendingRepository
 from scheduler.store.settings import SchedulerSettings, StoreSettings
 from scheduler.store.tasks import TaskRepository, WorkerRepository
 from swarm.base.home import Home
@@ -44,6 +45,7 @@ class Store:
         self.results = ResultRepository(database)
         self.experiments = ExperimentRepository(database)
         self.workers = WorkerRepository(database)
+        self.sendings = SendingRepository(database, self.events)
         self.deletions = DeletionRepository(database)
 
     def claim(self) -> None:

@@ -76,6 +76,10 @@ def store_campaign(
     process has started that run. `devices`: those it is for; None: if they matter, the scheduler finds them. Raises `CampaignError`,
     `ResourceError`; then nothing was stored.
     """
+    if campaign.results is not None:
+        from scheduler.output.sending import check_storage  # it draws reports, which takes long to import
+
+        check_storage(campaign.results)
     scheduler = load_or_create(home.key("scheduler")).peer_id
     campaign_id = campaign_id or new_campaign_id()
     tasks = None

@@ -367,3 +367,11 @@ async def test_what_failed_runs_again_as_a_new_campaign_once_for_each_key(
     assert second.json() == first.json()
     assert len(writer.store.campaigns.summaries()) == 2
     assert (await client.post(f"{CAMPAIGNS}/c-none/retry")).status_code == HTTPStatus.NOT_FOUND
+
+
+async def test_this_machine_writes_no_results_where_somebody_over_http_says(
+    client: httpx.AsyncClient, sent: str
+) -> None:
+    answer = await client.post(CAMPAIGNS, json=NAMED | {"results": "s3://bucket/prefix"})
+    assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
+    assert "results: a URL is not set over HTTP" in answer.json()["detail"]

@@ -72,6 +72,7 @@ export async function show(main, parts, { signal, query }) {
       ["Models", count(campaign.models.length, "model")],
       ["Priority", campaign.priority],
       ["Attempts per task", campaign.attempts],
+      ["Results at", campaign.spec.results && `${campaign.spec.results}/${id}`],
       ["Time limit", campaign.limit_s === null ? "" : duration(campaign.limit_s)],
     ]),
     h(

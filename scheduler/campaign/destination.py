@@ -1,0 +1,58 @@
+"""Where a campaign's results are written besides this machine: an fsspec URL, such as `s3://bucket/prefix`. Pure.
+
+It names a place and holds no secret: it stands in rows, reports and the store. Keys come from the environment, where the library of that
+storage looks for them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, StringConstraints
+from pydantic_core import PydanticCustomError
+
+MAX_URL: Final = 1024
+FORM: Final = "such as s3://bucket/prefix, gs://bucket/prefix or file:///srv/results"
+KEYS: Final = (
+    "keys belong in the environment (AWS_ACCESS_KEY_ID, …) or the library's own file (~/.aws/credentials)"
+)
+READ_ONLY: Final = frozenset({"http", "https", "data", "hf"})
+_URL: Final = re.compile(r"([a-z][a-z0-9+.-]{0,19})://([^/?#\\]*)((?:/[^?#\\]*)?)")
+
+
+def check_destination(text: str) -> str:
+    """The URL without a slash at its end. Raises `PydanticCustomError`."""
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise _wrong("a results URL is printable ASCII without spaces", FORM)
+    if "@" in text.partition("://")[2].partition("/")[0]:
+        raise _wrong("a results URL holds no name and no password", f"write s3://bucket/prefix; {KEYS}")
+    if "?" in text or "#" in text:
+        raise _wrong("a results URL has no query, which may hold a key", f"{FORM}; {KEYS}")
+    match = _URL.fullmatch(text)
+    if match is None or "::" in text:
+        raise _wrong("this is no URL of a place for results", FORM)
+    scheme, place, path = match.groups()
+    if scheme in READ_ONLY:
+        raise _wrong(f"nothing can be written to {scheme}: URLs", FORM)
+    if ".." in path.split("/"):
+        raise _wrong("a results URL has no .. in its path", FORM)
+    if not place and scheme not in ("file", "memory"):
+        raise _wrong(f"{scheme}:// names no bucket", FORM)
+    if scheme == "file" and (place or not path.strip("/")):
+        raise _wrong("a file: URL has three slashes and a path", "such as file:///srv/results")
+    return text.rstrip("/")
+
+
+def _wrong(what: str, hint: str) -> PydanticCustomError:
+    return PydanticCustomError("campaign", "{what}", {"what": what, "hint": hint})
+
+
+ResultsUrl = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_URL), AfterValidator(check_destination)
+]
+
+
+def folder_of(url: str, campaign: str) -> str:
+    """Where the results of one campaign are: `s3://bucket/prefix/c-ab23cd45`."""
+    return f"{url}/{campaign}"

@@ -1,0 +1,115 @@
+"""Writes a campaign's results to an fsspec URL: object storage, or a folder that other machines see. Blocking.
+
+    URL/CAMPAIGN/results.csv, report.html, raw.json (samples and signed records), and last index.json with the sha256 of each
+
+Each file appears whole or not at all; one that sees index.json sees all of them. Done again, it writes the same again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from protocol.errors import ResourceError
+from results.export.csv import csv_lines
+from results.export.raw import ResultSource, json_lines, write_lines
+from results.row.form import utc
+from scheduler.campaign.destination import KEYS, folder_of
+from scheduler.output.render import ReportFormat, make_report, render
+from scheduler.store.readers import campaign_rows, raw_results
+from scheduler.store.store import Store
+from swarm.base.text import safe_text
+
+INDEX: Final = "index.json"
+INSTALL: Final = "python -m pip install 'sark-node[storage]'"
+_QUERY: Final = re.compile(r"\?\S+")
+
+
+def check_storage(url: str) -> None:
+    """Whether this machine can write to such URLs at all; nothing is connected to. Raises `ResourceError`."""
+    scheme = url.partition("://")[0]
+    try:
+        fsspec: Any = import_module("fsspec")
+        fsspec.get_filesystem_class(scheme)
+    except ImportError as exc:
+        package = "" if exc.name in (None, "fsspec", "s3fs") else f", and the package {exc.name}"
+        raise ResourceError(
+            f"results: {scheme}:// needs the extra [storage]{package}", hint=INSTALL
+        ) from None
+    except ValueError:
+        raise ResourceError(
+            f"results: no installed package writes to {scheme}://", hint="such as s3://bucket/prefix"
+        ) from None
+
+
+def send_results(store: Store, campaign: str, url: str, wall: Callable[[], float] = time.time) -> str:
+    """Write what an ended campaign measured below `url`; gives the URL of its folder. Raises `ResourceError` in one line."""
+    check_storage(url)
+    target = folder_of(url, campaign)
+    with tempfile.TemporaryDirectory(prefix="sark-results-") as folder:
+        made = Path(folder)
+        _make_files(store, campaign, made, wall())
+        fsspec: Any = import_module("fsspec")
+        try:
+            fs, root = fsspec.core.url_to_fs(target)
+            fs.makedirs(root, exist_ok=True)
+            for path in (*sorted(each for each in made.iterdir() if each.name != INDEX), made / INDEX):
+                _put(fs, path, f"{root}/{path.name}")
+        except failures() as exc:
+            raise ResourceError(
+                f"results of {campaign} cannot be written to {target}: {_line(exc)}",
+                hint=f"they are kept here; try again: sark-node results {campaign} --send {url}\n{KEYS}",
+            ) from None
+    return target
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What libraries of storage raise; those of S3 have a base of their own."""
+    found: list[type[Exception]] = [OSError, ValueError, ImportError, RuntimeError]
+    try:
+        botocore: Any = import_module("botocore.exceptions")
+        found += [botocore.BotoCoreError, botocore.ClientError]
+    except ImportError:
+        pass
+    return tuple(found)
+
+
+def _put(fs: Any, path: Path, target: str) -> None:
+    """An object appears whole; a file is written beside its place and renamed."""
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    if "file" not in protocols:
+        fs.put_file(str(path), target)
+        return
+    part = Path(f"{target}.part")
+    fs.put_file(str(path), str(part))
+    part.replace(target)
+
+
+def _make_files(store: Store, campaign: str, folder: Path, now: float) -> None:
+    stored = store.results.rows(campaign)
+    results = tuple(raw_results(stored, store.campaigns.evaluations(campaign)))
+    write_lines(folder / "results.csv", csv_lines(campaign_rows(stored)))
+    write_lines(folder / "raw.json", json_lines(campaign, results))
+    source = ResultSource(campaign, campaign, results, whole=results)
+    report = render(make_report(source, store.campaigns.summary(campaign), now), ReportFormat.HTML)
+    write_lines(folder / "report.html", [report])
+    files = {}
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as reader:
+            digest = hashlib.file_digest(reader, "sha256").hexdigest()
+        files[path.name] = {"sha256": digest, "size": path.stat().st_size}
+    index = {"campaign": campaign, "written": utc(now), "files": files}
+    write_lines(folder / INDEX, [json.dumps(index, indent=1), "\n"])
+
+
+def _line(error: Exception) -> str:
+    """Its first line without queries of URLs, which may be signed."""
+    text = str(error).strip().splitlines()
+    return safe_text(_QUERY.sub("?…", text[0]) if text else type(error).__name__, 300)

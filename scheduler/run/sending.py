@@ -1,0 +1,97 @@
+"""Writes the results of ended campaigns to their URLs, again and again until it is done.
+
+Each try is a process of its own (`sark-node results CAMPAIGN --send URL`): whatever a library of storage does wrong, or waits for, ends
+with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from subprocess import DEVNULL
+from typing import Final
+
+import structlog
+import trio
+
+from scheduler.store.rows import SendingRow
+from scheduler.store.store import Store
+from swarm.base.text import safe_text
+
+LIMIT_S: Final = 1800.0
+"""Of one try."""
+RETRY_S: Final = 5.0
+"""Before the second try, twice as long before each further one."""
+MAX_RETRY_S: Final = 3600.0
+STAY_TRIES: Final = 4
+"""For so many tries a scheduler without campaigns stays; the next one goes on."""
+
+Send = Callable[[str, str], Awaitable[str]]
+"""Writes the results of a campaign below a URL; gives why it failed, empty: it did not."""
+
+log = structlog.get_logger("sark.scheduler")
+
+
+@dataclass(eq=False)
+class Sendings:
+    """Of one store."""
+
+    store: Store
+    nursery: trio.Nursery
+    send: Send
+    _due: dict[str, float] = field(default_factory=dict)
+    """When to try each next; infinite: it is tried now."""
+    _tries: dict[str, int] = field(default_factory=dict)
+    """Of this process."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether this process is to stay for them."""
+        return any(self._tries.get(campaign, 0) < STAY_TRIES for campaign in self._due)
+
+    def load(self) -> None:
+        """See what is due; to be called when a campaign has ended, and once at the start."""
+        for row in self.store.sendings.due():
+            self._due.setdefault(row.campaign, 0.0)
+
+    def beat(self, now: float) -> None:
+        """Begin what is due; to be called a few times each second."""
+        ready = [campaign for campaign, at in self._due.items() if at <= now]
+        rows = {row.campaign: row for row in self.store.sendings.due()} if ready else {}
+        for campaign in ready:
+            if campaign in rows:
+                self._due[campaign] = math.inf
+                self.nursery.start_soon(self._try, rows[campaign])
+            else:  # it was deleted, or its owner has sent it
+                del self._due[campaign]
+
+    async def _try(self, row: SendingRow) -> None:
+        why = await self.send(row.campaign, row.url)
+        tries = self._tries[row.campaign] = self._tries.get(row.campaign, 0) + 1
+        self.store.sendings.settle(row.campaign, row.url, why)
+        if why:
+            log.warning("results.not-sent", campaign=row.campaign, url=row.url, why=why)
+            self._due[row.campaign] = trio.current_time() + min(MAX_RETRY_S, RETRY_S * 2 ** (tries - 1))
+        else:
+            log.info("results.sent", campaign=row.campaign, url=row.url)
+            self._due.pop(row.campaign, None)
+
+
+async def send_apart(command: Sequence[str], campaign: str, url: str) -> str:
+    """A `Send` in a process of its own. `command`: this program with its home."""
+    with trio.move_on_after(LIMIT_S):
+        run = partial(trio.run_process, check=False, stdin=DEVNULL, capture_stdout=True, capture_stderr=True)
+        try:
+            done = await run([*command, "results", campaign, "--send", url])
+        except OSError as exc:
+            return f"cannot start: {exc.strerror}"
+        lines = (done.stderr or b"").decode("utf-8", "replace").strip().splitlines()
+        said = [
+            line.removeprefix("sark-node: ") for line in lines if line.startswith("sark-node: ")
+        ] or lines[-1:]
+        return (
+            safe_text(said[0], 500) if done.returncode and said else ("it failed" if done.returncode else "")
+        )
+    return f"it took more than {LIMIT_S / 60:g} minutes"
