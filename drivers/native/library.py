@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
@@ -21,7 +22,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,7 @@ LOOP: Final = "loop"
 CALLS_ONLY: Final = "ctypes"
 NOTHING: Final = "no"
 """Content of a proof: the compiled loop works, the calls alone work, neither."""
+_VERSION: Final = re.compile(r"^__version__ *= *['\"]([^'\"]+)", re.MULTILINE)
 LIBRARIES: Final = ("libonnxruntime.so*", "libonnxruntime*.dylib", "onnxruntime.dll")
 TINY_MODEL: Final = bytes.fromhex(
     "08083a350a0e0a01780a017812017922034164641201745a0f0a0178120a0a08"
@@ -64,15 +65,15 @@ def library() -> Path | None:
     return None
 
 
-@cache
-def runtime_version() -> str:
-    """Version of the installed onnxruntime, of any distribution; empty if there is none."""
-    for name in ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return ""
+def version_of(runtime: Path) -> str:
+    """Of the onnxruntime that this C library belongs to; empty: it is not told. Several distributions write the same files, and only the
+    files say which came last."""
+    try:
+        told = runtime.with_name("build_and_package_info.py").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    found = _VERSION.search(told)
+    return "" if found is None else found[1].partition("+")[0]
 
 
 def compiler(which: Callable[[str], str | None] = shutil.which) -> str | None:
@@ -84,7 +85,7 @@ def key(runtime: Path, compiled_by: str | None) -> str:
     """Hash of everything that the loop depends on."""
     parts = [
         *(path.read_bytes() for path in (SOURCE, *CALLS)),
-        f"{sys.platform} {platform.machine()}".encode(),
+        f"{sys.platform} {platform.machine()} {version_of(runtime)}".encode(),
     ]
     for path in (str(runtime), compiled_by):
         if path is not None:
@@ -163,7 +164,7 @@ def _make(runtime: Path, compiled_by: str | None, folder: Path, proof: Path) -> 
 
 def _proved(runtime: Path, loop: Path | None, model: Path, folder: Path) -> bool:
     """Whether the calls that will be measured work, in a process of their own."""
-    arguments = (str(runtime), str(loop or ""), str(model), runtime_version().partition("+")[0])
+    arguments = (str(runtime), str(loop or ""), str(model), version_of(runtime))
     return _succeeds(boot_command("native.loop", *arguments), folder)
 
 

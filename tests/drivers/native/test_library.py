@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from array import array
 from pathlib import Path
@@ -98,6 +99,21 @@ def test_a_loop_that_failed_its_proof_is_not_used(tmp_path: Path) -> None:
     proof.write_text(native.NOTHING)
     assert native.find(folder, no_compiler) is None
     assert native.prepare(folder, no_compiler) is None
+
+
+def test_the_version_is_that_of_the_files_whichever_distribution_wrote_them(tmp_path: Path) -> None:
+    """As where onnxruntime-gpu was installed over the plain one."""
+    runtime = tmp_path / "libonnxruntime.so.1"
+    runtime.write_bytes(b"")
+    assert native.version_of(runtime) == ""
+    unknown = native.key(runtime, None)
+    told = tmp_path / "build_and_package_info.py"
+    told.write_text("package_name = 'onnxruntime-gpu'\n__version__ = '1.24.1+cu13'\ncuda_version = '13.0'\n")
+    assert native.version_of(runtime) == "1.24.1"
+    assert native.key(runtime, None) != unknown, "what was proved for another version is proved again"
+    installed = native.library()
+    assert installed is not None
+    assert native.version_of(installed) == importlib.import_module("onnxruntime").__version__
 
 
 def test_children_get_the_path_of_the_library() -> None:
