@@ -121,8 +121,8 @@ function modelsPart(edit, busy) {
 
 function named(entry) {
   if (typeof entry === "string") return entry;
-  const { name, path, url, package: from, variant, variants } = tree(entry);
-  const forms = Object.keys(tree(variants)).join(", ") || variant;
+  const { name, path, url, package: from, variant, variants, files } = tree(entry);
+  const forms = [...Object.keys(tree(variants)), ...Object.keys(tree(files))].join(", ") || variant;
   return `${String(name ?? (from ? `${from}: ${path}` : path ?? url) ?? JSON.stringify(entry))}${forms ? ` (${forms})` : ""}`;
 }
 
