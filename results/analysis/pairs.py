@@ -19,6 +19,7 @@ from results.analysis.sittings import pooled_rows, sittings_of
 from results.analysis.turns import comparison_in, pooled_turns
 from results.export.raw import ResultEntry
 from results.row.comparison import Comparison, ComparisonVerdict, ambiguous
+from results.row.form import without_names
 from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
 from results.row.verdicts import RowVerdict
@@ -165,10 +166,10 @@ def unlike(a: Row, b: Row) -> str:
             f"sustained for {row.sustain_s:g} s" if row.sustain_s else "measured by runs" for row in (a, b)
         ]
         return f"A was {spans[0]}, B was {spans[1]}"
-    if sizes(a.shapes) != sizes(b.shapes):
+    if without_names(a.shapes) != without_names(b.shapes):
         return f"the input shapes differ: {a.shapes or 'unknown'} and {b.shapes or 'unknown'}"
     variants = bool(a.variant and b.variant) and stem(a) == stem(b)  # other types are what they are for
-    if not variants and a.dtypes and b.dtypes and sizes(a.dtypes) != sizes(b.dtypes):
+    if not variants and a.dtypes and b.dtypes and without_names(a.dtypes) != without_names(b.dtypes):
         return f"the element types differ: {a.dtypes} and {b.dtypes}"
     return ""
 
@@ -189,11 +190,6 @@ def other_host(a: Row, b: Row) -> str:
             return f"{one:.0f}% {words} for A, {other:.0f}% for B"
     slowed = [side for side, row in (("A", a), ("B", b)) if row.throttles or row.gpu_throttled]
     return f"{slowed[0]} was slowed by heat or power" if len(slowed) == 1 else ""
-
-
-def sizes(shapes: str) -> list[str]:
-    """Without the inputs' names: another export of a model may call them otherwise."""
-    return [part.rpartition(" ")[2] for part in shapes.split("; ")]
 
 
 def _compared(a: ResultEntry, b: ResultEntry, seed: int) -> Comparison:

@@ -22,7 +22,7 @@ from results.report.page import (
     quote,
 )
 from results.report.task_charts import distribution_chart, trace_chart
-from results.row.form import short_shapes
+from results.row.form import short_shapes, without_names
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked
 from results.row.verdicts import RowVerdict
@@ -130,7 +130,7 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
             ratio = row.inference_ms_median / lowest if lowest and row.inference_ms_median else None
             line.append("" if ratio is None else f"{ratio:.2f}")
         lines.append([*line, *(number(_optional(row, field)) for _, field in optional), verdict(row)])
-    shapes = {row.shapes for row in rows}
+    shapes = {without_names(row.shapes) for row in rows}
     if len(shapes) > 1:
         for line, row in zip(lines, rows, strict=True):
             line[0] = " · ".join(filter(None, (str(line[0]), quote(short_shapes(row.shapes)))))

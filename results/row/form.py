@@ -25,6 +25,11 @@ def instant(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+def without_names(text: str) -> tuple[str, ...]:
+    """Of `Row.shapes` or `Row.dtypes`, without the inputs' names: another format of a model calls them otherwise."""
+    return tuple(sorted(part.rpartition(" ")[2] for part in text.split("; ")))
+
+
 def short_shapes(shapes: str) -> str:
     """`Row.shapes` for a table: `1×3×48×320` of one input, `ids 1×128 +2` of several."""
     inputs = [part.rpartition(" ") for part in shapes.split("; ") if part]

@@ -16,9 +16,9 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from results.analysis.pairs import Pair, sizes
+from results.analysis.pairs import Pair
 from results.row.comparison import than
-from results.row.form import short_shapes
+from results.row.form import short_shapes, without_names
 from scheduler.output.comparisons import PairInfo, pair_places, unit_words
 from scheduler.output.reasons import Reasons
 from scheduler.output.terminal import cut_middle, show_figure
@@ -95,7 +95,7 @@ def turned_lines(pairs: Sequence[PairInfo], width: int) -> list[Text]:
 def _facts(pair: Pair) -> tuple[str, ...]:
     """Model, shape, unit with its threads, device."""
     model, unit, device = map(safe_text, pair_places(pair))
-    shapes = {tuple(sizes(row.shapes)): row.shapes for row in (pair.a, pair.b) if row is not None}
+    shapes = {without_names(row.shapes): row.shapes for row in (pair.a, pair.b) if row is not None}
     shape = safe_text(short_shapes(next(iter(shapes.values())))) if len(shapes) == 1 else ""
     return model, shape, re.sub(r", (\d+) threads?", r" ×\1", unit), device
 

@@ -18,7 +18,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from results.analysis.matrix import MatrixCell
-from results.row.form import short_shapes
+from results.row.form import short_shapes, without_names
 from results.row.simulated import counting, marked
 from results.row.verdicts import RowVerdict
 from scheduler.output.reasons import Reasons
@@ -81,13 +81,14 @@ def _model(cell: MatrixCell) -> tuple[str, int]:
 
 def _groups(cells: Sequence[MatrixCell]) -> Iterator[tuple[str, list[MatrixCell]]]:
     """Cells that may be held against each other, with their model, batch and shape. What has no shape stands with the first that has."""
-    models: dict[tuple[str, int], dict[str, list[MatrixCell]]] = {}
+    models: dict[tuple[str, int], dict[tuple[str, ...], list[MatrixCell]]] = {}
     for cell in cells:
-        models.setdefault(_model(cell), {}).setdefault(cell.shapes, []).append(cell)
+        models.setdefault(_model(cell), {}).setdefault(without_names(cell.shapes), []).append(cell)
     for (model, batch), shapes in models.items():
-        unshaped = shapes.pop("", []) if len(shapes) > 1 else []
-        for at, (shape, group) in enumerate(shapes.items()):
-            words = (safe_text(model), f"batch {batch}" if batch else "", safe_text(short_shapes(shape)))
+        unshaped = shapes.pop(without_names(""), []) if len(shapes) > 1 else []
+        for at, group in enumerate(shapes.values()):
+            shape = short_shapes(group[0].shapes)
+            words = (safe_text(model), f"batch {batch}" if batch else "", safe_text(shape))
             yield GAP.join(filter(None, words)), [*group, *(unshaped if at == 0 else ())]
 
 

@@ -266,7 +266,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
         *([(number("Ratio"), ratio)] if any(row.against for row in rows) else []),
         *([(number("Per s"), per_s)] if batches else []),
         (number("RAM MB"), memory),
-        *([(shrinking("Scores"), lambda row: short(scores(row)))] if any(row.scores for row in rows) else []),
+        *([(shrinking("Scores"), scores)] if any(row.scores for row in rows) else []),
         (name("Verdict" if complete else "Result"), outcome),
     ]
 

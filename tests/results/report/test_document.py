@@ -476,6 +476,10 @@ def test_a_table_has_the_shape_of_its_rows_once_or_each_its_own() -> None:
     assert "· <bdi>2×7</bdi>" in apart
     assert ", the lowest first" in apart
     assert "×7</bdi>), the lowest first" not in apart
+    renamed = other.row.model_copy(update={"shapes": "args_0 1x7"})
+    together = html_of(one.model_copy(update={"row": alike}), other.model_copy(update={"row": renamed}))
+    assert "(<bdi>1×7</bdi>), the lowest first" in together
+    assert "The input shapes differ" not in together
 
 
 def test_sittings_are_one_line_of_the_table_and_are_not_compared_with_each_other() -> None:

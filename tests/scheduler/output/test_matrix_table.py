@@ -103,3 +103,10 @@ def test_inferences_per_watt_say_who_read_the_energy_and_that_sources_do_not_com
     assert any("second and watt (rapl package)" in line for line in drawn([one]))
     both = " ".join(drawn([one, other]))
     assert "by csv wall, rapl package: compare only those of one source" in both
+
+
+def test_runtimes_that_call_a_models_inputs_otherwise_stand_together() -> None:
+    cells = [cell(), cell(unit="CPU (LiteRT)", shapes="args_0 1x3"), cell(unit="CPU (Torch)", shapes="x 1x5")]
+    lines = [str(line) for line in matrix_lines(cells, "", 80)]
+    assert [line for line in lines if line.startswith("m.onnx")] == ["m.onnx  1×3", "m.onnx  1×5"]
+    assert sum("CPU (LiteRT)" in line for line in lines[:4]) == 1
