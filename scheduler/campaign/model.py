@@ -425,7 +425,7 @@ class Campaign(FilePart):
 
     def spec(self) -> str:
         """As it is stored, and as devices keep it for whoever carries it on: without the schedule, which is no business of theirs."""
-        return self.model_dump_json(exclude={"schedule"})
+        return self.model_dump_json(exclude={"schedule"} if self.units else {"schedule", "units"})
 
     def batches(self, entry: ModelEntry) -> tuple[int | None, ...]:
         """Of one of its models; None: as the model has it."""

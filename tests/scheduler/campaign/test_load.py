@@ -127,6 +127,12 @@ def test_a_campaign_that_was_stored_when_any_was_the_default_stays_so() -> None:
     assert "spread" not in campaign_text(good(HEAD))
 
 
+def test_a_campaign_whose_models_have_units_of_their_own_is_read_again_as_it_was_stored() -> None:
+    own = good("campaign: t\nmodels: [{path: a, units: [CPU (ONNX)]}]\n")
+    for again in (read_spec(own.spec(), "c-1"), good(campaign_text(own))):
+        assert (again.spec(), again.lines()) == (own.spec(), own.lines())
+
+
 def test_a_campaign_survives_being_stored() -> None:
     campaign = good(WHOLE.format(digest="ab" * 32))
     again = Campaign.model_validate_json(campaign.model_dump_json())
