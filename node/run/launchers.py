@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Self
 
@@ -141,7 +141,7 @@ class NamedLaunch:
         self.kill = launch.kill
 
     def events(self) -> Iterator[Event]:
-        beside = iter(self._beside or repeat(self._unit))
+        beside = cycle(self._beside or (self._unit,))
         for event in self._launch.events():
             if isinstance(event, ModelDescription):
                 yield renamed(event, self._unit)

@@ -270,19 +270,21 @@ def described(unit: str) -> ModelDescription:
 class LaunchDouble:
     """What a driver sends that knows one GPU."""
 
-    def __init__(self, *ran: str) -> None:
+    def __init__(self, *ran: str, launches: int = 1) -> None:
+        self.launches = launches
         self._own, *self._beside = ran
 
     def kill(self) -> None: ...
 
     def events(self) -> Iterator[Event]:
-        yield described(self._own)
-        for unit in self._beside:
-            yield BesideReport(described(unit), CheckReport(True, "0" * 64, None, None))
+        for _ in range(self.launches):
+            yield described(self._own)
+            for unit in self._beside:
+                yield BesideReport(described(unit), CheckReport(True, "0" * 64, None, None))
 
 
-def names_of(order: WorkOrder, *ran: str) -> list[str]:
-    events: Any = NamedLaunch(LaunchDouble(*ran), order).events()  # type: ignore[arg-type]
+def names_of(order: WorkOrder, *ran: str, launches: int = 1) -> list[str]:
+    events: Any = NamedLaunch(LaunchDouble(*ran, launches=launches), order).events()  # type: ignore[arg-type]
     return [getattr(event, "described", event).unit for event in events]
 
 
@@ -290,11 +292,8 @@ def test_a_record_names_the_gpu_that_its_task_asked_for() -> None:
     order = WorkOrder("m", "GPU 1 (ONNX)", beside=("a", "b"), beside_units=("GPU (ONNX)", "GPU 2 (Torch)"))
     plain = plain_order(order)
     assert (plain.unit, plain.beside_units) == ("GPU (ONNX)", ("GPU (ONNX)", "GPU (Torch)"))
-    assert names_of(order, "GPU (ONNX)", "GPU (ONNX)", "GPU (Torch)") == [
-        "GPU 1 (ONNX)",
-        "GPU (ONNX)",
-        "GPU 2 (Torch)",
-    ]
+    expected = ["GPU 1 (ONNX)", "GPU (ONNX)", "GPU 2 (Torch)"]
+    assert names_of(order, "GPU (ONNX)", "GPU (ONNX)", "GPU (Torch)", launches=2) == expected * 2
     together = replace(order, beside_units=())
     assert names_of(together, "GPU (ONNX)", "GPU (ONNX)", "GPU (ONNX)") == ["GPU 1 (ONNX)"] * 3
 
