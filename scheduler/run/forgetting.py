@@ -92,7 +92,7 @@ class Forgetting:
                 self.start(self._ask(worker, debtor))
 
     async def _ask(self, worker: str, debtor: _Debtor) -> None:
-        wait_s, asked = min(MAX_RETRY_S, RETRY_S * 2**debtor.tries), set[str]()
+        wait_s, asked = min(MAX_RETRY_S, RETRY_S * 2 ** min(debtor.tries, 10)), set[str]()
         debtor.away = False
         try:
             while rows := [row for row in self._owed_by(worker) if row.campaign not in asked]:

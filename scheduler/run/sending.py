@@ -39,6 +39,8 @@ class Sendings:
     """Of one store."""
 
     store: Store
+    scheduler: str
+    """Its peer id."""
     nursery: trio.Nursery
     send: Send
     _due: dict[str, float] = field(default_factory=dict)
@@ -53,13 +55,13 @@ class Sendings:
 
     def load(self) -> None:
         """See what is due; to be called when a campaign has ended, and once at the start."""
-        for row in self.store.sendings.due():
+        for row in self.store.sendings.due(self.scheduler):
             self._due.setdefault(row.campaign, 0.0)
 
     def beat(self, now: float) -> None:
         """Begin what is due; to be called a few times each second."""
         ready = [campaign for campaign, at in self._due.items() if at <= now]
-        rows = {row.campaign: row for row in self.store.sendings.due()} if ready else {}
+        rows = {row.campaign: row for row in self.store.sendings.due(self.scheduler)} if ready else {}
         for campaign in ready:
             if campaign in rows:
                 self._due[campaign] = math.inf

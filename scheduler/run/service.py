@@ -158,7 +158,9 @@ class SchedulerService:
             evaluations=self.store.campaigns.evaluations,
         )
         self._forgetting = Forgetting(self.store, self._shell.start, self._recall_workers, trio.current_time)
-        self._sendings = None if self.send is None else Sendings(self.store, nursery, self.send)
+        self._sendings = (
+            None if self.send is None else Sendings(self.store, self.identity.peer_id, nursery, self.send)
+        )
         self._conversation = SchedulerConversation(
             core,
             self._shell,

@@ -23,10 +23,13 @@ class SendingRepository:
         """Where the results of a campaign go; None: nowhere else."""
         return self._database.row(SendingRow, t.sendings.c.campaign == campaign)
 
-    def due(self) -> tuple[SendingRow, ...]:
-        """Those of campaigns that have ended here, not sent yet, the earliest first."""
+    def due(self, scheduler: str) -> tuple[SendingRow, ...]:
+        """Those of this scheduler's campaigns that have ended, not sent yet, the earliest first. Of others' campaigns, as from an imported
+        copy, nothing is written anywhere.
+        """
         s, c = t.sendings.c, t.campaigns.c
-        ended = (c.id == s.campaign, c.ended.is_not(None), c.outcome != CampaignStatus.ADOPTED)
+        own = (c.id == s.campaign, c.scheduler == scheduler)
+        ended = (*own, c.ended.is_not(None), c.outcome != CampaignStatus.ADOPTED)
         return self._database.rows(SendingRow, *ended, s.sent.is_(None), s.tries < MAX_TRIES, order=[c.ended])
 
     def settle(self, campaign: str, url: str, why: str = "") -> None:

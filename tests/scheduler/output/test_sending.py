@@ -113,16 +113,17 @@ def test_what_is_due_is_what_has_ended_here_and_was_not_sent(writer: StoreWriter
     store = writer.store
     task = a_task(1, campaign="c-open")
     store.campaigns.create(NewCampaign("c-open", "t", SCHEDULER, spec(url)), [MODEL], [task])
-    assert store.sendings.due() == ()
+    assert store.sendings.due(SCHEDULER) == ()
     ended(writer, url)
-    assert [(row.campaign, row.url) for row in store.sendings.due()] == [("c-one", url)]
+    assert store.sendings.due("another key") == (), "as of an imported copy"
+    assert [(row.campaign, row.url) for row in store.sendings.due(SCHEDULER)] == [("c-one", url)]
     store.sendings.settle("c-one", url, "no bucket")
-    (row,) = store.sendings.due()
+    (row,) = store.sendings.due(SCHEDULER)
     assert (row.tries, row.why) == (1, "no bucket")
     store.sendings.settle("c-one", "memory://elsewhere")
-    assert store.sendings.due(), "it was sent, but not there"
+    assert store.sendings.due(SCHEDULER), "it was sent, but not there"
     store.sendings.settle("c-one", url)
-    assert store.sendings.due() == ()
+    assert store.sendings.due(SCHEDULER) == ()
     names = [event.name for event in store.events.all("c-one")]
     assert names[-2:] == ["results.not-sent", "results.sent"]
 

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from scheduler.campaign.load import parse_campaign
 from scheduler.run.sending import STAY_TRIES, send_apart
+from tests.scheduler.conftest import SCHEDULER
 
 World = Any
 """`World` of conftest.py."""
@@ -54,12 +55,12 @@ async def test_what_a_process_gave_up_or_died_over_the_next_one_goes_on_with(
     closed = Storage(refusals=99)
     await world.service(send=closed).run()  # it ends although nothing was sent
     assert len(closed.asked) == STAY_TRIES
-    assert [row.campaign for row in world.store.sendings.due()] == ["c-one"]
+    assert [row.campaign for row in world.store.sendings.due(SCHEDULER.peer_id)] == ["c-one"]
     world.new_process()
     opened = Storage()
     await world.service(send=opened).run()
     assert opened.asked == [("c-one", URL)]
-    assert world.store.sendings.due() == ()
+    assert world.store.sendings.due(SCHEDULER.peer_id) == ()
 
 
 async def test_a_process_that_sends_says_in_one_line_why_it_failed() -> None:
