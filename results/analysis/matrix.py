@@ -67,8 +67,8 @@ class MatrixCell:
     """Of the model's file."""
     max_error: float | None = None
     """Largest difference of the outputs from the reference."""
-    rouge_l: float | None = None
-    """Quality of summaries, where those were measured."""
+    quality: float | None = None
+    """Of the answers, where the model was evaluated: accuracy, or ROUGE-L of summaries."""
     shapes: str = ""
     """Of the inputs, as in the row."""
     energy_source: str = ""
@@ -171,7 +171,7 @@ def _cell(row: Row, base: Row | None, base_name: str, prices: Mapping[str, Price
         memory_mb=row.peak_inference_ram_usage,
         model_bytes=row.file_size,
         max_error=row.max_error,
-        rouge_l=row.rouge_l,
+        quality=row.quality,
         energy_source=row.energy_source,
     )
 
@@ -194,7 +194,7 @@ CELL_FIELDS: Final[dict[Axis, str]] = {
     Axis.LOAD: "load_ms",
     Axis.SIZE: "model_bytes",
     Axis.ERROR: "max_error",
-    Axis.QUALITY: "rouge_l",
+    Axis.QUALITY: "quality",
     Axis.PRICE: "per_million",
 }
 

@@ -309,7 +309,7 @@ _COSTS: Final[dict[Axis, tuple[str, str, str]]] = {
     Axis.LOAD: ("load_ms_median", "time to load", "ms"),
     Axis.SIZE: ("file_size", "size of the model", "bytes"),
     Axis.ERROR: ("max_error", "largest difference from the reference", ""),
-    Axis.QUALITY: ("rouge_l", "quality (ROUGE-L)", ""),
+    Axis.QUALITY: ("quality", "quality (accuracy, or ROUGE-L)", ""),
 }
 """Field of a row, words and unit."""
 CHART_AXES: Final = tuple(_COSTS)

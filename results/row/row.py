@@ -26,7 +26,7 @@ from results.row.comparison import Comparison
 from results.row.figures import measure_figures
 from results.row.record import observe
 from results.row.rounds import LaunchRounds, compare_rounds
-from results.row.scores import Scores, score_columns
+from results.row.scores import Scores, read_scores, score_columns
 from results.row.verdicts import RowVerdict
 from results.row.witness import WitnessAccount
 
@@ -402,6 +402,12 @@ class Row(BaseModel):
     """Of the examples that it was given, as devices get them."""
     answers_sha256: str = ""
     """Of its answers, which stand in the record."""
+
+    @property
+    def quality(self) -> float | None:
+        """Of the answers: accuracy, or ROUGE-L of summaries. None: neither was scored."""
+        return read_scores(self.scores).get("accuracy", self.rouge_l)
+
     results_url: str = ""
     """Where the campaign has its results written as well once it has ended; empty: nowhere."""
 

@@ -45,8 +45,8 @@ def test_energies_of_several_sources_are_held_against_nothing() -> None:
 
 def test_of_quality_more_is_better() -> None:
     cells = [
-        MatrixCell("m", "d", "u", median_ms=1, rouge_l=0.2, job="quick"),
-        MatrixCell("m", "d", "u", median_ms=2, rouge_l=0.4, job="good"),
-        MatrixCell("m", "d", "u", median_ms=3, rouge_l=0.3, job="neither"),
+        MatrixCell("m", "d", "u", median_ms=1, quality=0.2, job="quick"),
+        MatrixCell("m", "d", "u", median_ms=2, quality=0.4, job="good"),
+        MatrixCell("m", "d", "u", median_ms=3, quality=0.3, job="neither"),
     ]
     assert front(cells, Axis.QUALITY) == ("quick", "good")

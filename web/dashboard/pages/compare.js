@@ -17,7 +17,7 @@ const AXES = {
   memory: ["Memory while running", (cell) => cell.memory_mb, (value) => bytes(value * 1024 * 1024)],
   load: ["Time to load", (cell) => cell.load_ms, time],
   size: ["Model size", (cell) => cell.model_bytes, bytes],
-  quality: ["Quality (ROUGE-L)", (cell) => cell.rouge_l, (value) => digits(value, 3)],
+  quality: ["Quality", (cell) => cell.quality, (value) => digits(value, 3)],
   error: ["Difference from the reference", (cell) => cell.max_error, (value) => digits(value, 3)],
 };
 const MARKS = { FASTER: "◀ faster", SLOWER: "▶ slower", SAME: "■ same", AMBIGUOUS: "○ ambiguous", NONE: "– not compared" };
