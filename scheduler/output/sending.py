@@ -39,9 +39,11 @@ def check_storage(url: str) -> None:
         fsspec: Any = import_module("fsspec")
         fsspec.get_filesystem_class(scheme)
     except ImportError as exc:
-        package = "" if exc.name in (None, "fsspec", "s3fs") else f", and the package {exc.name}"
+        if exc.name == "fsspec" or scheme in ("s3", "s3a"):
+            raise ResourceError(f"results: {scheme}:// needs the extra [storage]", hint=INSTALL) from None
+        hint = safe_text(str(exc), 200)  # names the package
         raise ResourceError(
-            f"results: {scheme}:// needs the extra [storage]{package}", hint=INSTALL
+            f"results: {scheme}:// needs a package that is not installed", hint=hint
         ) from None
     except ValueError:
         raise ResourceError(

@@ -102,6 +102,9 @@ def test_without_the_extra_or_a_package_for_the_place_one_line_says_so(
     check_storage("memory://x")
     with pytest.raises(ResourceError, match="no installed package writes to floppy://"):
         check_storage("floppy://x")
+    with pytest.raises(ResourceError, match="results: gs:// needs a package that is not installed") as other:
+        check_storage("gs://bucket")
+    assert "gcsfs" in other.value.hint
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ResourceError, match=r"results: s3:// needs the extra \[storage\]$") as missing:
         check_storage("s3://bucket")
