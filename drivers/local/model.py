@@ -140,7 +140,7 @@ class LocalModel(ABC):
             self._example = None
 
     def answer_text(self, text: str) -> str:
-        """What a language model makes of a prompt. Raises `Unfit` for a model that takes no texts."""
+        """What a language model makes of a prompt, by `drivers.local.greedy`. Raises `Unfit` for a model that takes no texts."""
         raise Unfit(f"models on {self.order.unit} take tensors, and the example is a text")
 
     @abstractmethod

@@ -21,6 +21,7 @@ from drivers.contract import memory
 from drivers.contract.base import MeasureReport, OutOfMemory, ProgressReport, Unfit, WorkOrder
 from drivers.contract.registry import BREAKAGE
 from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
+from drivers.local.greedy import answer, room_of
 from drivers.local.model import LocalModel, Prepared, RanOn
 from drivers.local.tokens import (
     DEPTH,
@@ -39,6 +40,7 @@ from drivers.local.tokens import (
 from drivers.mlx.runtime import check_architecture, load_model, parts, runtime, title
 from drivers.mlx.units import GPU, device_for, provider, verify_device
 from drivers.transformers.folder import open_folder
+from drivers.transformers.words import FolderWords
 
 CHECKED: Final = 512
 """Tokens of the prompt behind which the logits are compared …"""
@@ -105,6 +107,7 @@ class MlxModel(LocalModel):
     _fed: Mapping[str, Tokens]
     _samples_ns: tuple[int, ...] = ()
     _prompts: PromptTimes | None = None
+    _words: FolderWords | None = None
 
     def __init__(self, order: WorkOrder) -> None:
         self._mx = mx = runtime()
@@ -220,6 +223,15 @@ class MlxModel(LocalModel):
     def series(self) -> dict[str, tuple[int, ...]]:
         ttft = {} if self._prompts is None else {"ttft": self._prompts.first_token_ns}
         return ttft | {"itl": self._samples_ns}
+
+    def answer_text(self, text: str) -> str:
+        most, trained = len(self._fed[GENERATE]), self._folder.config.get("max_position_embeddings")
+        if self._words is None:
+            self._words = FolderWords(self._folder)
+        prompt = self._words.prompt(text)
+        room_of(prompt, most, trained if isinstance(trained, int) else 0)
+        with translated():
+            return answer(self._session, self._words, prompt, most)
 
     def ran_on(self, prepared: Prepared) -> RanOn:
         return RanOn(self.order.unit, (provider(self._mx, self._device),))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from drivers.contract.answers import read_examples, report_answers, text_of
 from drivers.contract.base import AnswersReport, ProgressReport, Unfit, WorkOrder
 from drivers.openai import prompts
 from drivers.openai.client import ServerSession
-from drivers.openai.load import Ask, Sweep, closed_loop
+from drivers.openai.load import STEP_S, Ask, Sweep, closed_loop
 from drivers.openai.sse import RequestResult
 from drivers.openai.workload import Workload
 from protocol.formats.examples import MAX_ANSWER_BYTES, MIB, UNNAMED, Values, text_value
 from protocol.formats.phase import Phase
 
-STEP_S = 0.5
-"""Between two progress reports."""
-TOO_MUCH = f"the answers up to it come to more than {MAX_ANSWER_BYTES // MIB} MiB"
+TOO_MUCH: Final = f"the answers up to it come to more than {MAX_ANSWER_BYTES // MIB} MiB"
 
 
 def answer_examples(

@@ -1,6 +1,6 @@
 """The driver for servers that speak the OpenAI API: vLLM, llama.cpp's server and many more. A client, not a runtime.
 
-    prepare ─▶ load: is the model served? ─▶ warm-up ─▶ one level of load after the other ─▶ check: figures
+    prepare ─▶ load: is the model served? ─▶ warm-up ─▶ one level of load after the other ─▶ check: figures, answers to examples
 
 The task brings a workload (`drivers.openai.workload`) instead of a model. The server's URL and key are its owner's and come with
 the environment, which only this driver's children get. The server is a black box: what was sent and received, and when. It is a gray box
@@ -39,7 +39,7 @@ from drivers.measure.timing import timer_overhead_ns
 from drivers.openai import figures, prompts
 from drivers.openai.answers import answer_examples
 from drivers.openai.client import ServerSession, read_server
-from drivers.openai.load import Sweep, closed_loop, exactly, open_loop, poisson
+from drivers.openai.load import STEP_S, Sweep, closed_loop, exactly, open_loop, poisson
 from drivers.openai.server_process import ServerWatch
 from drivers.openai.sse import RequestResult
 from drivers.openai.workload import MAX_REQUESTS, Synthetic, Workload, read_workload
@@ -54,8 +54,6 @@ WARMUPS: Final = 2
 """Requests before the timed ones, unless the task says how many."""
 LEVEL: Final = 1_000_000
 """Between the numbers of two levels' requests, so that no synthetic prompt is sent twice."""
-STEP_S: Final = 0.5
-"""Between two progress reports."""
 MAX_TIMES: Final = 1_000_000
 """Per series of a record."""
 

@@ -14,6 +14,8 @@ from typing import Final
 from drivers.openai.sse import RequestResult
 from drivers.openai.workload import MAX_CONCURRENCY
 
+STEP_S: Final = 0.5
+"""Between two progress reports."""
 LOOK_NS: Final = 100_000_000
 """Between two checks whether the server keeps up."""
 

@@ -35,7 +35,7 @@ from drivers.torch.model import HALF
 from drivers.torch.models import ModelGraph, as_arrays, torch_errors
 from drivers.transformers.model import TransformersModel
 from drivers.transformers.ports import vocabulary
-from drivers.transformers.words import FolderWords, ends_of
+from drivers.transformers.words import FolderWords
 
 CHECKED: Final = 512
 """Tokens of the prompt behind which the logits are compared …"""
@@ -116,7 +116,7 @@ class CausalModel(TransformersModel):
     _fed: Mapping[str, Tokens]
     _samples_ns: tuple[int, ...] = ()
     _prompts: PromptTimes | None = None
-    _tokenizer: FolderWords | None = None
+    _words: FolderWords | None = None
 
     def _graph_of(self, module: Any) -> ModelGraph:
         size = vocabulary(module.config)
@@ -234,19 +234,12 @@ class CausalModel(TransformersModel):
 
     def answer_text(self, text: str) -> str:
         module, most = self._graph.module, len(self._fed[GENERATE])
-        words = self._words()
-        prompt = words.prompt(text)
+        if self._words is None:
+            self._words = FolderWords(self._folder)
+        prompt = self._words.prompt(text)
         room_of(prompt, most, getattr(module.config, "max_position_embeddings", None) or 0)
         with torch_errors():
-            return answer(self._session, words, prompt, most)
-
-    def _words(self) -> FolderWords:
-        if self._tokenizer is None:
-            module = self._graph.module
-            self._tokenizer = FolderWords(
-                self._folder.path, ends_of(module.config, getattr(module, "generation_config", None))
-            )
-        return self._tokenizer
+            return answer(self._session, self._words, prompt, most)
 
     def notes(self, prepared: Prepared) -> list[str]:
         prompts, tokens = bench_words(prepared.shapes)

@@ -1,36 +1,39 @@
-"""The tokenizer in a model's folder: its files, read by `transformers`, never code of the folder's."""
+"""The tokenizer in a model's folder: its files, read by `transformers`, never code of the folder's. Used where the environment says already
+that there is no network.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
 
 from drivers.contract.base import Unfit
-from drivers.transformers.offline import runtime
+from drivers.contract.formats import read_json
+from drivers.transformers.folder import ModelFolder
 
 FILES: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 """One of them has the words."""
+GENERATION: Final = "generation_config.json"
 SAVE: Final = "save it with tokenizer.save_pretrained(folder)"
 
 
 class FolderWords:
     """See `drivers.local.greedy.Words`."""
 
-    def __init__(self, folder: Path, ends: frozenset[int]) -> None:
-        """`ends`: the model's own tokens that end an answer. Raises `Unfit`."""
-        if not any((folder / name).is_file() for name in FILES):
+    def __init__(self, folder: ModelFolder) -> None:
+        """Raises `Unfit`."""
+        if not any((folder.path / name).is_file() for name in FILES):
             raise Unfit(f"the folder has no tokenizer, so the model takes no texts: {SAVE}")
         try:
-            self._tokenizer: Any = runtime().AutoTokenizer.from_pretrained(
-                str(folder), trust_remote_code=False, local_files_only=True
+            self._tokenizer: Any = import_module("transformers").AutoTokenizer.from_pretrained(
+                str(folder.path), trust_remote_code=False, local_files_only=True
             )
         except Exception as why:  # of tokenizers and jinja2 too, which have classes of their own
             raise Unfit(f"its tokenizer cannot be read: {_line(why)}; {SAVE}") from why
-        own = self._tokenizer.eos_token_id
-        self._ends = ends if own is None else ends | {own}
+        self._ends = ends_of(folder) | {self._tokenizer.eos_token_id}
 
     def prompt(self, text: str) -> np.ndarray[Any, Any]:
         tokenizer = self._tokenizer
@@ -50,13 +53,12 @@ class FolderWords:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
-def ends_of(*configs: Any) -> frozenset[int]:
-    """The tokens that end an answer by a model's configs."""
-    found: set[int] = set()
-    for config in configs:
-        given = getattr(config, "eos_token_id", None)
-        found.update(given if isinstance(given, list) else [] if given is None else [given])
-    return frozenset(found)
+def ends_of(folder: ModelFolder) -> set[object]:
+    """The tokens that end an answer, by the folder's configs."""
+    file = folder.path / GENERATION
+    own = read_json(file.read_bytes(), GENERATION) if file.is_file() else {}
+    given = [config.get("eos_token_id") for config in (folder.config, own)]
+    return {token for one in given for token in (one if isinstance(one, list) else [one])}
 
 
 def _line(why: BaseException) -> str:

@@ -32,7 +32,7 @@ FIGURES: Final[dict[str, str]] = {
     "pre_ms": "pre_ms",
     "post_ms": "post_ms",
 }
-"""Figures of a record that have a column of their own, and its field."""
+"""Figures of a record that have a column of their own, and its field. Those of ROUGE are of records from before devices sent answers."""
 SERIES: Final[dict[str, str]] = {
     "ttft": "ttft_ms_median",
     "itl": "itl_ms_median",

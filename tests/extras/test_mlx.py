@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from drivers.contract.base import (
+    AnswersReport,
     CheckReport,
     Event,
     Limits,
@@ -24,6 +26,7 @@ from drivers.contract.base import (
 from drivers.launch.launch import Zygote, measure
 from drivers.mlx.units import CPU, GPU
 from drivers.testing.conformance import Subject, check_all
+from protocol.formats.examples import UNNAMED, pack_examples, text_value, unpack_examples
 
 if sys.platform == "win32":
     pytest.skip("there is no MLX for Windows", allow_module_level=True)
@@ -83,6 +86,37 @@ def one(events: list[Event], kind: type[Any]) -> Any:
 
 def test_the_mlx_driver_keeps_the_contract(tmp_path: Path) -> None:
     check_all(Subject("mlx", CPU, str(save(tmp_path / "m")), dims=SIZES))
+
+
+def test_a_prompt_is_answered_as_by_mlx_lm(tmp_path: Path, zygote: Zygote) -> None:
+    import mlx_lm
+    import tokenizers
+    import transformers
+
+    model, words = save(tmp_path / "m"), ["<unk>", "</s>", *(f"w{at}" for at in range(254))]
+    own = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: at for at, word in enumerate(words)}, "<unk>")
+    )
+    own.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=own, unk_token="<unk>", eos_token="</s>"
+    ).save_pretrained(model)
+    file = tmp_path / "texts.examples"
+    texts = ("w1 w2 w3", "w9 w8 w7 w6")
+    file.write_bytes(pack_examples({UNNAMED: text_value(text)} for text in texts))
+    file.chmod(0o644)
+    configured(model, CONFIG | {"max_position_embeddings": 64})
+    report = one(run(model, zygote, examples=str(file)), AnswersReport)
+    assert not report.why
+    made = [answer[UNNAMED].text for answer in unpack_examples(b64decode(report.answers))]
+    net, tokenizer = mlx_lm.load(str(model))
+    assert made == [
+        mlx_lm.generate(net, tokenizer, prompt=text, max_tokens=SIZES["generate"]) for text in texts
+    ]
+    assert all(made)
+    configured(model, CONFIG | {"max_position_embeddings": 11})
+    report = one(run(model, zygote, examples=str(file)), AnswersReport)
+    assert "prompt of 4 tokens and an answer of up to 8 are more than the 11" in report.why
 
 
 @pytest.mark.parametrize(("bits", "half"), [(0, False), (0, True), (4, False)])

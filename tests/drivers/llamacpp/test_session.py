@@ -139,9 +139,11 @@ def test_what_llama_cpp_refuses_is_said_in_a_sentence() -> None:
 def test_memory_is_freed_once() -> None:
     lib = Double()
     made = session(lib)
+    made.open(128)
+    assert (lib.room.n_ctx, lib.calls.count("free")) == (128, 1), "a context takes the place of the last"
     made.close()
     made.close()
-    assert (lib.calls.count("free"), lib.calls.count("model_free")) == (1, 1)
+    assert (lib.calls.count("free"), lib.calls.count("model_free")) == (2, 1)
     with pytest.raises(Unfit):
         Session(lib := Double(decoder=False), LlamaLog(), "m.gguf", LlamaPlace(1))
     assert lib.calls.count("model_free") == 1

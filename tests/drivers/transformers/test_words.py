@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 
 from drivers.contract.base import Unfit
-from drivers.transformers import words as module
-from drivers.transformers.words import FolderWords, ends_of
+from drivers.transformers.folder import ModelFolder
+from drivers.transformers.words import FolderWords
 
 
 class TemplateError(Exception):
@@ -45,8 +46,8 @@ def opened(
         return Tokenizer(template, eos)
 
     double = SimpleNamespace(AutoTokenizer=SimpleNamespace(from_pretrained=read))
-    monkeypatch.setattr(module, "runtime", lambda: double)
-    return FolderWords(folder, frozenset({5}))
+    monkeypatch.setitem(sys.modules, "transformers", double)
+    return FolderWords(ModelFolder(folder, {"eos_token_id": 5}, "LlamaForCausalLM"))
 
 
 def test_a_text_is_tokenised_as_it_is_or_in_the_chat_template(
@@ -66,13 +67,17 @@ def test_an_answer_ends_with_any_of_the_models_ends(tmp_path: Path, monkeypatch:
     assert [token for token in range(9) if words.ends(token)] == [2, 5]
     words = opened(tmp_path, monkeypatch, eos=None)
     assert [token for token in range(9) if words.ends(token)] == [5]
-    configs = (SimpleNamespace(eos_token_id=3), SimpleNamespace(eos_token_id=[4, 5]), None)
-    assert ends_of(*configs, SimpleNamespace(eos_token_id=None)) == {3, 4, 5}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [4, 6]}')
+    words = opened(tmp_path, monkeypatch)
+    assert [token for token in range(9) if words.ends(token)] == [2, 4, 5, 6]
+    (tmp_path / "generation_config.json").write_text("[")
+    with pytest.raises(Unfit, match=r"generation_config\.json"):
+        opened(tmp_path, monkeypatch)
 
 
 def test_a_folder_without_a_tokenizer_takes_no_texts(tmp_path: Path) -> None:
     with pytest.raises(Unfit, match=r"no tokenizer.* tokenizer\.save_pretrained\(folder\)"):
-        FolderWords(tmp_path, frozenset())
+        FolderWords(ModelFolder(tmp_path, {}, "LlamaForCausalLM"))
 
 
 def test_a_tokenizer_that_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +87,6 @@ def test_a_tokenizer_that_is_broken_is_named(tmp_path: Path, monkeypatch: pytest
         raise TemplateError("expected\n value")
 
     double = SimpleNamespace(AutoTokenizer=SimpleNamespace(from_pretrained=read))
-    monkeypatch.setattr(module, "runtime", lambda: double)
+    monkeypatch.setitem(sys.modules, "transformers", double)
     with pytest.raises(Unfit, match="its tokenizer cannot be read: TemplateError: expected value; save it"):
-        FolderWords(tmp_path, frozenset())
+        FolderWords(ModelFolder(tmp_path, {}, "LlamaForCausalLM"))
