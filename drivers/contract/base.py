@@ -129,8 +129,8 @@ class WorkOrder:
     beside_units: tuple[str, ...] = ()
     """The unit of each model of `beside`, which then has a process of its own, as `model` has; empty: all run on `unit`, in one process."""
     examples: str = ""
-    """Path of a file of examples (`protocol.formats.examples`), each of which the model is given once, after the timed inferences; empty:
-    there are none."""
+    """Path of a file of examples (`protocol.formats.examples`), each of which the model is given once, in a launch after the timed ones;
+    empty: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -584,6 +584,12 @@ def made_samples(driver: Driver) -> tuple[SampleModel, ...]:
     """Models that any unit of the driver runs, from small to large, none larger than 4 MiB; none if it has no `samples()`."""
     samples = getattr(driver, "samples", None)
     return tuple(samples()) if samples is not None else ()
+
+
+def answers_examples(driver: Driver) -> Callable[[WorkOrder], Iterator[Event]] | None:
+    """Its `answer(order)`: loads the model, gives it the order's examples and yields an `AnswersReport`; None: it has none."""
+    answer: Callable[[WorkOrder], Iterator[Event]] | None = getattr(driver, "answer", None)
+    return answer
 
 
 def formats_of(driver: Driver) -> tuple[str, ...]:

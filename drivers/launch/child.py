@@ -36,6 +36,7 @@ from drivers.contract.base import (
     UnitInfo,
     WaitTurn,
     WorkOrder,
+    answers_examples,
     made_samples,
     makes_loads,
 )
@@ -141,6 +142,11 @@ def events_of(
             if getattr(driver, "sustains", False) is not True:
                 raise Unfit(f"{order.unit} cannot make sustained runs: remove sustain")
             return _all_events(driver, order)
+        case MeasureJob.ANSWER:
+            answer = answers_examples(driver)
+            if answer is None:
+                raise Unfit(f"the driver {driver.name} answers no examples")
+            return answer(order)
         case MeasureJob.ROUNDS | MeasureJob.ROUNDS_REPEAT:
             together = getattr(driver, "run_together", None)
             if together is None:

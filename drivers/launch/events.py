@@ -164,6 +164,7 @@ REQUIRED: Final[Mapping[MeasureJob, frozenset[type]]] = {
     ),
     MeasureJob.TURNS: frozenset({LoadReport, ReadyReport, ModelDescription, MeasureReport, CheckReport}),
     MeasureJob.TURNS_REPEAT: frozenset({LoadReport, ReadyReport, MeasureReport}),
+    MeasureJob.ANSWER: frozenset({LoadReport, AnswersReport}),
 }
 """One of each; of `TurnReport` one for each turn (`drivers.launch.turns`)."""
 DESCRIBES: Final = frozenset({MeasureJob.RUN, MeasureJob.SUSTAIN})
@@ -180,23 +181,14 @@ class LaunchEvents:
     """In the parent: checks the events of one launch."""
 
     def __init__(
-        self,
-        launch: LaunchSpec,
-        *,
-        served: bool,
-        cold: bool,
-        witnessed: bool = False,
-        beside: int = 0,
-        examples: bool = False,
+        self, launch: LaunchSpec, *, served: bool, cold: bool, witnessed: bool = False, beside: int = 0
     ) -> None:
         """`served`: the children load no model. `cold`: the model's pages were dropped just before. `witnessed`: the outputs of each launch
-        that times inferences are required, before its times. `beside`: how many other models take turns with the order's own.
-        `examples`: the order has some, which a launch that describes may answer."""
+        that times inferences are required, before its times. `beside`: how many other models take turns with the order's own."""
         self._launch = launch
         self._served = served
         self._beside = beside
         self._described = 0
-        self._examples = examples and launch.job in DESCRIBES
         self._required = REQUIRED[launch.job]
         if witnessed and MeasureReport in self._required:
             self._required |= {OutputReport}
@@ -233,8 +225,8 @@ class LaunchEvents:
                 raise Garbled("one model too many beside its own")
             return event
         kind = type(event)
-        may = {OutputReport: runs, AnswersReport: self._examples}.get(kind, False)
-        if (kind not in self._required and not may) or kind in self._received:
+        described = kind is OutputReport and runs  # every full launch may say what it put out
+        if (kind not in self._required and not described) or kind in self._received:
             raise Garbled(f"one {kind.__name__} too many")
         if kind is MeasureReport and OutputReport in self._required - self._received:
             raise Garbled("times before the outputs that they led to")

@@ -25,6 +25,8 @@ from typing import Final, Self
 
 from drivers.contract import frames, registry
 from drivers.contract.base import (
+    MAX_TEXT,
+    AnswersReport,
     BetweenLaunches,
     Cancelled,
     Crashed,
@@ -212,7 +214,8 @@ class Launch:
     def events(self) -> Iterator[Event]:
         """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
         `LoadReport`; for each other `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is witnessed;
-        `BetweenLaunches` before each other; last `Telemetry`, if an accelerator was read, and the `MeterReport`s of `metering`.
+        `BetweenLaunches` before each other; after all of them the `AnswersReport` of an order with examples; last `Telemetry`, if an
+        accelerator was read, and the `MeterReport`s of `metering`.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind.
         """
@@ -274,6 +277,20 @@ class Launch:
             launch = plan.next(time.monotonic() - began)
             if launch is not None:
                 yield BetweenLaunches()
+        if self._order.examples:
+            yield from self._answer()
+
+    def _answer(self) -> Iterator[Event]:
+        """What is measured stands, whatever comes of the examples. They have the order's limits for themselves."""
+        self._left_s = self._limits.run_s
+        try:
+            for event in self._run_one(LaunchSpec(MeasureJob.ANSWER), cold=False):
+                if isinstance(event, (ProgressReport, AnswersReport)):
+                    yield event
+        except Cancelled:
+            raise
+        except DriverError as why:
+            yield AnswersReport(why=str(why)[:MAX_TEXT])
 
     def kill(self) -> None:
         """End the launch with every process below it; returns when they are gone. From any thread, any number of times."""
@@ -342,7 +359,6 @@ class Launch:
             cold=cold,
             witnessed=self._order.witnessed,
             beside=len(self._order.beside),
-            examples=bool(self._order.examples),
         )
         with contextlib.closing(received(running, clock.deadline, self._limits)) as messages:
             for message in messages:

@@ -46,3 +46,9 @@ class LocalDriver(ABC):
         from drivers.local import model
 
         yield from model.run(self, order)
+
+    def answer(self, order: WorkOrder) -> Iterator[Event]:
+        """See `drivers.contract.base.answers_examples`."""
+        from drivers.local import model
+
+        yield from model.answer(self, order)

@@ -132,7 +132,7 @@ class LocalModel(ABC):
         return make_feeds(self.order, self.inputs, shapes, bound)
 
     def outputs_of(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Of one inference of these values, each of which fits its input. After the check: `Prepared` holds no more then."""
+        """Of one inference of these values, each of which fits its input."""
         self._example = feeds
         try:
             return self.attempt(shapes_in(feeds), 1).outputs()
@@ -200,8 +200,14 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
         yield check_outputs(model, prepared, outputs)
         if figures or series:
             yield RunFindings(figures, series)
-        if order.examples:
-            yield (yield from answer_examples(model))
+
+
+def answer(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
+    """Load it, and give it the order's examples once it is known to run."""
+    model = yield from load(driver, order)
+    with model.running():
+        model.prepare()
+        yield (yield from answer_examples(model))
 
 
 def check_outputs(model: LocalModel, prepared: Prepared, outputs: Mapping[str, Any]) -> CheckReport:

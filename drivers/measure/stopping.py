@@ -51,6 +51,8 @@ class MeasureJob(StrEnum):
     """Load one model, describe, time it in turns with those of other processes, check."""
     TURNS_REPEAT = "turns-repeat"
     """Load one model and time it in turns with those of other processes."""
+    ANSWER = "answer"
+    """Load, and answer the order's examples: after all that is timed, so that nothing measured is lost by it."""
 
 
 NO_MODEL: Final = frozenset({MeasureJob.UNITS, MeasureJob.SAMPLES})

@@ -1,6 +1,6 @@
 """The driver for servers that speak the OpenAI API: vLLM, llama.cpp's server and many more. A client, not a runtime.
 
-    prepare ─▶ load: is the model served? ─▶ warm-up ─▶ one level of load after the other ─▶ check: figures, answers to examples
+    prepare ─▶ load: is the model served? ─▶ warm-up ─▶ one level of load after the other ─▶ check: figures
 
 The task brings a workload (`drivers.openai.workload`) instead of a model. The server's URL and key are its owner's and come with
 the environment, which only this driver's children get. The server is a black box: what was sent and received, and when. It is a gray box
@@ -17,7 +17,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -123,6 +123,22 @@ class ApiDriver:
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Send requests level by level and report what came back."""
+        workload = yield from self._open(order)
+        with self._session() as session:
+            served, runtime = session.models(Crashed)
+            model = choose_model(workload.model, served)
+            yield from self._measure(order, workload, session, model, runtime)
+
+    def answer(self, order: WorkOrder) -> Iterator[Event]:
+        """See `drivers.contract.base.answers_examples`."""
+        workload = yield from self._open(order)
+        with self._session() as session:
+            served, _ = session.models(Crashed)
+            model = choose_model(workload.model, served)
+            yield (yield from answer_examples(order, workload, session, model))
+
+    def _open(self, order: WorkOrder) -> Generator[ProgressReport, None, Workload]:
+        """Raises `Unfit`, and `WrongUnit` where no endpoint is configured."""
         if order.unit != UNIT:
             raise WrongUnit(f"asked for {order.unit}, this driver only has {UNIT}")
         yield ProgressReport(Phase.PREPARE)
@@ -133,10 +149,7 @@ class ApiDriver:
                 "no endpoint is configured on this device: sark-node join --api http://127.0.0.1:8000/v1"
             )
         yield ProgressReport(Phase.LOAD)
-        with self._session() as session:
-            served, runtime = session.models(Crashed)
-            model = choose_model(workload.model, served)
-            yield from self._measure(order, workload, session, model, runtime)
+        return workload
 
     def _session(self) -> ServerSession:
         server = read_server(self._environ[URL], self._environ.get(KEY, ""))
@@ -219,8 +232,6 @@ class ApiDriver:
         )
         digest = hashlib.sha256("".join(result.sha256 for result in complete).encode()).hexdigest()
         yield CheckReport(None, digest, None, None, "a server's text has no reference to compare with")
-        if order.examples:
-            yield (yield from answer_examples(order, workload, session, model))
 
 
 # -- pure parts ----------------------------------------------------------------------------------------------------------

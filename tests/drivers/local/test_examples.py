@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from drivers.contract.base import AnswersReport, CheckReport, Limits, MeasureReport, Unfit, WorkOrder
+from drivers.contract.base import (
+    AnswersReport,
+    Crashed,
+    DriverError,
+    Event,
+    Limits,
+    LoadReport,
+    MeasureReport,
+    ProgressReport,
+    TimedOut,
+    Unfit,
+    WorkOrder,
+)
 from drivers.inputs.made import Input
-from drivers.launch.launch import Zygote, measure
+from drivers.launch.launch import Launch, Zygote, measure
 from drivers.local import examples as local_examples
+from drivers.measure.stopping import LaunchSpec, MeasureJob
 from drivers.onnx.driver import OnnxDriver
 from protocol.formats.examples import UNNAMED, Value, pack_examples, text_value, unpack_examples
+from protocol.formats.phase import Phase
+from tests.drivers.launching import QUICK, Script, order
 from tests.tiny_onnx import tiny_onnx
 
 UNIT = "CPU (ONNX)"
@@ -44,7 +60,7 @@ def order_for(
 
 
 def answered(order: WorkOrder) -> AnswersReport:
-    (report,) = (event for event in OnnxDriver().run(order) if isinstance(event, AnswersReport))
+    (report,) = (event for event in OnnxDriver().answer(order) if isinstance(event, AnswersReport))
     return report
 
 
@@ -84,17 +100,13 @@ def test_wider_numbers_become_those_of_the_input(tmp_path: Path) -> None:
         ({UNNAMED: text_value("four")}, "take tensors, and the example is a text"),
     ],
 )
-def test_an_example_for_another_model_leaves_the_measurement_whole(
+def test_an_example_for_another_model_is_named(
     tmp_path: Path, example: Mapping[str, Value], why: str
 ) -> None:
-    order = order_for(tmp_path, [{"x": row(1, 2, 3, 4)}, example])
-    events = list(OnnxDriver().run(order))
-    report = next(event for event in events if isinstance(event, AnswersReport))
+    report = answered(order_for(tmp_path, [{"x": row(1, 2, 3, 4)}, example]))
     assert not report.answers
     assert report.why.startswith("example 2 of 2: ")
     assert why in report.why
-    assert any(isinstance(event, MeasureReport) for event in events)
-    assert next(event for event in events if isinstance(event, CheckReport)).agrees
 
 
 def test_floats_are_no_input_of_integers() -> None:
@@ -120,5 +132,35 @@ def test_a_file_that_holds_no_examples_is_named(tmp_path: Path) -> None:
 def test_a_sandboxed_child_reads_its_examples(tmp_path: Path, zygote: Zygote) -> None:
     order = order_for(tmp_path, [{"x": row(1, 2, 3, 4)}])
     events = list(measure(order, Limits(load_s=60, run_s=120), zygote))
-    (report,) = (event for event in events if isinstance(event, AnswersReport))
-    assert outputs(report) == [[[1, 2, 3, 4]]]
+    assert outputs(events[-1] if isinstance(events[-1], AnswersReport) else AnswersReport()) == [
+        [[1, 2, 3, 4]]
+    ]
+    assert sum(isinstance(event, LoadReport) for event in events) == 2, "of the timed launch alone, once warm"
+
+
+@pytest.mark.parametrize("error", [Crashed("killed by SIGSEGV"), TimedOut("still running")])
+def test_a_model_that_breaks_on_an_example_was_measured_all_the_same(
+    tmp_path: Path, stage: Zygote, script: Script, monkeypatch: pytest.MonkeyPatch, error: DriverError
+) -> None:
+    run_one = Launch._run_one
+
+    def breaking(self: Launch, launch: LaunchSpec, cold: bool) -> Iterator[Event]:
+        if launch.job is MeasureJob.ANSWER:
+            yield ProgressReport(Phase.CHECK, 1, 9)
+            raise error
+        yield from run_one(self, launch, cold)
+
+    monkeypatch.setattr(Launch, "_run_one", breaking)
+    asked = replace(order(script()), examples=str(tmp_path))
+    events = list(measure(asked, QUICK, stage))
+    assert any(isinstance(event, MeasureReport) for event in events)
+    assert events[-1] == AnswersReport(why=str(error))
+
+
+def test_a_driver_that_answers_nothing_says_so_and_measures(
+    stage: Zygote, script: Script, tmp_path: Path
+) -> None:
+    (tmp_path / "x.examples").write_bytes(pack_examples(()))
+    events = list(measure(replace(order(script()), examples=str(tmp_path / "x.examples")), QUICK, stage))
+    assert any(isinstance(event, MeasureReport) for event in events)
+    assert events[-1] == AnswersReport(why="the driver fake answers no examples")

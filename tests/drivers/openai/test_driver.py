@@ -110,7 +110,8 @@ def run(endpoint: Endpoint, tmp_path: Path) -> Run:
         path = tmp_path / "w.json"
         path.write_text(json.dumps({"model": "plan-10-1", "max_tokens": 4, **keys}))
         driver = ApiDriver(endpoint.private if private is None else private)
-        return list(driver.run(WorkOrder(str(path), UNIT, runs=runs, warmup=1, examples=examples)))
+        order = WorkOrder(str(path), UNIT, runs=runs, warmup=1, examples=examples)
+        return [*driver.run(order), *(driver.answer(order) if examples else ())]
 
     return do
 
