@@ -66,13 +66,13 @@ def library() -> Path | None:
 
 
 def version_of(runtime: Path) -> str:
-    """Of the onnxruntime that this C library belongs to; empty: it is not told. Several distributions write the same files, and only the
+    """Of the onnxruntime that this C library belongs to; empty: it does not say. Several distributions write the same files, and only the
     files say which came last."""
     try:
-        told = runtime.with_name("build_and_package_info.py").read_text("utf-8", "replace")
+        text = runtime.with_name("build_and_package_info.py").read_text("utf-8", "replace")
     except OSError:
         return ""
-    found = _VERSION.search(told)
+    found = _VERSION.search(text)
     return "" if found is None else found[1].partition("+")[0]
 
 

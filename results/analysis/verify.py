@@ -127,7 +127,10 @@ def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawRes
     wrong += _judgement_problems(result, task, record)
     if model_sha256 is not None and record.model_sha256 != model_sha256:
         wrong.append(f"the model has sha256 {model_sha256}, it was measured with {record.model_sha256}")
-    row = _remake(result.row, task, record, result.account, _scores(result, task, record))
+    scores = _scores(result, task, record)
+    if scores is not None and scores.why and result.row.scores:
+        wrong.append(f"its scores cannot be checked here: {scores.why}")
+    row = _remake(result.row, task, record, result.account, scores)
     finding = VerifyFinding(task=name, wrong=tuple(wrong), worker=record.worker or None)
     return row, raw_result(row, body, signed, result.account, result.evaluation), finding
 

@@ -11,6 +11,7 @@ from results.report.measurements import configuration, number, task_number
 from results.report.page import Block, Section, Table, quote
 from results.row.row import Row, RowStatus
 from results.row.scores import read_scores
+from results.scoring.account import EvaluationAccount
 from swarm.base.text import count
 
 MAX_METRICS: Final = 8
@@ -23,16 +24,20 @@ def quality(report: Report) -> Section | None:
         return None
     apart = {each.row.job_id: each for each in drifts(report.results)}
     titles = {
-        result.row.examples_sha256: f"{result.evaluation.title}, {count(len(result.evaluation.references), 'example')}"
+        (result.row.file_name, result.row.examples_sha256): _title(result.evaluation)
         for result in report.results
         if result.evaluation is not None
     }
     blocks: list[Block] = []
     for model, examples in dict.fromkeys((row.file_name, row.examples_sha256) for row in rows):
         alike = [row for row in rows if (row.file_name, row.examples_sha256) == (model, examples)]
-        title = f"{quote(model)}: {quote(titles.get(examples, 'its examples'))}"
+        title = f"{quote(model)}: {quote(titles.get((model, examples), 'its examples'))}"
         blocks += _of_model(title, alike, apart)
     return Section("quality", "Quality: what the answers score", blocks)
+
+
+def _title(account: EvaluationAccount) -> str:
+    return f"{account.title}, {count(len(account.references), 'example')}"
 
 
 def _of_model(title: str, rows: Sequence[Row], apart: dict[str, RowDrift]) -> Iterable[Block]:

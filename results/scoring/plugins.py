@@ -144,7 +144,7 @@ def plugin_errors(where: str, *, loading: bool = False) -> Iterator[None]:
     """Whatever a plug-in raises as a `ValueError` of one line that begins with `where`: its own words, if it is one already."""
     try:
         yield
-    except Exception as why:
+    except (Exception, SystemExit) as why:
         if isinstance(why, ValueError) and not loading:
             raise ValueError(f"{where}: {safe_text(str(why))}") from why
         failed = "does not load" if loading else "broke"

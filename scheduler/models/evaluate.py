@@ -19,7 +19,7 @@ class Evaluation(NamedTuple):
 
     content: bytes
     model: Model
-    """The examples, as a task names them."""
+    """The examples, as a task names them: by the model that answers them, since the same may be scored in several ways."""
     account: EvaluationAccount
 
 
@@ -42,7 +42,8 @@ class Evaluations:
                 raise entry.error(
                     f"{entry.title} cannot be evaluated: {why}", "see docs/evaluation.md"
                 ) from why
-        return self._read[key]
+        found = self._read[key]
+        return found._replace(model=found.model.model_copy(update={"name": f"{entry.label}.examples"}))
 
 
 def _read(entry: EvaluateEntry, base_dir: Path) -> Evaluation:
@@ -58,11 +59,7 @@ def _read(entry: EvaluateEntry, base_dir: Path) -> Evaluation:
     examples = read_examples(task, data, entry.options)
     content = packed(examples)
     title = f"{task.name} of {data.name}" if data is not None else task.name
-    model = Model(
-        name=f"{safe_text(title, 150)}.examples",
-        sha256=hashlib.sha256(content).hexdigest(),
-        size=len(content),
-    )
+    model = Model(name="examples", sha256=hashlib.sha256(content).hexdigest(), size=len(content))
     account = EvaluationAccount(
         title=safe_text(title), metrics=metrics, references=tuple(example.reference for example in examples)
     )

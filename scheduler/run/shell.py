@@ -61,7 +61,7 @@ class TrioShell:
     canaries: Canaries
     """Repeats inferences of strangers' runs."""
     evaluations: Callable[[str], Mapping[str, str]]
-    """How the answers to a campaign's examples are scored (`EvaluationAccount`), as JSON, by their sha256."""
+    """How the answers to a campaign's examples are scored (`EvaluationAccount`), as JSON, by what tasks call them."""
 
     def __post_init__(self) -> None:
         self._links = Links(self.network, ProtocolId.WORK, WORK, self.nursery, self._answer, cost=cost_us)
@@ -147,7 +147,7 @@ class TrioShell:
                 async with self._reading:
                     examples = effect.task.examples
                     known = {} if examples is None else self.evaluations(effect.task.campaign)
-                    by = None if examples is None else known.get(examples.sha256)
+                    by = None if examples is None else known.get(examples.name)
                     return await self.aside(lambda: checked(effect, by))
             case _:
                 return await perform_call(effect)

@@ -303,10 +303,10 @@ class CampaignRepository:
         return self._database.rows(NewModel, t.models.c.campaign == campaign, order=[t.models.c.name])
 
     def evaluations(self, campaign: str) -> dict[str, str]:
-        """How the answers to examples are scored (`EvaluationAccount`), as JSON, by the examples' sha256."""
+        """How the answers to examples are scored (`EvaluationAccount`), as JSON, by what tasks call the examples."""
         m = t.models.c
-        query = sa.select(m.sha256, m.evaluation).where(m.campaign == campaign, m.evaluation != "")
-        return {row.sha256: row.evaluation for row in self._database.all(query)}
+        query = sa.select(m.facts, m.evaluation).where(m.campaign == campaign, m.evaluation != "")
+        return {row.facts: row.evaluation for row in self._database.all(query)}
 
     def needed_models(self) -> frozenset[str]:
         """Hashes of the models of unfinished campaigns: the spool must keep these."""

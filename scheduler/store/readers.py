@@ -97,7 +97,8 @@ def raw_results(stored: Sequence[ResultRow], evaluations: Mapping[str, str] = NO
 
 
 def _raw(item: ResultRow, row: Row, evaluations: Mapping[str, str]) -> RawResult:
-    found = evaluations.get(row.examples_sha256)
+    examples = read_task(item.body).examples if row.examples_sha256 else None
+    found = None if examples is None else evaluations.get(examples.name)
     evaluation = None if found is None else EvaluationAccount.model_validate_json(found)
     return raw_result(row, item.body, _signed(item), account_of(item), evaluation)
 

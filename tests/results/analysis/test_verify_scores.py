@@ -55,3 +55,10 @@ def test_references_that_were_exchanged_are_found() -> None:
 def test_scores_without_references_do_not_hold_and_none_do() -> None:
     assert wrongs(evaluated().model_copy(update={"evaluation": None})) != []
     assert wrongs(evaluated(None, Scores(why="the references are elsewhere"))) == []
+
+
+def test_a_metric_that_is_not_installed_here_is_no_forgery() -> None:
+    account = ACCOUNT.model_copy(update={"metrics": ("accuracy", "mrr")})
+    made = evaluated(account, Scores(scores={"accuracy": 0.5, "mrr": 0.75}))
+    (why,) = wrongs(made)
+    assert why.startswith("its scores cannot be checked here: there is no metric 'mrr'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,7 @@ def test_scores_of_several_metrics_are_joined() -> None:
         (lambda: 0.5, "broke: TypeError"),
         (lambda: {f"a{n}": 0.0 for n in range(65)}, "gives 65 scores"),
         (lambda: 1 / 0, "broke: ZeroDivisionError"),
+        (sys.exit, "broke: SystemExit"),
         (lambda: struct.unpack("f", b""), "broke: error: unpack requires"),
         (lambda: {"first": 1.0}, "gives 'first', which another metric gives too"),
     ],

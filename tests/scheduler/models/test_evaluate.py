@@ -12,6 +12,7 @@ import pytest
 from protocol.errors import CampaignError
 from protocol.formats.examples import Value, pack_examples, unpack_examples
 from protocol.values.answers import AnswerSet, answer_set
+from protocol.values.task import read_task
 from results.row.scores import Scores
 from results.scoring.account import EvaluationAccount, answers_of, packed, score
 from results.scoring.plugins import Example
@@ -20,6 +21,9 @@ from scheduler.campaign.model import Campaign
 from scheduler.models.describe import describe_models
 from scheduler.models.files import Models
 from scheduler.planning.tasks import derive_cells, tasks_of
+from scheduler.store.store import open_store
+from scheduler.submit.submit import store_campaign
+from swarm.base.home import Home
 from tests.tiny_onnx import tiny_onnx
 
 LABELS = (2, 0, 3)
@@ -57,7 +61,7 @@ def test_devices_get_the_inputs_and_never_the_references(folder: Path) -> None:
     )
     tasks = tasks_of(derive_cells(plan, files, campaign_id="c-1", scheduler="1" * 44))
     assert [task.examples for task in tasks] == [examples.model] * 2
-    assert examples.model.name == "classification of digits.npz.examples"
+    assert examples.model.name == "m.onnx.examples"
 
 
 def test_data_is_read_once_for_models_that_share_it(folder: Path) -> None:
@@ -155,3 +159,25 @@ def test_the_account_survives_the_store(folder: Path) -> None:
     assert account is not None
     assert EvaluationAccount.model_validate_json(account.model_dump_json()) == account
     assert json.loads(account.model_dump_json())["references"] == list(LABELS)
+
+
+def test_the_same_inputs_may_be_scored_in_several_ways(folder: Path) -> None:
+    (folder / "n.onnx").write_bytes(tiny_onnx("n"))
+    np.savez(folder / "relabelled.npz", x=SAMPLES, labels=np.array([0, 0, 0]))
+    text = "campaign: t\nunits: [CPU (ONNX)]\nmodels:\n"
+    for name, data in (("m.onnx", "digits.npz"), ("n.onnx", "relabelled.npz")):
+        text += f" - path: {name}\n   evaluate: {{task: classification, data: {data}}}\n"
+    with open_store(Home.at(folder / "home")) as store:
+        plan = parse_campaign((text + "devices: {spread: any}\n").encode(), "c.yaml")
+        campaign = store_campaign(
+            Home.at(folder / "home"), store, plan, described(folder, plan), folder=str(folder), wait_s=1.0
+        )
+        assert campaign is not None
+        tasks = [read_task(body) for _, body in sorted(store.tasks.bodies(campaign).items())]
+        known = store.campaigns.evaluations(campaign)
+    first, second = (task.examples for task in tasks)
+    assert first is not None
+    assert second is not None
+    assert first.sha256 == second.sha256, "devices fetch them once"
+    labels = [EvaluationAccount.model_validate_json(known[one.name]).references for one in (first, second)]
+    assert labels == [LABELS, (0, 0, 0)]
