@@ -4,7 +4,8 @@ that there is no network.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
@@ -27,24 +28,20 @@ class FolderWords:
         """Raises `Unfit`."""
         if not any((folder.path / name).is_file() for name in FILES):
             raise Unfit(f"the folder has no tokenizer, so the model takes no texts: {SAVE}")
-        try:
+        with tokenizer_errors(f"its tokenizer cannot be read; {SAVE}"):
             self._tokenizer: Any = import_module("transformers").AutoTokenizer.from_pretrained(
                 str(folder.path), trust_remote_code=False, local_files_only=True
             )
-        except Exception as why:  # of tokenizers and jinja2 too, which have classes of their own
-            raise Unfit(f"its tokenizer cannot be read: {_line(why)}; {SAVE}") from why
         self._ends = ends_of(folder) | {self._tokenizer.eos_token_id}
 
     def prompt(self, text: str) -> np.ndarray[Any, Any]:
         tokenizer = self._tokenizer
-        try:
+        with tokenizer_errors("its tokenizer or chat template fails"):
             if not tokenizer.chat_template:
                 return np.array(tokenizer(text)["input_ids"], np.int32)
             said = [{"role": "user", "content": text}]
             written = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
             return np.array(tokenizer(written, add_special_tokens=False)["input_ids"], np.int32)
-        except Exception as why:
-            raise Unfit(f"its tokenizer or chat template fails: {_line(why)}") from why
 
     def ends(self, token: int) -> bool:
         return token in self._ends
@@ -59,6 +56,15 @@ def ends_of(folder: ModelFolder) -> set[object]:
     own = read_json(file.read_bytes(), GENERATION) if file.is_file() else {}
     given = [config.get("eos_token_id") for config in (folder.config, own)]
     return {token for one in given for token in (one if isinstance(one, list) else [one])}
+
+
+@contextmanager
+def tokenizer_errors(what: str) -> Iterator[None]:
+    """Whatever a folder's tokenizer raises as `Unfit`: tokenizers and jinja2 have classes of their own."""
+    try:
+        yield
+    except Exception as why:
+        raise Unfit(f"{what}: {_line(why)}") from why
 
 
 def _line(why: BaseException) -> str:
