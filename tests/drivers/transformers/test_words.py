@@ -89,6 +89,6 @@ def test_a_tokenizer_that_is_broken_is_named(tmp_path: Path, monkeypatch: pytest
     double = SimpleNamespace(AutoTokenizer=SimpleNamespace(from_pretrained=read))
     monkeypatch.setitem(sys.modules, "transformers", double)
     with pytest.raises(
-        Unfit, match="its tokenizer cannot be read; save it .*: TemplateError: expected value"
+        Unfit, match=r"its tokenizer cannot be read; save it .*: TemplateError: expected value"
     ):
         FolderWords(ModelFolder(tmp_path, {}, "LlamaForCausalLM"))
