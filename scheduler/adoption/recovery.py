@@ -104,11 +104,12 @@ class Recovery:
     def places(self, manifest: str | None = None) -> dict[str, WorkerTask]:
         """Where each task is: by the highest attempt that got further than a queue, else by the highest ticket.
 
-        An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been.
+        An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been. Of two runs
+        of one attempt, the later fence is of whoever took the earlier run for lost.
         Attempts above `HIGHEST` are ignored: numbers must be left for those that follow. Workers that know the `manifest`, where it is
         given, go before all others: workers got it with their tasks, and strangers did not.
         """
-        best: dict[str, tuple[tuple[bool, bool, int], str, LiveLease]] = {}
+        best: dict[str, tuple[tuple[bool, bool, int, tuple[int, int]], str, LiveLease]] = {}
         highest: dict[str, int] = {}
         for peer, report in self.reports.items():
             for lease in report.leases:
@@ -116,7 +117,8 @@ class Recovery:
                     log.warning("look.attempt", peer=peer, task=lease.task, attempt=lease.attempt)
                     continue
                 highest[lease.task] = max(highest.get(lease.task, 0), lease.attempt)
-                rank = (manifest in (None, report.manifest), not lease.queued, lease.attempt)
+                known = manifest in (None, report.manifest)
+                rank = (known, not lease.queued, lease.attempt, lease.fence.key())
                 if lease.task not in best or best[lease.task][0] < rank:
                     best[lease.task] = (rank, peer, lease)
         return {

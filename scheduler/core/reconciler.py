@@ -225,17 +225,16 @@ class Reconciler:
         `expected`: the leases known when the question was sent; what was granted since may be missing from the answer.
         """
         state, view = self._state, self._state.worker(peer)
-        reported = {(lease.task, lease.attempt): lease for lease in leases}
+        reported = {lease.lease: lease for lease in leases}
+        by_attempt = {(lease.task, lease.attempt): lease for lease in leases}  # the last one, of several
         commands: list[Command] = []
         for entry, attempt in state.held_at(peer):
             if entry.task.campaign != campaign:
                 continue
-            lease = reported.get((entry.id, attempt.number))
-            if lease is not None and attempt.lease in (
-                None,
-                lease.lease,
-            ):  # else another process with our key had it begin anew
-                del reported[entry.id, attempt.number]
+            same = by_attempt.get((entry.id, attempt.number))  # another scheduler may have had it begin anew
+            lease = same if attempt.lease is None else reported.get(attempt.lease)
+            if lease is not None and (lease.task, lease.attempt) == (entry.id, attempt.number):
+                reported.pop(lease.lease, None)
                 commands += self._carry_on(entry, attempt, lease, now)
             elif attempt.lease in expected:
                 words = f"{state.device(peer)} has it no more"

@@ -218,12 +218,24 @@ def preempted_at_most_twice(history: History) -> Iterator[Breach]:
 
 def a_run_has_one_record(history: History) -> Iterator[Breach]:
     """Whoever takes the result of a run has the same one: the old scheduler, and who adopts after it. A worker that is put back counts its
-    lives from there again, and may give the names of a run twice.
+    lives from there again, and may give the names of a run twice; what it had stored since then may be on its way still.
     """
     known: dict[tuple[str, FenceKey | None, str, int], Event] = {}
-    for event in history.of(Kind.RECORDED, Kind.ROLLED_BACK):
-        if event.kind is Kind.ROLLED_BACK:
-            known = {key: first for key, first in known.items() if key[0] != event.worker}
+    stored: set[tuple[str, str]] = set()
+    undone: set[tuple[str, str]] = set()
+    for event in history.of(Kind.STORED, Kind.RESTORED, Kind.RECORDED, Kind.ROLLED_BACK):
+        record = (event.worker, event.sha256)
+        match event.kind:
+            case Kind.STORED:
+                stored.add(record)
+            case Kind.RESTORED:
+                undone.discard(record)
+            case Kind.ROLLED_BACK:
+                undone |= {(worker, sha256) for worker, sha256 in stored if worker == event.worker}
+                known = {key: first for key, first in known.items() if key[0] != event.worker}
+            case _:
+                pass
+        if event.kind is not Kind.RECORDED or record in undone:
             continue
         first = known.setdefault((event.worker, event.fence, event.task, event.attempt), event)
         if event.worker not in history.liars and first.sha256 != event.sha256:

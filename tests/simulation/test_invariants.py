@@ -285,6 +285,21 @@ def test_a_run_of_the_same_attempt_under_another_fence_is_not_the_one_that_was_c
     assert ("cancelled_is_dead" not in observed(heard, asked, replace(ended, fence=fence))) is excused
 
 
+@pytest.mark.parametrize(("undone", "excused"), [(True, True), (False, False)])
+def test_a_record_on_its_way_when_its_worker_is_put_back_is_not_the_one_that_comes_under_the_same_name(
+    undone: bool, excused: bool
+) -> None:
+    stored = Event(1.95, K.STORED, worker="w", sha256="q", number=1)
+    image = Event(1.9, K.IMAGED, worker="w", number=1)
+    back = [Event(1.99, K.ROLLED_BACK, worker="w", number=1)] if undone else []
+    late = Event(2.0, K.RECORDED, **TASK | {"who": "old"}, sha256="q", word="succeeded")
+    history = good()
+    history.events = [each for each in history.events if each.sha256 != "r" or each.kind is not K.STORED]
+    history.events += [image, stored, *back, late]
+    found = {breach.invariant for breach in check(history.sorted())}
+    assert ("a_run_has_one_record" not in found) is excused
+
+
 def test_what_a_home_that_was_restored_does_again_is_no_breach_and_what_it_wrote_before_is() -> None:
     again = Event(4.0, K.RECORDED, **TASK, sha256="r", word="succeeded", number=0)
     history = good()

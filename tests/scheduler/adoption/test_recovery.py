@@ -250,6 +250,16 @@ async def test_two_devices_of_one_name_are_distinguished(place: Place) -> None:
     assert set(recovery.silent.values()) == {"mini refuses (not-allowed)"}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_runs_of_one_attempt_the_later_is_taken(order: int) -> None:
+    earlier = lease(1, 3)
+    later = earlier.model_copy(update={"lease": "later", "fence": Fence(incarnation=1, number=99)})
+    advert = Advert(peer=peer("one"), seq=1, device="d-one", name="one")
+    recovery = Recovery()
+    recovery.reports[peer("one")] = WorkerReport(advert, (earlier, later)[::order])
+    assert recovery.places()[f"{CAMPAIGN}/1"].lease == "later"
+
+
 def test_no_attempt_that_any_worker_reported_is_ever_used_again(tmp_path: Path) -> None:
     recovery = Recovery()
     for name, outcome in (("one", lease(1)), ("two", lease(1, 5, queued=True))):

@@ -143,6 +143,24 @@ def test_a_run_that_a_copy_of_this_scheduler_had_begin_anew_is_cancelled_and_is_
     assert held.at(PEERS[0]) is None
 
 
+def test_of_two_runs_of_one_attempt_the_one_that_is_known_goes_on() -> None:
+    core, now = SchedulerCore(random.Random(1)), 100.0
+    ours = Fence(incarnation=1, number=3)
+    held = a_live_task(1, TaskState.RUNNING, PEERS[0], "l-1.3", ours)
+    decided(core, core.add(TaskLimits("c-one"), [held], now), now)
+    later = Fence(incarnation=1, number=6)
+    there = [
+        LiveLease(task="c-one/1", attempt=1, lease="l-1.3", fence=ours, reporting=True),
+        LiveLease(task="c-one/1", attempt=1, lease="l-1.6", fence=later, settled=True),
+    ]
+    args = (PEERS[0], "c-one", 1, there, now)
+    orders = decided(core, core.reconciler.reconcile(*args, expected=frozenset({"l-1.3"})), now)
+    assert not of(orders, EndAttempt)
+    attempt = held.at(PEERS[0])
+    assert attempt is not None
+    assert attempt.due is not None, "its result is awaited"
+
+
 def test_a_crash_goes_to_a_worker_that_has_not_tried_it_without_delay() -> None:
     story = Story(workers=2)
     first = story.commits[0]
