@@ -239,7 +239,7 @@ COMMANDS: Mapping[str, str | Callable[[], typer.Typer]] = {
     "peers top demo": "scheduler.cli.fleet",
     "trust": "scheduler.cli.trust",
     "info join start": "node.cli.main",
-    "calibrate enroll doctor": "node.cli.device",
+    "calibrate enroll doctor test": "node.cli.device",
     "models": "node.cli.models",
     "status pause resume drain reset": "node.cli.owner",
     "logs": "node.cli.logs",

@@ -6,6 +6,7 @@ storage looks for them.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Final
 
@@ -19,6 +20,12 @@ KEYS: Final = (
 )
 READ_ONLY: Final = frozenset({"http", "https", "data", "hf"})
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]{0,19})://([^/?#\\]*)((?:/[^?#\\]*)?)")
+
+
+def results_of_spec(spec: str) -> str | None:
+    """Where the results of a stored campaign, which was checked then, are written as well."""
+    url = json.loads(spec).get("results") if '"results"' in spec else None
+    return url if isinstance(url, str) else None
 
 
 def check_destination(text: str) -> str:

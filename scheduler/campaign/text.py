@@ -38,14 +38,6 @@ def trust_of_spec(spec: str) -> TrustScope:
         return MINE
 
 
-def results_of_spec(spec: str) -> str | None:
-    """Where a stored campaign's results are written as well."""
-    try:
-        return Campaign.model_validate_json(spec).results
-    except ValidationError:
-        return None
-
-
 def spec_for_devices(spec: str) -> str:
     """A stored campaign as devices keep it for whoever carries it on: where its results go is no business of theirs."""
     if '"results"' not in spec:

@@ -13,7 +13,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Task, task_body
 from protocol.words import UNIT, Reason
-from scheduler.campaign.text import results_of_spec
+from scheduler.campaign.destination import results_of_spec
 from scheduler.store import schema as t
 from scheduler.store.database import Database, values_of
 from scheduler.store.deletion import delete_rows

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from protocol.errors import CampaignError
+from scheduler.campaign.destination import results_of_spec
 from scheduler.campaign.load import parse_campaign
-from scheduler.campaign.text import campaign_text, results_of_spec, spec_for_devices
+from scheduler.campaign.text import campaign_text, spec_for_devices
 
 TEXT = "campaign: t\nmodels: [m.onnx]\nunits: [CPU (ONNX)]\n"
 
