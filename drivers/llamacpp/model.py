@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -31,8 +30,7 @@ from drivers.local.tokens import (
     inputs_of,
     room_for,
     sized,
-    time_prompts,
-    time_tokens,
+    token_figures,
 )
 from protocol.formats.model_files import ModelFormat, read_format
 
@@ -125,20 +123,8 @@ class LlamaModel(LocalModel):
 
     def figures(self) -> dict[str, float]:
         """Tokens per second of prompts and of generation; `d0_…`: without a context, where the order has one."""
-        session, prompt = self._session, self._fed[PROMPT]
-        self._prompts = time_prompts(session, prompt)
-        figures = {"prompt_tokens_per_s": self._prompts.tokens_per_s(len(prompt))}
-        if self._measured is not None:
-            times = self._measured.samples_ns
-            figures["output_tokens_per_s"] = len(times) * 1e9 / sum(times)
-        if len(self._fed[DEPTH]):
-            session.fill(self._fed[DEPTH][:0])
-            empty = time_prompts(session, prompt)
-            figures |= {
-                "d0_output_tokens_per_s": time_tokens(session, self._fed[GENERATE]),
-                "d0_prompt_tokens_per_s": empty.tokens_per_s(len(prompt)),
-                "d0_ttft_ms_p50": median(empty.first_token_ns) / 1e6,
-            }
+        samples_ns = () if self._measured is None else self._measured.samples_ns
+        self._prompts, figures = token_figures(self._session, self._fed, samples_ns)
         return figures
 
     def series(self) -> dict[str, tuple[int, ...]]:

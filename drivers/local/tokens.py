@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -136,6 +137,28 @@ def time_tokens(session: TokenSession, tokens: Tokens) -> float:
     times = array("q", bytes(8 * len(tokens)))
     TokenLoop(session, tokens).time(times, 0, len(tokens), 1)
     return len(times) * 1e9 / sum(times)
+
+
+def token_figures(
+    session: TokenSession, fed: Mapping[str, Tokens], samples_ns: Sequence[int]
+) -> tuple[PromptTimes, dict[str, float]]:
+    """Tokens per second of prompts and of generation, behind the session's prefix; `d0_…`: without it, where there is one. `samples_ns`: of
+    the generated tokens; empty: they were not timed.
+    """
+    prompt = fed[PROMPT]
+    prompts = time_prompts(session, prompt)
+    figures = {"prompt_tokens_per_s": prompts.tokens_per_s(len(prompt))}
+    if samples_ns:
+        figures["output_tokens_per_s"] = len(samples_ns) * 1e9 / sum(samples_ns)
+    if len(fed[DEPTH]):
+        session.fill(fed[DEPTH][:0])
+        empty = time_prompts(session, prompt)
+        figures |= {
+            "d0_output_tokens_per_s": time_tokens(session, fed[GENERATE]),
+            "d0_prompt_tokens_per_s": empty.tokens_per_s(len(prompt)),
+            "d0_ttft_ms_p50": median(empty.first_token_ns) / 1e6,
+        }
+    return prompts, figures
 
 
 def bench_words(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -34,8 +33,7 @@ from drivers.local.tokens import (
     inputs_of,
     room_for,
     sized,
-    time_prompts,
-    time_tokens,
+    token_figures,
 )
 from drivers.mlx.runtime import check_architecture, load_model, parts, runtime, title
 from drivers.mlx.units import GPU, device_for, provider, verify_device
@@ -201,23 +199,10 @@ class MlxModel(LocalModel):
 
     def figures(self) -> dict[str, float]:
         """Tokens per second of prompts and of generation; `d0_…`: without a context, where the order has one."""
-        session, prompt, generated = self._session, self._fed[PROMPT], self._fed[GENERATE]
         with translated():
-            self._prompts = time_prompts(session, prompt)
-            figures = {
-                "output_tokens_per_s": len(self._samples_ns) * 1e9 / sum(self._samples_ns),
-                "prompt_tokens_per_s": self._prompts.tokens_per_s(len(prompt)),
-            }
+            self._prompts, figures = token_figures(self._session, self._fed, self._samples_ns)
             if self.order.unit == GPU:
                 figures["gpu_peak_bytes"] = float(self._mx.get_peak_memory())
-            if len(self._fed[DEPTH]):
-                session.fill(self._fed[DEPTH][:0])
-                empty = time_prompts(session, prompt)
-                figures |= {
-                    "d0_output_tokens_per_s": time_tokens(session, generated),
-                    "d0_prompt_tokens_per_s": empty.tokens_per_s(len(prompt)),
-                    "d0_ttft_ms_p50": median(empty.first_token_ns) / 1e6,
-                }
         return figures
 
     def series(self) -> dict[str, tuple[int, ...]]:

@@ -10,7 +10,6 @@ import inspect
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any, Final
 
 from drivers.contract import memory
@@ -28,8 +27,7 @@ from drivers.local.tokens import (
     bench_words,
     inputs_of,
     room_for,
-    time_prompts,
-    time_tokens,
+    token_figures,
 )
 from drivers.torch.model import HALF
 from drivers.torch.models import ModelGraph, as_arrays, torch_errors
@@ -211,22 +209,9 @@ class CausalModel(TransformersModel):
 
     def figures(self) -> dict[str, float]:
         """Tokens per second of prompts and of generation; `d0_…`: without a context, where the order has one."""
-        session, prompt, generated = self._session, self._fed[PROMPT], self._fed[GENERATE]
         with torch_errors():
-            self._prompts = time_prompts(session, prompt)
-            figures = super().figures() | {
-                "output_tokens_per_s": len(self._samples_ns) * 1e9 / sum(self._samples_ns),
-                "prompt_tokens_per_s": self._prompts.tokens_per_s(len(prompt)),
-            }
-            if len(self._fed[DEPTH]):
-                session.fill(self._fed[DEPTH][:0])
-                empty = time_prompts(session, prompt)
-                figures |= {
-                    "d0_output_tokens_per_s": time_tokens(session, generated),
-                    "d0_prompt_tokens_per_s": empty.tokens_per_s(len(prompt)),
-                    "d0_ttft_ms_p50": median(empty.first_token_ns) / 1e6,
-                }
-        return figures
+            self._prompts, figures = token_figures(self._session, self._fed, self._samples_ns)
+            return super().figures() | figures
 
     def series(self) -> dict[str, tuple[int, ...]]:
         ttft = {} if self._prompts is None else {"ttft": self._prompts.first_token_ns}
