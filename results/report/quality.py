@@ -12,7 +12,7 @@ from results.report.page import Block, Section, Table, quote
 from results.row.row import Row, RowStatus
 from results.row.scores import read_scores
 from results.scoring.account import EvaluationAccount
-from swarm.base.text import count
+from swarm.base.text import count, safe_text
 
 MAX_METRICS: Final = 8
 
@@ -44,9 +44,9 @@ def _of_model(title: str, rows: Sequence[Row], apart: dict[str, RowDrift]) -> It
     scored = [read_scores(row.scores) for row in rows]
     metrics = sorted({metric for scores in scored for metric in scores})[:MAX_METRICS]
     first = next((each.reference for row in rows if (each := apart.get(row.job_id))), None)
-    columns = ["device and unit", "task#", *(f"{quote(metric)}#" for metric in metrics)]
+    columns = ["device and unit", "task#", *(f"{safe_text(metric, 40)}#" for metric in metrics)]
     if first is not None:
-        columns += [f"drift from {task_number(first)}#", "largest#"]
+        columns += [f"drift from {safe_text(first.job_id.rpartition('/')[2], 20)}#", "largest#"]
     columns.append("")
     lines = []
     for row, scores in zip(rows, scored, strict=True):
