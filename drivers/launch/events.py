@@ -167,8 +167,6 @@ REQUIRED: Final[Mapping[MeasureJob, frozenset[type]]] = {
     MeasureJob.ANSWER: frozenset({LoadReport, AnswersReport}),
 }
 """One of each; of `TurnReport` one for each turn (`drivers.launch.turns`)."""
-DESCRIBES: Final = frozenset({MeasureJob.RUN, MeasureJob.SUSTAIN})
-"""What describes the model and its check, of one model alone."""
 MAX_FINDINGS: Final = 64
 """`RunFindings` of one launch: the node keeps them."""
 MAX_ROUNDS: Final = 128
@@ -208,7 +206,7 @@ class LaunchEvents:
             if self._changes > MAX_CHANGES:
                 raise Garbled(f"it changed its phase more than {MAX_CHANGES} times")
             return event
-        runs = self._launch.job in DESCRIBES
+        runs = self._launch.job in (MeasureJob.RUN, MeasureJob.SUSTAIN)
         if isinstance(event, RunFindings) and runs and self._findings < MAX_FINDINGS:
             self._findings += 1
             return event

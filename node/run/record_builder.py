@@ -225,18 +225,8 @@ class RunObservations:
             or None,
             sustained=None if self.sustained is None else sustained_sample(self.sustained, self.telemetry),
             meters=meter_samples(self.meters, self.telemetry) or None,
-            answers=self._answers(job.task),
+            answers=None if self.answers is None else _answer_set(self.answers),
         )
-
-    def _answers(self, task: Task) -> AnswerSet | None:
-        if task.examples is None or self.checked is None:
-            return None
-        if self.answers is None:
-            who = "its driver" if self.described is None else f"the driver {self.described.driver}"
-            return AnswerSet(why=f"{who} answers no examples")
-        if not self.answers.answers:
-            return AnswerSet(why=shorten(self.answers.why) or "its driver gave no answers")
-        return answer_set(b64decode(self.answers.answers))
 
     def _timing(
         self, report: driver.MeasureReport, baseline: int | None, output: driver.OutputReport | None
@@ -285,6 +275,12 @@ class RunObservations:
             throttled=tuple(ascii_line(reason) for reason in telemetry.throttled[:16]),
             notes=tuple(shorten(note) for note in telemetry.notes[:16]),
         )
+
+
+def _answer_set(report: driver.AnswersReport) -> AnswerSet:
+    if not report.answers:
+        return AnswerSet(why=shorten(report.why) or "its driver gave no answers")
+    return answer_set(b64decode(report.answers))
 
 
 def run_facts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -63,9 +62,9 @@ def drifts(results: Sequence[RawResult]) -> list[RowDrift]:
 
 
 def _outputs(result: RawResult) -> Outputs:
-    """For each example; none where the record cannot be read."""
+    """For each example; none where the record or its answers cannot be read."""
     try:
         record = read_record(base64.b64decode(result.record, validate=True))
-    except (binascii.Error, RemoteProtocolError):
+        return () if record.answers is None else outputs_of(record.answers)
+    except (ValueError, RemoteProtocolError):  # of base64 too
         return ()
-    return () if record.answers is None else outputs_of(record.answers)

@@ -116,6 +116,7 @@ def confirming_tasks(
             "note": note_of(cell),
             "replica": None,
             "sitting": None,
+            "examples": None,
         }
         made.append(task.model_copy(update=changes))
     return made

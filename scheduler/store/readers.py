@@ -48,8 +48,8 @@ class RowReader:
 
     def raw(self, low: int, high: int) -> list[RawResult]:
         """The same with everything that was observed."""
-        evaluations = self._store.campaigns.evaluations(self._campaign)
-        return [_raw(item, row, evaluations) for item, row in self._read(low, high)]
+        accounts = _read_accounts(self._store.campaigns.evaluations(self._campaign))
+        return [_raw(item, row, accounts) for item, row in self._read(low, high)]
 
     def _read(self, low: int, high: int) -> list[tuple[ResultRow, Row]]:
         near = [
@@ -92,15 +92,18 @@ def siblings(store: Store, stored: ResultRow) -> list[ResultRow]:
 
 def raw_results(stored: Sequence[ResultRow], evaluations: Mapping[str, str] = NONE) -> list[RawResult]:
     """The same with everything that was observed. `evaluations`: of the campaign (`CampaignRepository.evaluations`)."""
-    ended = [item for item in stored if item.task.ended is not None]
-    return [_raw(item, row, evaluations) for item, row in zip(ended, campaign_rows(ended), strict=True)]
+    ended, accounts = [item for item in stored if item.task.ended is not None], _read_accounts(evaluations)
+    return [_raw(item, row, accounts) for item, row in zip(ended, campaign_rows(ended), strict=True)]
 
 
-def _raw(item: ResultRow, row: Row, evaluations: Mapping[str, str]) -> RawResult:
+def _read_accounts(evaluations: Mapping[str, str]) -> dict[str, EvaluationAccount]:
+    return {name: EvaluationAccount.model_validate_json(text) for name, text in evaluations.items()}
+
+
+def _raw(item: ResultRow, row: Row, accounts: Mapping[str, EvaluationAccount]) -> RawResult:
     examples = read_task(item.body).examples if row.examples_sha256 else None
-    found = None if examples is None else evaluations.get(examples.name)
-    evaluation = None if found is None else EvaluationAccount.model_validate_json(found)
-    return raw_result(row, item.body, _signed(item), account_of(item), evaluation)
+    account = None if examples is None else accounts.get(examples.name)
+    return raw_result(row, item.body, _signed(item), account_of(item), account)
 
 
 def _row(item: ResultRow, reader: TaskReader) -> Row:

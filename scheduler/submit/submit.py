@@ -217,12 +217,13 @@ def _respool(
         if model.sha256 == reference_sha256():
             spool_reference(home.spool)
             continue
-        source: Path | bytes = home.spool / model.sha256
-        if not (home.spool / model.sha256).is_file() and model.name in examples:
+        spooled = home.spool / model.sha256
+        source: Path | bytes = spooled
+        if not spooled.is_file() and model.name in examples:
             evaluation = evaluations.of(examples[model.name])
             assert evaluation is not None
             source = evaluation.content
-        elif not (home.spool / model.sha256).is_file() and entry is not None:
+        elif not spooled.is_file() and entry is not None:
             source = find_model(entry, folder, fetch)
             if not source.exists():
                 raise CampaignError(
@@ -232,9 +233,13 @@ def _respool(
         try:
             spool(source, needed[model.sha256], home.spool)
         except CampaignError:
-            what = "its URL" if entry is not None and entry.path is None else safe_text(str(source))
+            if isinstance(source, bytes):
+                what = "its data"
+            else:
+                by_url = entry is not None and entry.path is None
+                what = f"the file at {'its URL' if by_url else safe_text(str(source))}"
             raise CampaignError(
-                f"model {safe_text(model.name, 60)!r}: the file at {what} has changed",
+                f"model {safe_text(model.name, 60)!r}: {what} has changed",
                 hint="submit the campaign again",
             ) from None
 

@@ -86,5 +86,11 @@ def test_a_report_says_what_each_unit_scores_and_how_far_it_drifts() -> None:
     assert str(note).startswith("Drift: ")
 
 
+def test_answers_that_cannot_be_read_cost_their_drift_and_not_the_report() -> None:
+    broken = result(1, AnswerSet(answers=b"junk", sha256="0" * 64))
+    (drift,) = drifts([broken, SAME])
+    assert (drift.drift, drift.why) == (None, "2 answers, and 0 to hold them against")
+
+
 def test_a_report_without_evaluated_models_has_no_such_section() -> None:
     assert quality(Report([], "c-1", "t", 0.0, "1")) is None

@@ -398,6 +398,16 @@ def test_the_same_model_is_measured_again_beside_what_it_took_turns_with(nights:
     assert "measured once more" in alarm_lines(told)[0]
 
 
+def test_a_model_that_is_evaluated_is_confirmed_by_its_times_alone(nights: Nights) -> None:
+    examples = Model(name="m.onnx.examples", sha256="e" * 64, size=3)
+    nights.night(OLD, 10, examples=examples)
+    assert nights.night(NEW, 13, examples=examples).finding == "confirming"
+    begin_confirmations(nights.home, nights.store)
+    task = nights.again()
+    assert task.beside is not None
+    assert task.examples is None, "models that take turns answer none"
+
+
 def test_a_model_beside_that_is_gone_leaves_the_alarm(nights: Nights) -> None:
     beside: dict[str, Any] = {"beside": (Model(name="reference", sha256="c" * 64, size=3),)}
     nights.night(OLD, 10, **beside)
