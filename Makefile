@@ -6,7 +6,7 @@ REAL := real nat browser packages
 # a third of the tests' time is waiting: three processes keep two cores busy
 PARALLEL := -n 3 --dist worksteal
 
-.PHONY: demo test test-all test-extras test-newest rig durability mutants simulate check lint mypy pyright imports pytest fmt spec picture lock binary packages images clean
+.PHONY: demo test test-all test-extras test-newest rig durability mutants simulate check lint mypy pyright imports pytest fmt spec picture lock binary packages images interop clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
@@ -90,6 +90,10 @@ packages: $(STAMP)  ## the wheel, installed by pipx and by uv as its users do; f
 
 images: $(STAMP)  ## the images of examples/, built and run where podman or docker answers; minutes, and fetches what it needs
 	$(BIN)/python -m pytest tests/packages/installers/test_images.py
+
+interop: $(STAMP)  ## peers of js-libp2p with a gate and nodes of ours; needs node and fetches js-libp2p
+	cd tests/interop/js && npm ci --no-audit --no-fund
+	$(BIN)/python -m pytest tests/interop
 
 picture: $(STAMP)  ## docs/images/demo.svg, the picture of the README, from a demo that runs now
 	@$(BIN)/python -P tools/picture.py

@@ -23,8 +23,8 @@ PACKAGES = ("protocol", "results", "swarm", "drivers", "node", "scheduler", "gat
 DISTRIBUTION = "sark-node"
 __path__ = [str(Path(__file__).with_suffix(""))]
 """Holds `sark.testing`; its `__init__.pyi` tells type checkers what is public here."""
-GC_THRESHOLDS = (50_000, 20, 50)
-"""Importing libp2p creates a million lasting objects; Python's defaults spend a tenth of the start on scanning them."""
+GC_THRESHOLDS = (200_000, 20, 50)
+"""A start makes 100,000 objects that last; Python's defaults spend a tenth of it on scanning them."""
 
 
 def foreign_packages() -> dict[str, str]:
@@ -132,7 +132,7 @@ def _send_action(home: Home, gates: Callable[[], tuple[str, ...]]) -> SendAction
 
 def _install_server(ctx: typer.Context, remove: bool) -> NoReturn:
     """The service of `serve --install`."""
-    from node.cli.main import install_service, uninstall_service
+    from node.cli.service import install_service, uninstall_service
     from node.install.service_files import ServiceRole
 
     if remove:
@@ -236,9 +236,11 @@ COMMANDS: Mapping[str, str | Callable[[], typer.Typer]] = {
     "delete": "scheduler.cli.delete",
     "delegate adopt": "scheduler.cli.adopt",
     "verify compare matrix report chart": "scheduler.cli.analysis",
+    "score": "scheduler.cli.score",
     "peers top demo": "scheduler.cli.fleet",
     "trust": "scheduler.cli.trust",
-    "info join start": "node.cli.main",
+    "info": "node.cli.info",
+    "join start": "node.cli.main",
     "calibrate enroll doctor test": "node.cli.device",
     "models": "node.cli.models",
     "status pause resume drain reset": "node.cli.owner",

@@ -1,14 +1,14 @@
-"""A swarm of 60 real processes on one machine, by two gates that know nothing of each other: who is found when, and the costs.
+"""A swarm of many real processes on one machine, by two gates that know nothing of each other: who is found when, and the costs.
 
-    python benchmarks/network/sixty.py [--workers 60] [--batch 10] [--each 3] [--task 4.0] [--idle 30] [--within 600]
+    python benchmarks/network/sixty.py [--workers 60] [--batch 10] [--each 3] [--task 4.0] [--idle 30] [--within 600] [--found-only]
 
 Real `sark-node gate`, `join`, `peers` and `submit` on loopback. Of six workers three know the first gate only, two the second only, one
-both. `--batch`: so many start at a time, the next when these are up; 0: all at the same moment. 60 need about 12 GiB. Where this is root
-on Linux each worker is a device of its own.
+both. `--batch`: so many start at a time, the next when these are up; 0: all at the same moment. Where this is root on
+Linux each worker is a device of its own.
 
   findable    from starting a worker's process, and from its line that it is a worker, to being found by somebody who came by the one
               gate, and by somebody who came by the other; both look again and again, so a time has the grain of one look
-  all found   from the last worker's line to the moment at which both have found all
+  all found   from the last worker's line to the moment at which both have found all; and the memory of all processes then
   campaign    `submit --gate FIRST`, to its end: tasks of the simulated unit that sleep, so that what is timed is finding and placing;
               first wherever there is room, then one task for each worker, by name
   idle        after all that: memory and processor of each process over the window; pss shares what several processes have in common
@@ -17,6 +17,7 @@ on Linux each worker is a device of its own.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -31,7 +32,7 @@ import psutil
 from benchmarks.startup import cpu_s
 from swarm.base.logs import set_up_logs
 from tests.real.apart import can_be_apart
-from tests.real.lab import Lab, kill_marked, until
+from tests.real.lab import Lab, kill_marked, marked, until
 from tests.real.two_gates import (
     OTHER,
     Watch,
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--task", type=float, default=4.0, help="seconds of a task")
     parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--within", type=float, default=600.0, help="seconds to wait for anything")
+    parser.add_argument("--found-only", action="store_true", help="end when all are found")
     arguments = parser.parse_args()
     set_up_logs(sys.stderr, level=logging.ERROR)
     names = [f"w{number}" for number in range(arguments.workers)]
@@ -83,6 +85,7 @@ def measure(lab: Lab, arguments: argparse.Namespace) -> None:
     ids = worker_ids(lab)
     findable = {name: max(first.first_seen[peer], second.first_seen[peer]) for peer, name in ids.items()}
     print(f"all found by both gates {max(findable.values()) - max(up.values()):.1f} s after the last was up")
+    print(f"memory of all: {memory(lab) / 1024:.1f} GiB (pss)")
     print(f"\n{'seconds':<44} {'p50':>8} {'p99':>8} {'max':>8} {'n':>5}")
     print(row("process start to worker", [up[name] - began[name] for name in lab.workers]))
     print(
@@ -92,6 +95,8 @@ def measure(lab: Lab, arguments: argparse.Namespace) -> None:
         row("worker to findable by both gates", [max(0.0, findable[name] - up[name]) for name in lab.workers])
     )
     print(row("one look, first gate", first.looks_s[1:]))
+    if arguments.found_only:
+        return
     for gate in (lab.gate, other_gate(lab)):
         look(lab, gate)
     campaigns(lab, arguments, set(ids))
@@ -119,6 +124,15 @@ def join(lab: Lab, arguments: argparse.Namespace) -> tuple[dict[str, float], dic
         f"{len(up)} workers are up {max(up.values()) - min(began.values()):.0f} s after the first was started"
     )
     return began, up
+
+
+def memory(lab: Lab) -> float:
+    """MiB of all processes of the lab, with their shares of what several have in common."""
+    used = 0.0
+    for pid in marked(lab.mark):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used += psutil.Process(pid).memory_full_info().pss / MIB
+    return used
 
 
 def row(name: str, values: Sequence[float]) -> str:

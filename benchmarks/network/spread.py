@@ -43,7 +43,8 @@ class Counted:
     """A network whose inbound streams count what is sent over them, and send no faster than they may."""
 
     def __init__(self, network: Any, rate: float | None) -> None:
-        self.network, self.rate, self.sent, self.free_at = network, rate, 0, 0.0
+        self.network, self.governor = network, network.governor
+        self.rate, self.sent, self.free_at = rate, 0, 0.0
 
     def handle(self, protocol: str, handler: Any) -> None:
         async def counting(stream: Any) -> None:
@@ -112,8 +113,8 @@ async def work(folder: Path, speaker: str, addresses: list[str], model: Model) -
         begin = time.perf_counter()
         await network.connect(speaker, addresses)
         source = model_source(network, model, lambda: speaker, principal=speaker, rng=random.Random())
-        await cache.get(model, source)
-        print(json.dumps(time.perf_counter() - begin), flush=True)
+        async with cache.using(model, source):
+            print(json.dumps(time.perf_counter() - begin), flush=True)
         await ask()  # serves on until all have it
         print(json.dumps(counted.sent), flush=True)
 

@@ -3,7 +3,8 @@
     python benchmarks/network/transfer.py [--mib 256] [--rounds 3]
 
 Three ways, in turns, the medians compared: `noise` is one Noise session on a TCP connection with nothing above it; `stream` is a raw
-libp2p stream (Noise and yamux); `blob` is `fetch_blob` into a file on disk, hashed on the way, as the model cache does it.
+libp2p stream (Noise and yamux); `blob` is `fetch_blob` into a file on disk, hashed on the way, as the model cache does it. Beside the
+speed: processor seconds for each GiB, of both processes, which say more than the clock on a machine that has other work.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as new_noise_keys
@@ -36,6 +38,7 @@ from swarm.net.identity import Identity
 
 RAW = "/sark/bench/raw/1"
 MIB = 1024 * 1024
+GIB = 1024 * MIB
 
 
 def noise() -> Transport:
@@ -115,34 +118,54 @@ def compare(size: int, rounds: int, folder: Path) -> None:
     try:
         assert child.stdout is not None
         peer, address, port, bare = child.stdout.readline().split()
-        seconds = trio.run(take_turns, peer, address, int(port), bare, size, sha256, rounds, folder)
+        taken = trio.run(take_turns, peer, address, int(port), bare, size, sha256, rounds, folder, child.pid)
     finally:
         child.kill()
         child.communicate()
-    speeds = {way: size / MIB / statistics.median(taken) for way, taken in seconds.items()}
-    for way, speed in speeds.items():
-        print(f"{way:8} {speed:8.1f} MiB/s   {100 * speed / speeds['noise']:5.1f} % of noise")
-    share = 100 * speeds["blob"] / speeds["stream"]
-    print(f"blob is {share:.1f} % of a raw libp2p stream; {rounds} rounds of {size // MIB} MiB")
+    middle = {
+        way: [statistics.median(column) for column in zip(*runs, strict=True)] for way, runs in taken.items()
+    }
+    for way, (seconds, takes, gives) in middle.items():
+        print(
+            f"{way:8} {size / MIB / seconds:8.1f} MiB/s   {100 * middle['noise'][0] / seconds:5.1f} % of noise   "
+            f"{takes * GIB / size:5.2f} s/GiB to take, {gives * GIB / size:5.2f} to give"
+        )
+    stream, blob = middle["stream"], middle["blob"]
+    print(
+        f"blob is {100 * stream[0] / blob[0]:.1f} % of a raw libp2p stream by the clock, {100 * sum(stream[1:]) / sum(blob[1:]):.1f} % by "
+        f"processor time; {rounds} rounds of {size // MIB} MiB"
+    )
 
 
 async def take_turns(
-    peer: str, address: str, port: int, bare: str, size: int, sha256: str, rounds: int, folder: Path
-) -> dict[str, list[float]]:
-    """Seconds for each way and round."""
+    peer: str,
+    address: str,
+    port: int,
+    bare: str,
+    size: int,
+    sha256: str,
+    rounds: int,
+    folder: Path,
+    holder: int,
+) -> dict[str, list[tuple[float, float, float]]]:
+    """For each way and round: seconds, and processor seconds of this process and of the holder."""
+    process = psutil.Process(holder)
     async with open_host(Identity.fresh()) as network:
         ways: dict[str, Callable[[], Awaitable[None]]] = {
             "noise": lambda: take_noise(port, bare, size),
             "stream": lambda: take_stream(network, peer, address, size),
             "blob": lambda: take_blob(network, peer, address, sha256, folder),
         }
-        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        taken: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
         for _ in range(rounds):
             for way, take in ways.items():
-                begin = time.perf_counter()
+                before = process.cpu_times()
+                began, used = time.perf_counter(), time.process_time()
                 await take()
-                seconds[way].append(time.perf_counter() - begin)
-    return seconds
+                after = process.cpu_times()
+                gave = after.user + after.system - before.user - before.system
+                taken[way].append((time.perf_counter() - began, time.process_time() - used, gave))
+    return taken
 
 
 def main() -> None:

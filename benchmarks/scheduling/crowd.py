@@ -38,12 +38,12 @@ from rich.console import Console
 
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.words import Reason
-from sark import GC_THRESHOLDS
 from scheduler.core.commands import EndPending
 from scheduler.output.watch import watch
 from scheduler.store import schema
 from scheduler.store.store import Store
 from swarm.base.home import Home
+from swarm.base.process import GC_THRESHOLDS
 from swarm.memory.network import MemorySwarm
 from tests.scheduler.conftest import MODEL, SCHEDULER, SHA, FakeIndex, World
 

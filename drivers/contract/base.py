@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
 
@@ -35,6 +35,7 @@ MAX_RANK: Final = 64
 MAX_FIGURE: Final = 1e18
 MAX_OPERATORS: Final = 200
 """Lines on where a model's operators ran."""
+MAX_FORMATS: Final = 8
 MAX_SAMPLE: Final = 4 * MIB
 MAX_ANSWERS: Final = 6 * MIB
 """Characters of all answers of a run: `protocol.formats.examples.MAX_ANSWER_BYTES` in base64."""
@@ -51,6 +52,7 @@ Texts = Annotated[tuple[Text, ...], MaxLen(MAX_ENTRIES)]
 Samples = Annotated[tuple[Whole, ...], MaxLen(MAX_SAMPLES)]
 Name = Annotated[str, Predicate(lambda text: re.fullmatch("[a-z][a-z0-9_]{0,63}", text) is not None)]
 """Of a figure."""
+FormatWord = Annotated[str, Predicate(lambda text: re.fullmatch("[a-z][a-z0-9]{0,15}", text) is not None)]
 Sha256 = Annotated[str, Predicate(lambda text: re.fullmatch("([0-9a-f]{64})?", text) is not None)]
 """Or empty."""
 Digest = Annotated[str, Predicate(lambda text: re.fullmatch("[0-9a-f]{64}", text) is not None)]
@@ -128,6 +130,8 @@ class WorkOrder:
     """Those of `dims` that the model must have; the others may be of other models."""
     beside_units: tuple[str, ...] = ()
     """The unit of each model of `beside`, which then has a process of its own, as `model` has; empty: all run on `unit`, in one process."""
+    compute_type: str = ""
+    """`f32`: a runtime that may choose a type of fewer digits to compute in is to compute in float32; empty: as it chooses."""
     examples: str = ""
     """Path of a file of examples (`protocol.formats.examples`), each of which the model is given once, in a launch after the timed ones;
     empty: there are none."""
@@ -276,6 +280,8 @@ class ModelDescription(Sent):
     """`WorkOrder.batch`, if the inputs were made with it. A driver that leaves it out has ignored it: the run fails."""
     operators: Annotated[tuple[OperatorReport, ...], MaxLen(MAX_OPERATORS)] = ()
     """Where they ran, what takes longest first; empty: the runtime does not tell."""
+    compute_type: Annotated[str, MaxLen(32)] = ""
+    """Of the floats in which it really computed, such as bf16; empty: the runtime does not tell, or it is the model's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,6 +504,8 @@ class UnitInfo(Sent):
     runtime: Text
     detail: Text = ""
     """Such as a GPU's name and driver version."""
+    formats: Annotated[tuple[FormatWord, ...], MaxLen(MAX_FORMATS)] = ()
+    """Those it takes; empty: those of its driver (`formats_of`)."""
 
 
 WaitTurn = Callable[[], bool]
@@ -593,8 +601,15 @@ def answers_examples(driver: Driver) -> Callable[[WorkOrder], Iterator[Event]] |
 
 
 def formats_of(driver: Driver) -> tuple[str, ...]:
-    """The formats that its units take, in the words of `protocol.formats.frameworks.FORMATS`; empty: it does not say."""
+    """The formats that its units take, in the words of `protocol.formats.frameworks.FORMATS` or, of a format that is not there, a word of
+    its own; empty: it does not say."""
     return tuple(getattr(driver, "formats", ()))
+
+
+def working_units(driver: Driver) -> Iterator[UnitInfo]:
+    """Its units, each with the formats that it takes."""
+    for unit in driver.units():
+        yield replace(unit, formats=unit.formats or formats_of(driver))
 
 
 def opens_connections(driver: Driver) -> bool:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from drivers.contract.base import Unfit
+from protocol.formats.frameworks import FORMATS, WORKLOADS
 from protocol.formats.model_files import UNPICKLES, FormatError, ModelFormat, read_format
 
 NO_PICKLE: Final = (
     "this is a {kind}: a Python pickle, which could run any program, so it is never opened; "
     "save the model with torch.export.save or torch.jit.save, or its weights as safetensors with a declaration"
 )
-SUFFIXES: Final = frozenset({".onnx", ".ort", ".mlmodel", ".yaml", ".yml", ".json"})
+SUFFIXES: Final = frozenset({*WORKLOADS, *(ending for form in FORMATS.values() for ending in form.unmarked)})
 """Of models that have no signature in their first bytes."""
 
 

@@ -16,6 +16,8 @@ SIMULATED: Final = frozenset({"fake"})
 """Drivers that invent their figures: offered only if simulation is switched on."""
 SANDBOX_PROBE: Final = "sandbox-probe"
 """Never installed: see `drivers.launch.probe_tier`."""
+NO_DRIVER: Final = ""
+"""Of a process that forks children for several drivers."""
 OWNED: Final = frozenset({"api"})
 """Drivers that need a setting of the device's owner, such as a server's URL."""
 

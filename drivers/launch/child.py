@@ -39,6 +39,7 @@ from drivers.contract.base import (
     answers_examples,
     made_samples,
     makes_loads,
+    working_units,
 )
 from drivers.contract.hardware import threads_for
 from drivers.measure.stopping import NO_MODEL, MeasureJob
@@ -129,7 +130,7 @@ def events_of(
 ) -> Iterator[Event] | Iterable[UnitInfo | SampleModel]:
     match MeasureJob(job):
         case MeasureJob.UNITS:
-            return driver.units()
+            return working_units(driver)
         case MeasureJob.SAMPLES:
             return made_samples(driver)
         case MeasureJob.LOAD:

@@ -48,7 +48,7 @@ from drivers.contract.boot import folder
 from drivers.contract.memory import drop_pages
 from drivers.launch import child
 from drivers.launch.deadlines import LaunchDeadlines
-from drivers.launch.events import LaunchEvents, received, replies
+from drivers.launch.events import LaunchEvents, make_ready, received, replies
 from drivers.launch.process import Child, ZygoteProcess
 from drivers.launch.spawn import SpawnedChild
 from drivers.launch.turns import TurnSide, take_turns
@@ -127,9 +127,9 @@ class Zygote:
     def pids(self) -> tuple[int, ...]:
         return tuple(process.pid for process in self._processes.values())
 
-    def launch(self, order: WorkOrder, limits: Limits, job: str) -> Child:
-        """Fork one launch. `job`: a `MeasureJob`."""
-        packed = frames.pack_order(order, limits, self.driver, self.simulate, job)
+    def launch(self, order: WorkOrder, limits: Limits, job: str, driver: str = "") -> Child:
+        """Fork one launch. `job`: a `MeasureJob`. `driver`: another one, for a job without a model."""
+        packed = frames.pack_order(order, limits, driver or self.driver, self.simulate, job)
         if not self._can_fork:
             if self.driver in COMPILED:
                 library.prepare(folder())
@@ -186,6 +186,7 @@ class Launch:
         `metering`: of the host's other meters; None: nobody wants to know. `beside`: of each model beside that has a process of its own
         (`WorkOrder.beside_units`); empty: all have the same driver.
         """
+        make_ready()
         witnessed = order.witnessed or reveal is not None
         paths = tuple(str(Path(path).absolute()) for path in order.beside)
         self._order = replace(
@@ -458,7 +459,8 @@ def probe_units(
     private: Mapping[str, Mapping[str, str]] | None = None,
     only: Collection[str] | None = None,
 ) -> ProbedUnits:
-    """Try every installed driver in a child of its own. Takes about a second per runtime: cache the result.
+    """Try every installed driver in a child of its own, forked from one process where they need nothing of their own. Takes about a second
+    per runtime: cache the result.
 
     `private`: environment variables by driver; drivers that need some are not tried without. `only`: no other drivers.
     """
@@ -466,17 +468,27 @@ def probe_units(
     troubles: list[str] = []
     sure = True
     private = private or {}
-    for name in registry.names(simulate):
-        if (name in registry.OWNED and not private.get(name)) or (only is not None and name not in only):
-            continue
-        try:
-            with Zygote(name, simulate=simulate, can_fork=can_fork, private=private.get(name)) as zygote:
-                running = zygote.launch(WorkOrder(model="", unit=""), PROBE_LIMITS, MeasureJob.UNITS)
+    order = WorkOrder(model="", unit="")  # without a model there is no sandbox either
+    with contextlib.ExitStack() as stack:
+        shared = stack.enter_context(
+            Zygote(registry.NO_DRIVER, simulate=simulate, can_fork=can_fork, tier=Tier.NONE)
+        )
+        for name in registry.names(simulate):
+            own = private.get(name)
+            if (name in registry.OWNED and not own) or (only is not None and name not in only):
+                continue
+            zygote = shared
+            if own:
+                zygote = stack.enter_context(
+                    Zygote(name, simulate=simulate, can_fork=can_fork, tier=Tier.NONE, private=own)
+                )
+            try:
+                running = zygote.launch(order, PROBE_LIMITS, MeasureJob.UNITS, name)
                 for reply in replies(running, PROBE_LIMITS):
                     if not isinstance(reply, UnitInfo):
                         raise Crashed("it broke its contract: an event where a unit was due")
                     units.append(reply)
-        except DriverError as why:
-            troubles.append(f"driver {name!r}: {why}")
-            sure = sure and why.permanent
+            except DriverError as why:
+                troubles.append(f"driver {name!r}: {why}")
+                sure = sure and why.permanent
     return ProbedUnits(tuple(units), tuple(troubles), sure)

@@ -82,6 +82,8 @@ class LocalModel(ABC):
     """Operators on the longest way through the model."""
     sustained: SustainedReport | None = None
     """Of a sustained run, once it is timed."""
+    compute_type: str = ""
+    """Of the floats in which the runtime chose to compute; empty: the model's own."""
     compared_with: str = ""
     """What made the reference, once it is made, for the note of the check; empty: what the driver's page says."""
 
@@ -245,4 +247,5 @@ def describe(
         notes=tuple(note[:500] for note in notes[:MAX_NOTES]),
         batch=model.order.batch,
         operators=ran_on.operators,
+        compute_type=model.compute_type,
     )

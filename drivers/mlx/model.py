@@ -16,34 +16,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from drivers.contract import memory
 from drivers.contract.base import MeasureReport, OutOfMemory, ProgressReport, Unfit, WorkOrder
 from drivers.contract.registry import BREAKAGE
-from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
-from drivers.local.greedy import answer, room_of
+from drivers.inputs.feeds import Shapes
+from drivers.local.language import NO_TENSORS, LanguageRun
 from drivers.local.model import LocalModel, Prepared, RanOn
-from drivers.local.tokens import (
-    DEPTH,
-    GENERATE,
-    PROMPT,
-    PromptTimes,
-    TokenLoop,
-    Tokens,
-    bench_words,
-    inputs_of,
-    room_for,
-    sized,
-    token_figures,
-)
+from drivers.local.tokens import Tokens, inputs_of, sized
 from drivers.mlx.runtime import check_architecture, load_model, parts, runtime, title
 from drivers.mlx.units import GPU, device_for, provider, verify_device
 from drivers.transformers.folder import open_folder
 from drivers.transformers.words import FolderWords
 
-CHECKED: Final = 512
-"""Tokens of the prompt behind which the logits are compared …"""
-STEPS: Final = 8
-"""… and tokens after them, one by one."""
 HALF: Final = 2e-2
 """Tolerance of 16-bit types, relative to the largest magnitude."""
 _MEMORY: Final = re.compile(r"out of memory|failed to allocate|unable to allocate|bad_alloc", re.IGNORECASE)
@@ -101,11 +84,8 @@ class MlxSession:
 
 
 class MlxModel(LocalModel):
+    _run: LanguageRun
     _session: MlxSession
-    _fed: Mapping[str, Tokens]
-    _samples_ns: tuple[int, ...] = ()
-    _prompts: PromptTimes | None = None
-    _words: FolderWords | None = None
 
     def __init__(self, order: WorkOrder) -> None:
         self._mx = mx = runtime()
@@ -132,54 +112,19 @@ class MlxModel(LocalModel):
         verify_device(self._mx, self.order.unit, self._device)
 
     def prepare(self) -> Prepared:
-        return find_runnable(sized(self.order), self.inputs, self.attempt)
+        self._run = LanguageRun(sized(self.order), self.inputs, self._session, translated, _arrays)
+        return self._run.prepare(self._mx.reset_peak_memory, self._see_digits)
 
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        room_for(shapes, 1)
-        feeds, pre_ns = make_feeds(sized(self.order), self.inputs, shapes, bound)
-        self._fed, session = feeds, self._session
-        was_reset = memory.reset_peak()
-        self._mx.reset_peak_memory()
-        with translated():
-            session.fill(feeds[DEPTH])
-            (first,) = session.batches(feeds[GENERATE][:1], 1)
-            began = time.perf_counter_ns()
-            session.step(first)
-            first_ns = time.perf_counter_ns() - began
-            session.rewind()
-            if session._logits.dtype in (self._mx.bfloat16, self._mx.float16):
-                self.tolerance = HALF
-        return Prepared(
-            lambda: TokenLoop(session, feeds[GENERATE]),
-            self._answers,
-            self._answers,
-            feeds,
-            shapes,
-            bound,
-            pre_ns,
-            first_ns,
-            was_reset,
-        )
+        raise Unfit(NO_TENSORS)
 
-    def _checked(self) -> tuple[Tokens, Tokens]:
-        return self._fed[PROMPT][:CHECKED], self._fed[GENERATE][:STEPS]
-
-    def _answers(self) -> Mapping[str, Any]:
-        """Logits after a prompt at once, and after each of some tokens behind it, without the context before them."""
-        prompt, tokens = self._checked()
-        session = self._session
-        with translated():
-            session.fill(prompt[:0])
-            session.decode(prompt)
-            after_prompt, after_token = session.logits(), []
-            for batch in session.batches(tokens, 1):
-                session.step(batch)
-                after_token.append(session.logits())
-        return {"prompt_logits": after_prompt, "token_logits": np.stack(after_token)}
+    def _see_digits(self) -> None:
+        if self._session._logits.dtype in (self._mx.bfloat16, self._mx.float16):
+            self.tolerance = HALF
 
     def reference(self, prepared: Prepared) -> Mapping[str, Any]:
         """The same tokens in one pass on the CPU, in float32, without a cache."""
-        prompt, tokens = self._checked()
+        prompt, tokens = self._run.checked()
         mx = self._mx
         with translated():
             mx.set_default_device(mx.Device(mx.cpu, 0))
@@ -194,48 +139,37 @@ class MlxModel(LocalModel):
 
     def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
         measured = yield from super().time(prepared, notes)
-        self._samples_ns = measured.samples_ns
+        self._run.samples_ns = measured.samples_ns
         return measured
 
     def figures(self) -> dict[str, float]:
-        """Tokens per second of prompts and of generation; `d0_…`: without a context, where the order has one."""
-        with translated():
-            self._prompts, figures = token_figures(self._session, self._fed, self._samples_ns)
-            if self.order.unit == GPU:
+        figures = self._run.figures()
+        if self.order.unit == GPU:
+            with translated():
                 figures["gpu_peak_bytes"] = float(self._mx.get_peak_memory())
         return figures
 
     def series(self) -> dict[str, tuple[int, ...]]:
-        ttft = {} if self._prompts is None else {"ttft": self._prompts.first_token_ns}
-        return ttft | {"itl": self._samples_ns}
+        return self._run.series()
 
     def answer_text(self, text: str) -> str:
-        most, trained = len(self._fed[GENERATE]), self._folder.config.get("max_position_embeddings")
-        if self._words is None:
-            self._words = FolderWords(self._folder)
-        prompt = self._words.prompt(text)
-        room_of(prompt, most, trained if isinstance(trained, int) else 0)
-        with translated():
-            return answer(self._session, self._words, prompt, most)
+        trained = self._folder.config.get("max_position_embeddings")
+        return self._run.answer_text(text, lambda: FolderWords(self._folder), trained)
 
     def ran_on(self, prepared: Prepared) -> RanOn:
         return RanOn(self.order.unit, (provider(self._mx, self._device),))
 
     def notes(self, prepared: Prepared) -> list[str]:
-        prompts, tokens = bench_words(prepared.shapes)
-        notes = [f"an inference is one generated token of llama-bench's {tokens}, with random tokens"]
+        notes = self._run.notes(prepared.shapes, "on the CPU in float32, without a cache")
         if self.order.threads:
             notes.append(f"threads: {self.order.threads} requested; MLX takes its own")
         if quantised := self._folder.config.get("quantization"):
             notes.append(f"quantised: {str(quantised)[:100]}")
-        if self._prompts is not None:
-            notes.append(f"prompts: {len(self._prompts.decode_ns)} of {prompts}")
-        checked, steps = (len(part) for part in self._checked())
-        notes.append(
-            f"checked: the logits after {checked} tokens of the prompt at once and {steps} more one by one, against all in "
-            "one pass on the CPU in float32, without a cache"
-        )
         return notes
+
+
+def _arrays(after_prompt: Any, after_token: list[Any]) -> Mapping[str, Any]:
+    return {"prompt_logits": after_prompt, "token_logits": np.stack(after_token)}
 
 
 @contextmanager

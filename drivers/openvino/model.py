@@ -83,12 +83,15 @@ class OpenVinoModel(LocalModel):
         return super().outputs_of(feeds)
 
     def _compile(self, model: Any, more: Mapping[str, object]) -> Any:
-        asked = {**settings(self._device, self.threads), **more}
+        asked = {**settings(self._device, self.threads, self.order.compute_type), **more}
         return translated(lambda: self._runtime.core.compile_model(model, self._device, asked))
 
     def verify(self) -> None:
         verify_devices(self.order.unit, self._device, self._compiled.get_property("EXECUTION_DEVICES"))
         self._precision = self._property("INFERENCE_PRECISION_HINT") or "dynamic"
+        if (asked := self.order.compute_type) and self._precision != asked:
+            raise Unfit(f"compute_type {asked}: {self._device} computes in {self._precision} all the same")
+        self.compute_type = "" if self._precision == "dynamic" else self._precision
         self._asked_threads = self.threads
         if self.order.unit == CPU:
             self.threads = int(self._property("INFERENCE_NUM_THREADS") or self.threads)

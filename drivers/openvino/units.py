@@ -64,9 +64,11 @@ def _plain(uuid: str) -> str:
     return uuid.replace("-", "").lower()
 
 
-def settings(device: str, threads: int) -> dict[str, object]:
-    """For one inference at a time, as quickly as it goes; nothing is cached."""
+def settings(device: str, threads: int, compute_type: str = "") -> dict[str, object]:
+    """For one inference at a time, as quickly as it goes; nothing is cached. `compute_type`: empty: OpenVINO chooses."""
     asked: dict[str, object] = {"PERFORMANCE_HINT": "LATENCY"}
+    if compute_type:
+        asked["INFERENCE_PRECISION_HINT"] = compute_type
     if device != "NPU":
         asked["NUM_STREAMS"] = 1
     if device == "CPU":

@@ -7,38 +7,20 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
-from drivers.contract import memory
 from drivers.contract.base import MeasureReport, ProgressReport, Unfit, Unshaped, WorkOrder
-from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
-from drivers.local.greedy import answer, room_of
+from drivers.inputs.feeds import Shapes
+from drivers.local.language import NO_TENSORS, LanguageRun
 from drivers.local.model import Prepared
-from drivers.local.tokens import (
-    DEPTH,
-    GENERATE,
-    PROMPT,
-    PromptTimes,
-    TokenLoop,
-    Tokens,
-    bench_words,
-    inputs_of,
-    room_for,
-    token_figures,
-)
+from drivers.local.tokens import DEPTH, GENERATE, PROMPT, Tokens, inputs_of
 from drivers.torch.model import HALF
 from drivers.torch.models import ModelGraph, as_arrays, torch_errors
 from drivers.transformers.model import TransformersModel
 from drivers.transformers.ports import vocabulary
 from drivers.transformers.words import FolderWords
-
-CHECKED: Final = 512
-"""Tokens of the prompt behind which the logits are compared …"""
-STEPS: Final = 8
-"""… and tokens after them, one by one."""
 
 
 def generates(architecture: str) -> bool:
@@ -110,11 +92,8 @@ class CausalSession:
 
 
 class CausalModel(TransformersModel):
+    _run: LanguageRun
     _session: CausalSession
-    _fed: Mapping[str, Tokens]
-    _samples_ns: tuple[int, ...] = ()
-    _prompts: PromptTimes | None = None
-    _words: FolderWords | None = None
 
     def _graph_of(self, module: Any) -> ModelGraph:
         size = vocabulary(module.config)
@@ -135,66 +114,39 @@ class CausalModel(TransformersModel):
         return took_ns
 
     def prepare(self) -> Prepared:
-        return find_runnable(sized(self.order), self.inputs, self.attempt)
-
-    def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        room_for(shapes, 1)
-        feeds, pre_ns = make_feeds(sized(self.order), self.inputs, shapes, bound)
-        self._fed = feeds
-        session = self._session
-        was_reset = memory.reset_peak()
-        if self._device.startswith("cuda"):
-            self._torch.cuda.reset_peak_memory_stats(self._device)
-        with torch_errors():
-            session.fill(feeds[DEPTH])
-            (first,) = session.batches(feeds[GENERATE][:1], 1)
-            began = time.perf_counter_ns()
-            session.step(first)
-            first_ns = time.perf_counter_ns() - began
-            if not session.caches:
-                raise Unfit(f"{self._folder.architecture} leaves no keys and values: is_decoder is not set")
-            session.rewind()
-            session.decode(max(feeds[PROMPT], feeds[GENERATE], key=len))  # positions that it must have
-            session.rewind()
+        self._run = LanguageRun(sized(self.order), self.inputs, self._session, torch_errors, self._arrays)
+        prepared = self._run.prepare(self._begin, self._prove)
         if self._graph.module.dtype in (self._torch.bfloat16, self._torch.float16):
             self.tolerance = HALF
+        session, first = self._session, self._run.first
 
         def infer() -> None:
             session.rewind()
             session.step(first)
 
         self._infer = infer
-        return Prepared(
-            lambda: TokenLoop(session, feeds[GENERATE]),
-            self._answers,
-            self._answers,
-            feeds,
-            shapes,
-            bound,
-            pre_ns,
-            first_ns,
-            was_reset,
-        )
+        return prepared
 
-    def _checked(self) -> tuple[Tokens, Tokens]:
-        return self._fed[PROMPT][:CHECKED], self._fed[GENERATE][:STEPS]
+    def attempt(self, shapes: Shapes, bound: int) -> Prepared:
+        raise Unfit(NO_TENSORS)
 
-    def _answers(self) -> Mapping[str, Any]:
-        """Logits after a prompt at once, and after each of some tokens behind it, without the context before them."""
-        prompt, tokens = self._checked()
-        session, torch = self._session, self._torch
-        with torch_errors():
-            session.fill(prompt[:0])
-            session.decode(prompt)
-            after_prompt, after_token = session.logits().clone(), []
-            for batch in session.batches(tokens, 1):
-                session.step(batch)
-                after_token.append(session.logits().clone())
-            return as_arrays({"prompt_logits": after_prompt, "token_logits": torch.stack(after_token)})
+    def _begin(self) -> None:
+        if self._device.startswith("cuda"):
+            self._torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _prove(self) -> None:
+        """That it keeps keys and values, and has positions for all tokens."""
+        if not self._session.caches:
+            raise Unfit(f"{self._folder.architecture} leaves no keys and values: is_decoder is not set")
+        self._session.rewind()
+        self._session.decode(max(self._run.fed[PROMPT], self._run.fed[GENERATE], key=len))
+
+    def _arrays(self, after_prompt: Any, after_token: list[Any]) -> Mapping[str, Any]:
+        return as_arrays({"prompt_logits": after_prompt, "token_logits": self._torch.stack(after_token)})
 
     def _on_cpu(self, prepared: Prepared, *, wide: bool) -> Mapping[str, Any]:
         """The same tokens in one pass, without a cache."""
-        prompt, tokens = self._checked()
+        prompt, tokens = self._run.checked()
         torch = self._torch
         plain = self.reference_graph(wide=wide)
         with torch_errors(), torch.backends.mkldnn.flags(enabled=False):
@@ -204,37 +156,18 @@ class CausalModel(TransformersModel):
 
     def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
         measured = yield from super().time(prepared, notes)
-        self._samples_ns = measured.samples_ns
+        self._run.samples_ns = measured.samples_ns
         return measured
 
     def figures(self) -> dict[str, float]:
-        """Tokens per second of prompts and of generation; `d0_…`: without a context, where the order has one."""
-        with torch_errors():
-            self._prompts, figures = token_figures(self._session, self._fed, self._samples_ns)
-            return super().figures() | figures
+        return super().figures() | self._run.figures()
 
     def series(self) -> dict[str, tuple[int, ...]]:
-        ttft = {} if self._prompts is None else {"ttft": self._prompts.first_token_ns}
-        return ttft | {"itl": self._samples_ns}
+        return self._run.series()
 
     def answer_text(self, text: str) -> str:
-        module, most = self._graph.module, len(self._fed[GENERATE])
-        if self._words is None:
-            self._words = FolderWords(self._folder)
-        prompt = self._words.prompt(text)
-        room_of(prompt, most, getattr(module.config, "max_position_embeddings", None) or 0)
-        with torch_errors():
-            return answer(self._session, self._words, prompt, most)
+        trained = getattr(self._graph.module.config, "max_position_embeddings", None)
+        return self._run.answer_text(text, lambda: FolderWords(self._folder), trained)
 
     def notes(self, prepared: Prepared) -> list[str]:
-        prompts, tokens = bench_words(prepared.shapes)
-        notes = super().notes(prepared)
-        notes.append(f"an inference is one generated token of llama-bench's {tokens}, with random tokens")
-        if self._prompts is not None:
-            notes.append(f"prompts: {len(self._prompts.decode_ns)} of {prompts}")
-        checked, steps = (len(part) for part in self._checked())
-        notes.append(
-            f"checked: the logits after {checked} tokens of the prompt at once and {steps} more one by one, against all in "
-            "one pass without a cache"
-        )
-        return notes
+        return [*super().notes(prepared), *self._run.notes(prepared.shapes, "without a cache")]

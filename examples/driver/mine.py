@@ -33,6 +33,7 @@ class MineDriver:
     """Named by the entry point. See `drivers.contract.base.Driver`."""
 
     name = "mine"  # the same as the entry point's name
+    formats = ("mine",)  # what its units take: campaigns leave models of other formats out
 
     def units(self) -> tuple[UnitInfo, ...]:
         """Only units on which something has just run."""

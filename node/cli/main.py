@@ -1,4 +1,4 @@
-"""Commands of a device's owner: info, join."""
+"""`join`: makes this device a worker. What only its terminal or its service needs is imported elsewhere: a worker stays for months."""
 
 from __future__ import annotations
 
@@ -7,154 +7,23 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
-from rich.text import Text
 from typer.core import TyperCommand
 
-from node.install.service_files import ServiceRole
-from protocol.values.match import show_value
-from protocol.values.requirement import ATTRIBUTES, show_size
 from swarm.base.home import Home
-from swarm.base.screen import new_console, print_json
 from swarm.base.settings import SettingsError
 
 if TYPE_CHECKING:
-    from drivers.measure.gpu import Gpu
     from node.device.probe import Profile
     from node.serve.service import Worker
     from node.settings.settings import WorkerSettings
     from swarm.join.node import RunningNode
 
 app = typer.Typer()
-PANEL = "This device"
-
-
-@app.command(rich_help_panel=PANEL)
-def info(
-    ctx: typer.Context,
-    attributes: Annotated[
-        bool,
-        typer.Option(
-            "--attributes",
-            help="List the attributes that campaign clauses can use, with this device's values.",
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show this device: processor, memory, GPUs and the compute units that work. Needs no network."""
-    from importlib.metadata import version
-
-    from drivers.launch.launch import probe_units
-    from drivers.launch.probe_tier import probe
-    from node.device.calibration import headline
-    from node.device.calibration_file import calibration_file, read_calibration
-    from node.device.gpu_units import units_on_gpus
-    from node.device.probe import build_advert, probe_device
-    from node.settings.settings import WorkerSettings, private_of
-    from protocol.words import Role
-    from swarm.net.identity import load_or_create
-    from swarm.pools.membership import joined_pools
-
-    home: Home = ctx.obj
-    environment = ctx.meta["environment"]
-    settings = WorkerSettings.load(home.config_file, environment, {})
-    look = units_on_gpus(settings.gpus, probe_units, private_of(settings, environment))
-    profile = probe_device(home.folder("worker"), look, sandbox=probe(), on=look.gpus)
-    stored = read_calibration(calibration_file(profile.fingerprint), profile.fingerprint)
-    keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
-    pools = joined_pools(home, Role.WORKER)
-    advert = build_advert(
-        profile, keys["worker"], version=version("sark-node"), pools=sorted({pool.name for pool in pools})
-    )
-    values = {attribute.name: attribute.read(advert) for attribute in ATTRIBUTES.values()}
-    if as_json:
-        document = {
-            **advert.model_dump(mode="json", exclude={"seq", "ttl_s", "gone", "v", "peer", "addresses"}),
-            "worker": keys["worker"],
-            "scheduler": keys["scheduler"],
-            "notes": list(profile.notes),
-            "fingerprint": profile.fingerprint,
-            "calibration": stored.calibration.model_dump(mode="json") if stored.calibration else None,
-            "sandbox_notes": list(profile.sandbox_notes),
-        }
-        print_json(document)
-        return
-    console = new_console()
-    table = Table(box=None, show_header=attributes, padding=(0, 2, 0, 0), header_style="dim")
-    if attributes:
-        for column in ("attribute", "kind", "meaning", "here"):
-            table.add_column(column)
-        for attribute in ATTRIBUTES.values():
-            value = values[attribute.name]
-            shown = "unknown" if value is None else show_value(attribute.of, value)
-            table.add_row(attribute.name, str(attribute.of), attribute.meaning, Text(shown))
-        table.add_row("label.NAME", "text", "a label set by the owner: join --label NAME=VALUE", "")
-        console.print(table)
-        return
-    for what, value in (
-        ("device", f"{profile.name}  ({profile.device})"),
-        ("processor", profile.soc or "unknown"),
-        ("cores", f"{_known(profile.cores)} physical, {_known(profile.threads)} logical"),
-        ("memory", show_size(profile.ram) if profile.ram else "unknown"),
-        ("system", f"{profile.os or 'unknown'}, {profile.arch}"),
-        ("GPUs", _gpus(profile.gpu_report.gpus) or "none found"),
-        ("units", "\n".join(f"{unit.unit}  ({unit.runtime})" for unit in profile.units) or "none works"),
-        ("shows live", ", ".join(profile.monitors) or "nothing"),
-        (
-            "sandbox",
-            "\n".join((f"{profile.sandbox}: {SANDBOX_TIERS[profile.sandbox]}", *profile.sandbox_notes)),
-        ),
-        (
-            "calibration",
-            headline(stored.calibration)
-            if stored.calibration
-            else f"{stored.missing}; run: sark-node calibrate",
-        ),
-        ("fingerprint", profile.fingerprint),
-        ("works for", "\n".join(f"pool {pool.name}  ({pool.pool})" for pool in pools)),
-        ("notes", "\n".join(profile.notes)),
-        ("worker id", keys["worker"]),
-        (
-            "scheduler id",
-            f"{keys['scheduler']}\nother devices serve it with: sark-node join --allow {keys['scheduler']}",
-        ),
-    ):
-        if value:
-            table.add_row(Text(what, style="dim"), Text(value))
-    console.print(table)
-
-
-def _gpus(gpus: Sequence[Gpu]) -> str:
-    """A line each, with the numbers for the setting `gpus` if there are several."""
-    numbers = [f"{number}: " if len(gpus) > 1 else "" for number in range(len(gpus))]
-    return "\n".join(number + _gpu(gpu) for number, gpu in zip(numbers, gpus, strict=True))
-
-
-def _gpu(gpu: Gpu) -> str:
-    """`NVIDIA H100, 80 GiB, driver 550.54, compute 9.0, tensor cores of generation 4, up to 700 W`: as much as is known."""
-    facts = [gpu.name, show_size(gpu.vram) if gpu.vram else "memory unknown"]
-    facts += [f"driver {gpu.driver}"] if gpu.driver else []
-    facts += [f"compute {gpu.compute[0]}.{gpu.compute[1]}"] if gpu.compute else []
-    facts += [f"tensor cores of generation {gpu.tensor_cores}"] if gpu.tensor_cores else []
-    facts += ["no tensor cores"] if gpu.tensor_cores == 0 else []
-    facts += [f"up to {gpu.power_limit_w:.0f} W"] if gpu.power_limit_w else []
-    return ", ".join(facts)
-
-
-def _known(value: int | None) -> str:
-    return "?" if value is None else str(value)
-
-
-SANDBOX_TIERS = {
-    "full": "a run sees its model, its own folder and the libraries, nothing else of this device",
-    "partial": "a run is only partly isolated; serve only people you know",
-    "none": "a run can read and reach what you can; serve only people you know",
-}
-
+PANEL: Final = "This device"
 
 SERVE_PORT: Final = "5000"
 """Default port of `--serve`, as of the command `serve`."""
@@ -327,20 +196,16 @@ def join(
 
     It serves the scheduler of this home, the pools it joined (also at later starts) and the schedulers named here, nobody else.
     """
-    import trio
-
     from drivers.launch.probe_tier import probe
-    from node.device.simulated import read_pretended
-    from node.serve.process import check_anyone, pool_changes, run_process
     from node.settings.settings import WorkerSettings, private_of
-    from swarm.join.known_gates import local_gates, recent_gates
-    from swarm.pools.people import known_names
-    from swarm.pools.tickets import read_ticket, secret_text
 
     home: Home = ctx.obj
     if install and uninstall:
         raise SettingsError("--install and --uninstall exclude each other", hint="give one of them")
     if uninstall:
+        from node.cli.service import uninstall_service
+        from node.install.service_files import ServiceRole
+
         uninstall_service(ctx, ServiceRole.WORKER)
     settings = WorkerSettings.load(
         home.config_file,
@@ -352,8 +217,19 @@ def join(
             "calibrate": False if no_calibrate else None,
         },
     )
+    sandbox = ThreadPoolExecutor(1).submit(
+        probe
+    )  # tried out in children while this process imports the network
+    import trio
+
+    from node.device.simulated import read_pretended
+    from node.serve.process import check_anyone, pool_changes, run_process
+    from swarm.join.known_gates import local_gates, recent_gates
+    from swarm.pools.people import known_names
+    from swarm.pools.tickets import read_ticket, secret_text
+
     if settings.accept_anyone:
-        check_anyone(settings, probe())  # refuses before anything is printed or changed
+        check_anyone(settings, sandbox.result())  # refuses before anything is printed or changed
     if ticket is not None:
         ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())
@@ -366,6 +242,9 @@ def join(
         print("  or name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…", file=sys.stderr)
 
     if install:
+        from node.cli.service import install_service
+        from node.install.service_files import ServiceRole
+
         install_service(ctx, ServiceRole.WORKER, "--take-up")
 
     def joined(here: RunningNode, profile: Profile, worker: Worker) -> None:
@@ -393,64 +272,14 @@ def join(
 
     async def run() -> None:
         async with served:
-            await run_process(home, settings, stop_with_stdin, joined, report, private, pretended, must)
+            await run_process(
+                home, settings, stop_with_stdin, joined, report, sandbox.result, private, pretended, must
+            )
 
     trio.run(run)
 
 
 app.command("start", hidden=True)(join)
-
-ONCE = frozenset({"ticket", "leave_pool", "install", "uninstall", "take_up", "stop_with_stdin"})
-"""Options for this start alone, not for the service."""
-
-
-def install_service(ctx: typer.Context, role: ServiceRole, *more: str) -> NoReturn:
-    """Install a service that runs this command with the same options, and `more`; exit code 6 if it is not running then."""
-    from node.install.install import (
-        install,
-        not_carried,
-        run_command,
-        service_command,
-        setting_here,
-        works_here,
-    )
-
-    flag = ctx.meta["home_flag"]
-    setting = setting_here(ctx.obj, flag, ctx.meta["environment"], role=role)
-    command = service_command(flag, [str(ctx.command.name), *options_given(ctx), *more])
-    worker = role is ServiceRole.WORKER
-    running = install(setting, command, run_command, print, busy=lambda: worker and works_here(ctx.obj))
-    lost = not_carried(ctx.meta["environment"])
-    if lost:
-        print(
-            f"The service does not get {', '.join(lost)}: these are set in this shell only.", file=sys.stderr
-        )
-        print(f"  settings that are not secret can go into {ctx.obj.config_file}", file=sys.stderr)
-    raise SystemExit(0 if running else 6)
-
-
-def uninstall_service(ctx: typer.Context, role: ServiceRole) -> NoReturn:
-    """Stop and remove it; exit code 1 if there is none."""
-    from node.install.install import run_command, setting_here, uninstall
-
-    setting = setting_here(ctx.obj, ctx.meta["home_flag"], ctx.meta["environment"], role=role)
-    raise SystemExit(0 if uninstall(setting, run_command, print) else 1)
-
-
-def options_given(ctx: typer.Context) -> list[str]:
-    """The options of this command line, without those in `ONCE`."""
-    words: list[str] = []
-    for parameter in ctx.command.params:
-        name, value = parameter.name or "", ctx.params.get(parameter.name or "")
-        if name in ONCE or not value:
-            continue
-        option = max(parameter.opts, key=len)
-        if value is True:
-            words.append(option)
-        else:
-            for each in value if isinstance(value, (list, tuple)) else (value,):
-                words += [option, str(each.absolute() if isinstance(each, Path) else each)]
-    return words
 
 
 def serves(settings: WorkerSettings, pools: Sequence[str], names: Mapping[str, str]) -> str:

@@ -126,17 +126,13 @@ def _refuse_unknown(path: Path) -> None:
     from drivers.contract.base import Unfit
     from drivers.contract.formats import check_format
     from drivers.contract.registry import all_ours
+    from protocol.formats.frameworks import TITLES
 
     if path.exists() and all_ours():
         try:
             check_format(path)
         except Unfit as exc:
-            raise SettingsError(
-                f"{path} is no model that a driver here knows: {exc}", hint=_FORMATS
-            ) from None
-
-
-_FORMATS = "models are ONNX, TorchScript, torch.export, safetensors with a declaration, CoreML, or a workload (.yaml, .json)"
+            raise SettingsError(f"{path} is no model that a driver here knows: {exc}", hint=TITLES) from None
 
 
 @models.command()

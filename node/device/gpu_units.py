@@ -80,6 +80,11 @@ class DeviceGpus:
         """Those that units run on."""
         return tuple(one.gpu for one in self.choice.chosen) or self.report.gpus[:1]
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of `used`."""
+        return tuple(one.number for one in self.choice.chosen) or (0,)
+
 
 NO_GPUS: Final = DeviceGpus(GpuReport())
 

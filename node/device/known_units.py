@@ -62,7 +62,8 @@ def _read(file: Path, state: str) -> ProbedUnits | None:
         if content["state"] != state:
             return None
         return ProbedUnits(
-            tuple(UnitInfo(**unit) for unit in content["units"]), tuple(map(str, content["troubles"]))
+            tuple(UnitInfo(**{**unit, "formats": tuple(unit["formats"])}) for unit in content["units"]),
+            tuple(map(str, content["troubles"])),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

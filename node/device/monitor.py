@@ -16,10 +16,10 @@ import contextlib
 import importlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psutil
 
@@ -29,6 +29,7 @@ from drivers.measure.nvml import NvmlDevice, devices, initialised, query, visibl
 from node.device import probe_parsers
 from protocol.values.reading import MAX_GPUS, DeviceReading, GpuReading, Sensor
 
+T = TypeVar("T")
 _NOT_BUSY: Final = ("idle", "iowait", "steal")
 _COUNTED_TWICE: Final = ("guest", "guest_nice", "interrupt", "dpc")
 """They are in `user`, `nice` and (Windows) `system` too."""
@@ -55,6 +56,8 @@ class DeviceMonitor:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     clock: Callable[[], int] = time.perf_counter_ns
     """Nanoseconds."""
+    gpus: tuple[int, ...] | None = None
+    """Which are shown, counted as `drivers.measure.gpu.find_gpus` does; None: all."""
 
     def open(self) -> OpenSensors:
         """Its sensors, with the counters as they are now; to be closed. Blocking. Raises OSError."""
@@ -73,12 +76,16 @@ class DeviceMonitor:
         if library is not None:
             with contextlib.suppress(library.NVMLError):
                 stack.enter_context(initialised(library))
-                present = visible(devices(library), self.environ)[:MAX_GPUS]
+                present = self._chosen(visible(devices(library), self.environ))
                 if present:
                     return lambda: tuple(_nvidia(library, one) for one in present)
         chips = sorted((self.root / "sys/class/hwmon").glob("*"))
-        cards = [one for one in chips if _word(one / "name") == "amdgpu"][:MAX_GPUS]
+        cards = self._chosen([one for one in chips if _word(one / "name") == "amdgpu"])
         return lambda: tuple(map(_amd, cards))
+
+    def _chosen(self, present: Sequence[T]) -> tuple[T, ...]:
+        numbers = range(len(present)) if self.gpus is None else self.gpus
+        return tuple(present[number] for number in numbers if number < len(present))[:MAX_GPUS]
 
 
 class OpenSensors:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import psutil
 
+from drivers.contract.base import UnitInfo
 from drivers.launch.launch import ProbedUnits
 from drivers.launch.probe_tier import TierProbe
 from drivers.measure.gpu import Gpu, GpuReport
@@ -25,7 +26,9 @@ from node.device import probe_parsers
 from node.device.gpu_units import ANY_GPU, NO_GPUS, DeviceGpus, GpuChoice
 from node.device.monitor import DeviceMonitor
 from protocol.errors import LocalProtocolError
+from protocol.formats.frameworks import RUN_BY, framework_of
 from protocol.values.advert import MAX_ADVERT, Advert, GpuInfo, UnitOffer
+from protocol.values.features import FEATURES, SIMULATED_FEATURES
 from protocol.values.reading import Sensor
 from protocol.values.record import DeviceFacts
 from protocol.wire.codec import pack
@@ -116,17 +119,21 @@ def probe_device(
         threads=psutil.cpu_count(logical=True) or None,
         ram=read_ram(),
         units=tuple(
-            UnitOffer(unit=ascii_line(unit.unit), runtime=ascii_line(unit.runtime))
+            UnitOffer(
+                unit=ascii_line(unit.unit),
+                runtime=ascii_line(unit.runtime),
+                formats=_advertised_formats(unit),
+            )
             for unit in result.units[:MAX_UNITS]
         ),
         drivers={ascii_line(unit.unit): unit.driver for unit in result.units},
-        gpus=read_gpus(on.used),
+        gpus=read_gpus(on.used, on.numbers if on.choice.chosen else ()),
         gpu_report=on.report,
         gpu_choice=on.choice,
         notes=tuple(ascii_line(note) for note in notes),
         sandbox=sandbox.tier,
         sandbox_notes=tuple(ascii_line(reason) for reason in sandbox.reasons),
-        monitors=(monitor or DeviceMonitor()).sensors(),
+        monitors=(monitor or DeviceMonitor(gpus=on.numbers)).sensors(),
     )
 
 
@@ -139,6 +146,11 @@ def trouble_with(profile: Profile, probe_units: Callable[[], ProbedUnits]) -> st
         return ""
     why = f" ({'; '.join(ascii_line(note) for note in result.troubles)})" if result.troubles else ""
     return f"a check finds that {', '.join(gone)} no longer works here{why}"
+
+
+def _advertised_formats(unit: UnitInfo) -> tuple[str, ...] | None:
+    """What nobody else could know of its formats."""
+    return None if framework_of(unit.unit) in RUN_BY else unit.formats or None
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------
@@ -213,9 +225,12 @@ def read_ram(root: Path = ROOT) -> int | None:
     return min([*limits, int(text)] if text.isdigit() else limits) or None
 
 
-def read_gpus(gpus: Sequence[Gpu]) -> tuple[GpuInfo, ...]:
+def read_gpus(gpus: Sequence[Gpu], numbers: Sequence[int] = ()) -> tuple[GpuInfo, ...]:
+    """`numbers`: theirs, where units name them."""
+    named: Sequence[int | None] = numbers or [None] * len(gpus)
     return tuple(
-        GpuInfo(name=ascii_line(gpu.name), vram=gpu.vram, driver=ascii_line(gpu.driver)) for gpu in gpus
+        GpuInfo(name=ascii_line(gpu.name), vram=gpu.vram, driver=ascii_line(gpu.driver), number=number)
+        for gpu, number in zip(gpus, named, strict=True)
     )
 
 
@@ -279,6 +294,7 @@ def build_advert(
         sandbox=profile.sandbox.value,
         simulated=profile.simulated or None,
         monitors=tuple(map(str, profile.monitors)) or None,
+        features=SIMULATED_FEATURES if profile.simulated else FEATURES,
     )
     for smaller in _diets(advert):
         largest = smaller.model_copy(update={"seq": 2**53})
@@ -306,6 +322,8 @@ def _diets(advert: Advert) -> list[Advert]:
     without(gpus=diets[-1].gpus[:1])
     for count in (4, 2, 1):
         without(addresses=_fewer(advert.addresses, count))
+    without(units=tuple(unit.model_copy(update={"formats": None}) for unit in diets[-1].units))
+    without(features=None)
     for keep in range(len(advert.units) - 1, 0, -1):
         without(units=diets[-1].units[:keep])
     return diets

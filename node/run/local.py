@@ -33,6 +33,7 @@ from node.run.runner import Report, RunBench, StopRun, run
 from node.settings.gpus import ONE
 from node.settings.settings import API, DriverSecrets, WorkerSettings
 from protocol.errors import CampaignError, ResourceError
+from protocol.values.advert import UnitOffer
 from protocol.values.lease import Fence
 from protocol.values.record import Record, SignedRecord, record_body, record_message
 from protocol.values.requirement import Requirement
@@ -98,6 +99,10 @@ class LocalDevice:
     @property
     def units(self) -> tuple[str, ...]:
         return tuple(offer.unit for offer in self.profile.units)
+
+    @property
+    def offers(self) -> tuple[UnitOffer, ...]:
+        return self.profile.units
 
     def measure(
         self,

@@ -8,29 +8,26 @@ For the device's owner a URL may lead anywhere the device reaches, for all other
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
 from node.store.cache import Progress, Source
 from node.store.partial import PartialFile
-from protocol.errors import Refused, RunError, Unreachable
+from protocol.errors import Refused, Unreachable
 from protocol.values.task import Model
-from protocol.words import Reason
 from swarm.base.threads import DISK
 from swarm.blobs.swarm_download import DownloadRequest, Mirror, pull
-from swarm.download.download import EDGE, Edge, download
-from swarm.download.response import FileChanged, ResponseHead
-from swarm.download.urls import FOR_OTHERS, FOR_OWNER, read_url, without_secrets
+from swarm.download.urls import without_secrets
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
 
-TRIES: Final = 3
-"""In a row; then another source, if there is one, is next."""
+if TYPE_CHECKING:
+    from swarm.download.download import Edge
+
 RETRY_S: Final = 2.0
 
 log = structlog.get_logger("sark.urls")
@@ -45,13 +42,18 @@ def task_source(
     principal: str,
     owner: bool,
     rng: random.Random,
-    edge: Edge = EDGE,
+    edge: Edge | None = None,
 ) -> Source:
     """All there is for a model of a task of `principal`, which may name a `url` for it. `owner`: that is the device's owner, whose URLs
     may lead anywhere.
     """
     if url is None:
         return model_source(network, model, speaker, principal=principal, rng=rng)
+    from node.run.url_source import (  # an HTTP client: not for a worker that nobody gives a URL
+        url_pieces,
+        url_source,
+    )
+
     mirror = url_pieces(url, model, owner=True, edge=edge) if owner else None
     spoken = model_source(
         network, model, speaker, principal=principal, rng=rng, retry_leader=False, mirror=mirror
@@ -86,91 +88,6 @@ def model_source(
         await pull(network, target, request, rng=rng, progress=progress)
 
     return fetch
-
-
-def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Source:
-    """Brings `model` from `url`. `owner`: the task is the device's owner's.
-
-    Raises `Refused` where the URL or a redirect is not followed, or there is no such file; `RunError` (wrong-hash) where it is not the
-    file that the campaign means any more; `Unreachable` where it may do better later.
-    """
-    reach = FOR_OWNER if owner else FOR_OTHERS
-
-    async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
-        address = read_url(url, reach)
-        # of a resumed file only the cache has the beginning
-        digest = hashlib.sha256() if offset == 0 else None
-        done, tag = offset, ""
-
-        def store(data: bytearray) -> None:
-            nonlocal done
-            sink(data)
-            if digest is not None:
-                digest.update(data)
-            done += len(data)
-
-        def on_head(head: ResponseHead) -> None:
-            nonlocal tag
-            tag = head.tag
-
-        for last in (*(False,) * (TRIES - 1), True):
-            try:
-                await download(
-                    url,
-                    reach,
-                    sink=store,
-                    offset=done,
-                    tag=tag,
-                    size=model.size,
-                    progress=progress,
-                    on_head=on_head,
-                    edge=edge,
-                )
-            except Unreachable as exc:
-                log.info("url.interrupted", model=model.name, url=address.shown, at=done, why=exc.what)
-                if last:
-                    raise
-                await trio.sleep(RETRY_S)
-            except FileChanged as exc:
-                raise _changed(model, exc.what) from None
-            else:
-                break
-        if digest is not None and digest.hexdigest() != model.sha256:
-            raise _changed(model, f"{address.shown} holds another file of the same size now")
-
-    return fetch
-
-
-def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Mirror:
-    """The same in pieces, for a download from the swarm; what each must be is the caller's to know."""
-    reach, tag = FOR_OWNER if owner else FOR_OTHERS, ""
-
-    async def piece(offset: int, length: int) -> bytearray:
-        nonlocal tag
-        data = bytearray()
-        head = await download(
-            url,
-            reach,
-            sink=data.extend,
-            offset=offset,
-            end=offset + length,
-            tag=tag,
-            size=model.size,
-            edge=edge,
-        )
-        tag = head.tag
-        return data
-
-    return Mirror(f"the URL of {model.name}", piece)
-
-
-def _changed(model: Model, why: str) -> RunError:
-    return RunError(
-        f"{model.name}: the URL does not hold the campaign's file (any more): {why}",
-        reason=Reason.WRONG_HASH,
-        permanent=False,
-        hint="submit the campaign again, with the right sha256 and size where it gives them; or put the file back",
-    )
 
 
 def with_url(first: Source, url: Source, origin: str = "a URL") -> Source:

@@ -203,7 +203,9 @@ class RunObservations:
             permanent=end.permanent,
             detail=shorten(end.detail),
             device=facts,
-            ran=None if self.described is None else run_facts(self.described, self.checked, lines),
+            ran=None
+            if self.described is None
+            else run_facts(self.described, self.checked, lines, job.task.measure.compute_type),
             loads=tuple(
                 records.LoadSample(
                     ns=load.load_ns, kind=load.kind.value, baseline=load.baseline_bytes, peak=load.peak_bytes
@@ -221,7 +223,10 @@ class RunObservations:
             opening=self.opening,
             reveal=self.reveal,
             rounds=tuple(map(_rounds, self.rounds[:MAX_LAUNCHES])) or None,
-            ran_beside=tuple(run_facts(other.described, other.checked, lines) for other in self.beside)
+            ran_beside=tuple(
+                run_facts(other.described, other.checked, lines, job.task.measure.compute_type)
+                for other in self.beside
+            )
             or None,
             sustained=None if self.sustained is None else sustained_sample(self.sustained, self.telemetry),
             meters=meter_samples(self.meters, self.telemetry) or None,
@@ -284,10 +289,15 @@ def _answer_set(report: driver.AnswersReport) -> AnswerSet:
 
 
 def run_facts(
-    described: driver.ModelDescription, check: driver.CheckReport | None, lines: int = MAX_OPERATORS
+    described: driver.ModelDescription,
+    check: driver.CheckReport | None,
+    lines: int = MAX_OPERATORS,
+    asked: str | None = None,
 ) -> records.RunFacts:
-    """What one model ran with. `lines`: most of them on its operators."""
+    """What one model ran with. `lines`: most of them on its operators; `asked`: the type to compute in, if one was."""
     notes = described.notes + ((check.note,) if check is not None and check.note else ())
+    if asked is not None and not described.compute_type:
+        notes += (f"compute_type {asked}: {described.runtime} computes in the model's own types",)
     if (more := len(described.operators) - lines) > 0:
         notes += (f"{more} more types of operators are left out of the record",)
     return records.RunFacts(
@@ -307,6 +317,7 @@ def run_facts(
         tolerance=_finite(check.tolerance) if check is not None else None,
         compared=shorten(check.compared) if check is not None else "",
         operators=tuple(map(_operator_use, described.operators[:lines])) or None,
+        compute_type=ascii_line(described.compute_type) or None,
     )
 
 

@@ -242,7 +242,7 @@ async def _attempt(
                 task,
                 str(own),
                 job.stranger,
-                bench.warmup_floor(task.unit),
+                max(map(bench.warmup_floor, task.units())),
                 beside,
                 bench.first_look(task.unit, task.measure.precision or 1.0),
                 examples,

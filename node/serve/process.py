@@ -7,20 +7,22 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 
 import structlog
 import trio
 
 from drivers.contract.base import DriverError
 from drivers.contract.registry import SIMULATED
-from drivers.launch.launch import probe_units
-from drivers.launch.probe_tier import TierProbe, probe
+from drivers.launch.launch import ProbedUnits, probe_units
+from drivers.launch.probe_tier import TierProbe
 from drivers.sandbox.enter import Tier
 from node.access.authorization import Authorization
 from node.device.calibrate import calibration_tools
 from node.device.calibration_file import calibration_file
 from node.device.calibration_rounds import Calibrator
-from node.device.gpu_units import units_on_gpus
+from node.device.gpu_units import UnitsOnGpus, units_on_gpus
+from node.device.known_units import known_units, state_of
 from node.device.lock import DeviceLock
 from node.device.monitor import DeviceMonitor
 from node.device.probe import Profile, lock_name, probe_device, trouble_with
@@ -63,13 +65,14 @@ async def run_process(
     stop_with_stdin: bool,
     joined: Callable[[RunningNode, Profile, Worker], None],
     tell: Callable[[str], None],
+    probe: Callable[[], TierProbe],
     secrets: DriverSecrets | None = None,
     simulated: SimulatedDevice | None = None,
     must: Collection[str] = (),
 ) -> None:
-    """Be a worker until stopped. `joined` is called once others can reach it, `tell` with a line for each thing that happens;
-    `secrets`: what the owner gives single drivers; `simulated`: the device that it simulates, for demonstrations. `must`: ids of pools
-    for which it came with a ticket.
+    """Be a worker until stopped. `joined` is called once others can reach it, `tell` with a line for each thing that happens; `probe`
+    (blocks) tries the sandbox out. `secrets`: what the owner gives single drivers; `simulated`: the device that it simulates, for
+    demonstrations. `must`: ids of pools for which it came with a ticket.
 
     Raises `ResourceError` for a port, folder or key that cannot be had, and for a device on which no unit works; `NotPermitted` when
     one of `must` says no.
@@ -80,24 +83,24 @@ async def run_process(
         settings, secrets = settings.model_copy(update={"simulate": True}), simulated.private()
     probing = partial(probe_units, settings.simulate, only=SIMULATED if simulated is not None else None)
     owner = load_or_create(home.key("scheduler")).peer_id
-    sandbox = await WAITING.run(probe)
-    warning = check_anyone(settings, sandbox)
-    if warning:
-        tell(warning)
     pools = joined_pools(home, Role.WORKER)
     settings = with_gates_of(settings, pools, local_gates(home))
     served: list[Authorization] = []
-    monitor = DeviceMonitor()
     gater = ConnectionGater(knows=lambda peer: peer == owner or any(each.knows(peer) for each in served))
     async with open_node(
         "worker", home, settings, holder=True, health=False, gater=gater, tell=tell
     ) as running:
+        sandbox = await WAITING.run(probe)
+        warning = check_anyone(settings, sandbox)
+        if warning:
+            tell(warning)
         look = await WAITING.run(units_on_gpus, settings.gpus, probing, secrets)
+        monitor = DeviceMonitor(gpus=look.gpus.numbers)
         profile = await WAITING.run(
             partial(
                 probe_device,
                 folder,
-                look,
+                partial(units_at_start, home.cache / "units.json", look) if not settings.simulate else look,
                 sandbox=sandbox,
                 wanted_name=settings.name or "",
                 on=look.gpus,
@@ -196,6 +199,11 @@ async def run_process(
                     "worker.up", peer=running.identity.peer_id, units=[unit.unit for unit in profile.units]
                 )
                 joined(running, profile, worker)
+
+
+def units_at_start(file: Path, look: UnitsOnGpus) -> ProbedUnits:
+    """What works here: as `file` has it if nothing has changed since the last look (blocks). An owner's server comes and goes."""
+    return known_units(file, state_of(look.gpus), look) if not look.private else look()
 
 
 def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[Membership, ...]:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import trio
@@ -42,9 +42,11 @@ from protocol.words import Reason, RunOutcome, WorkerState
 from swarm.base.text import escape_text
 from swarm.base.threads import DISK, WAITING
 from swarm.blobs.client import fetch_blob
-from swarm.download.download import Edge
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
+
+if TYPE_CHECKING:
+    from swarm.download.download import Edge
 
 log = structlog.get_logger("sark.worker")
 
@@ -107,7 +109,7 @@ class RunManager:
     device: DeviceParts
     conversation: WorkerConversation
     sharing: BlobSources
-    web: Edge
+    web: Edge | None
     carry_out: Callable[[], None]
     """The conversation may have commands."""
     advert_changed: Callable[[], None]

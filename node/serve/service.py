@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 import trio
@@ -43,13 +43,15 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason, WorkerState
 from swarm.base.text import shorten
 from swarm.blobs.client import fetch_blob
-from swarm.download.download import EDGE, Edge
 from swarm.net.addresses import PeerId
 from swarm.net.identity import verify
 from swarm.net.link import Link
 from swarm.net.links import serve_links
 from swarm.net.network import Network
 from swarm.pools.tokens import prove
+
+if TYPE_CHECKING:
+    from swarm.download.download import Edge
 
 LEAVE_S: Final = 3.0
 """The longest that leaving waits for runs to be dead, and for their results to be on disk and with schedulers that are linked."""
@@ -93,8 +95,8 @@ class WorkerParts:
     """The newest of these pools that are on disk."""
     pause: Pause = field(default_factory=Pause)
     senses: OwnerSenses = field(default_factory=OwnerSenses)
-    web: Edge = EDGE
-    """Where models that tasks name by URL come from."""
+    web: Edge | None = None
+    """Where models that tasks name by URL come from; None: the internet."""
     addresses: Callable[[], Sequence[str]] = tuple
     """Where others reach this node now, best first; empty: where it listens."""
     reach: Callable[[], str] = str

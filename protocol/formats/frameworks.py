@@ -1,6 +1,7 @@
 """Which formats of models there are, and which of them the units of each framework run: known before a device is asked.
 
-A unit's name ends in its framework: `CPU (ONNX)`. A framework that is not listed here, of a driver of somebody else's, may run any format.
+A unit's name ends in its framework: `CPU (ONNX)`. Units of frameworks that are not listed here, of drivers of somebody
+else's, say themselves which formats they run (`UnitFormats`), as their devices advertise; those that do not say may run any.
 """
 
 from __future__ import annotations
@@ -9,7 +10,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from protocol.formats.gpu_units import without_number
 from protocol.formats.model_files import ModelFormat
+
+UnitFormats = Mapping[str, tuple[str, ...]]
+"""Formats that units of frameworks not listed here run, by unit without a number; empty: it does not say. A format that is not in `FORMATS`
+is one of a driver's own."""
 
 
 class Format(NamedTuple):
@@ -21,11 +27,13 @@ class Format(NamedTuple):
     """What its bytes show; empty: they do not tell."""
     endings: tuple[str, ...]
     """Of file names that are in this format and no other."""
+    unmarked: tuple[str, ...] = ()
+    """Of these, those of files whose bytes do not tell."""
 
 
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
     {
-        "onnx": Format("an ONNX model", (), (".onnx", ".ort")),
+        "onnx": Format("an ONNX model", (), (".onnx", ".ort"), (".onnx", ".ort")),
         "pt2": Format("a torch.export program", (ModelFormat.EXPORTED,), (".pt2",)),
         "torchscript": Format("a TorchScript program", (ModelFormat.TORCHSCRIPT,), (".ts",)),
         "safetensors": Format(
@@ -33,7 +41,9 @@ FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
             (ModelFormat.DECLARED, ModelFormat.SAFETENSORS),
             (".safetensors",),
         ),
-        "coreml": Format("a CoreML model", (ModelFormat.MLPACKAGE,), (".mlpackage", ".mlmodel")),
+        "coreml": Format(
+            "a CoreML model", (ModelFormat.MLPACKAGE,), (".mlpackage", ".mlmodel"), (".mlmodel",)
+        ),
         "tflite": Format("a LiteRT model", (ModelFormat.TFLITE,), (".tflite",)),
         "openvino": Format("an OpenVINO model", (ModelFormat.OPENVINO,), ()),
         "gguf": Format("a GGUF model", (ModelFormat.GGUF,), (".gguf",)),
@@ -59,8 +69,16 @@ RUN_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Formats by framework. Each has a driver, called as the framework in small letters, and a unit on the processor, but for those in
 `ON_GPUS_ALONE`."""
+NO_MORE: Final[UnitFormats] = MappingProxyType({})
 ON_GPUS_ALONE: Final[Mapping[str, str]] = MappingProxyType({"TensorRT": "ONNX"})
 """Frameworks without a unit on the processor, and the one that runs their formats there."""
+
+
+WORKLOADS: Final = (".yaml", ".yml", ".json")
+"""Endings of workloads, which stand in the place of a model for units that ask a server."""
+TITLES: Final = (
+    f"models are {', '.join(form.title for form in FORMATS.values())}, or a workload ({', '.join(WORKLOADS)})"
+)
 
 
 def framework_of(unit: str) -> str:
@@ -79,21 +97,26 @@ def format_of_kind(kind: ModelFormat) -> str | None:
     return next((key for key, form in FORMATS.items() if kind in form.kinds), None)
 
 
-def runs(unit: str, form: str | None) -> bool:
+def taken_by(unit: str, more: UnitFormats = NO_MORE) -> tuple[str, ...] | None:
+    """The formats that the unit runs, its framework's own first; None: it is not known."""
+    return RUN_BY.get(framework_of(unit)) or more.get(without_number(unit)) or None
+
+
+def runs(unit: str, form: str | None, more: UnitFormats = NO_MORE) -> bool:
     """Whether the unit may run a model in this format. None: it is not known."""
-    taken = RUN_BY.get(framework_of(unit))
+    taken = taken_by(unit, more)
     return form is None or taken is None or form in taken
 
 
-def chosen_format(unit: str, forms: Sequence[str]) -> str | None:
+def chosen_format(unit: str, forms: Sequence[str], more: UnitFormats = NO_MORE) -> str | None:
     """Which of several files of one model the unit measures: its framework's own format before those that it converts. None: none of them,
-    or, of a framework that is not listed, any."""
-    return next((form for form in RUN_BY.get(framework_of(unit), ()) if form in forms), None)
+    or, of a unit of which nothing is known, any."""
+    return next((form for form in taken_by(unit, more) or () if form in forms), None)
 
 
-def words_of(unit: str) -> str:
-    """The formats that a unit of a listed framework runs: `pt2, torchscript and safetensors`."""
-    *first, last = RUN_BY[framework_of(unit)]
+def words_of(unit: str, more: UnitFormats = NO_MORE) -> str:
+    """The formats that a unit runs of which they are known: `pt2, torchscript and safetensors`."""
+    *first, last = taken_by(unit, more) or ("any format",)
     return f"{', '.join(first)} and {last}" if first else last
 
 

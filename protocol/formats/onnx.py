@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from protocol.formats.model_files import FormatError
@@ -21,14 +22,17 @@ PASS_THROUGH: Final = frozenset(
 
 # field numbers in onnx.proto
 MODEL_GRAPH = 7
-GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT = 1, 5, 11
+GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT = 1, 5, 11, 12
 NODE_INPUT, NODE_OUTPUT, NODE_OP_TYPE, NODE_ATTRIBUTE = 1, 2, 4, 5
 ATTRIBUTE_NAME, ATTRIBUTE_INT = 1, 3
 INITIALIZER_DIMS, INITIALIZER_NAME, INITIALIZER_EXTERNAL = 1, 8, 13
 ENTRY_KEY, ENTRY_VALUE = 1, 2
 INPUT_NAME, INPUT_TYPE = 1, 2
-TYPE_TENSOR, TENSOR_SHAPE, SHAPE_DIM = 1, 2, 1
+TYPE_TENSOR, TENSOR_ELEMENT, TENSOR_SHAPE, SHAPE_DIM = 1, 1, 2, 1
 DIM_VALUE, DIM_PARAM = 1, 2
+_NAMES: Final = "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64"
+ELEMENTS: Final[Mapping[int, str]] = MappingProxyType(dict(enumerate(_NAMES.split(), 1)) | {16: "bfloat16"})
+"""Types of elements by their number, as NumPy calls them where it has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,10 @@ class OnnxGraph:
     operators: int
     external: tuple[str, ...] = ()
     """Files with weights, as the model names them."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Of elements, by the name of an input or output; without those that it does not say, or that are rare."""
+    outputs: tuple[InputPort, ...] | None = None
+    """None: at least one has no shape in the file."""
 
 
 def read_graph(path: Path) -> OnnxGraph:
@@ -79,9 +87,17 @@ def read_depth(path: Path) -> int | None:
 
 def _graph(graph: memoryview) -> OnnxGraph:
     inputs, weights, external, operators = list[InputPort](), set[str](), dict[str, None](), 0
+    outputs, types, shaped = list[InputPort](), dict[str, str](), True
     for number, part in _byte_fields(graph):
-        if number == GRAPH_INPUT:
-            inputs.append(_input(part))
+        if number in (GRAPH_INPUT, GRAPH_OUTPUT):
+            port, element, has_shape = _port(part)
+            if element is not None:
+                types[port.name] = element
+            if number == GRAPH_INPUT:
+                inputs.append(port)
+            else:
+                outputs.append(port)
+                shaped = shaped and has_shape
         elif number == GRAPH_INITIALIZER:
             weights.add(_text(part, INITIALIZER_NAME))
             for entry in _parts(part, INITIALIZER_EXTERNAL):
@@ -93,7 +109,8 @@ def _graph(graph: memoryview) -> OnnxGraph:
         if len(inputs) > MAX_INPUTS and len(inputs) > MAX_INPUTS + len(weights):
             raise ValueError("too many inputs")
     own = tuple(one for one in inputs if one.name not in weights)  # old files list their weights as inputs
-    return OnnxGraph(own, operators, tuple(external))
+    types = {port.name: types[port.name] for port in (*own, *outputs) if port.name in types}
+    return OnnxGraph(own, operators, tuple(external), types, tuple(outputs) if shaped else None)
 
 
 def read_table_rows(path: Path, inputs: Sequence[str]) -> Mapping[str, int]:
@@ -112,13 +129,19 @@ def read_table_rows(path: Path, inputs: Sequence[str]) -> Mapping[str, int]:
         return {}
 
 
-def _input(part: memoryview) -> InputPort:
+def _port(part: memoryview) -> tuple[InputPort, str | None, bool]:
+    """An input or output, the type of its elements, and whether the file says its shape."""
     shape: list[int | str | None] = []
+    element, has_shape = None, False
     for type_ in _parts(part, INPUT_TYPE):
         for tensor in _parts(type_, TYPE_TENSOR):
-            for dims in _parts(tensor, TENSOR_SHAPE):
-                shape = [_dimension(dim) for dim in _parts(dims, SHAPE_DIM)]
-    return InputPort(_text(part, INPUT_NAME), tuple(shape))
+            for number, value in _fields(tensor):
+                if number == TENSOR_ELEMENT and isinstance(value, int):
+                    element = ELEMENTS.get(value)
+                elif number == TENSOR_SHAPE and not isinstance(value, int):
+                    has_shape = True
+                    shape = [_dimension(dim) for dim in _parts(value, SHAPE_DIM)]
+    return InputPort(_text(part, INPUT_NAME), tuple(shape)), element, has_shape
 
 
 def _dimension(part: memoryview) -> int | str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from protocol.errors import LocalProtocolError
 from protocol.values.reading import SensorWord
@@ -15,6 +15,7 @@ from protocol.wire.base import AddressText, Count, Line, Message, Name, PeerName
 from protocol.wire.codec import pack, read_value
 
 ADVERT_TTL_S: Final = 900
+FormatWord = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,15}$")]
 MAX_ADVERT: Final = 1024
 """Bytes of a signed advert's body."""
 
@@ -26,6 +27,8 @@ class UnitOffer(Message):
     """Public name, such as `CPU (ONNX)`."""
     runtime: Line
     """Such as `onnxruntime 1.31.1`."""
+    formats: Annotated[tuple[FormatWord, ...], Field(min_length=1, max_length=8)] | None = None
+    """Of a driver of somebody else's: the formats it takes. None: it does not say, or its framework is in `protocol.formats.frameworks`."""
 
 
 class GpuInfo(Message):
@@ -35,6 +38,8 @@ class GpuInfo(Message):
     vram: Count | None = None
     """Bytes; None: its driver does not tell."""
     driver: Line = ""
+    number: Annotated[int, Field(ge=0, le=99)] | None = None
+    """Of several that units run on; `GPU 3 (ONNX)` runs on number 3, `GPU (ONNX)` on the first in the advert. None: units run on one."""
 
 
 class Advert(Message):
@@ -75,6 +80,8 @@ class Advert(Message):
     """It pretends to be this device, and its figures come from a script. None: it is what it says."""
     monitors: Annotated[tuple[SensorWord, ...], Field(max_length=16)] | None = None
     """What schedulers whose tasks it runs can see live; None: it does not say."""
+    features: Annotated[tuple[Line, ...], Field(max_length=8)] | None = None
+    """What it does and workers of older versions do not, of `protocol.values.features`; None: it does not say."""
 
 
 _CONTEXT: Final = b"sark advert 1\n"

@@ -11,7 +11,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
-from protocol.values.advert import Advert
+from protocol.formats.gpu_units import gpu_number
+from protocol.values.advert import Advert, GpuInfo
 from protocol.values.requirement import Clause, Of, Op, Requirement, attribute_of, show_size
 from protocol.wire.base import brief
 
@@ -60,8 +61,41 @@ class Match:
 
 
 def match(requirement: Requirement, advert: Advert) -> Match:
-    """Compare every clause by itself (never two devices, never several dimensions at once)."""
-    return Match(tuple(match_clause(clause, advert) for clause in requirement.clauses))
+    """Compare every clause by itself (never two devices, never several dimensions at once), and GPUs as the unit sees them."""
+    narrowed = as_seen(requirement, advert)
+    return Match(tuple(match_clause(clause, narrowed) for clause in requirement.clauses))
+
+
+_ON_GPU: Final = ("GPU ", "TensorRT ", "DirectML ")
+"""How names of units on GPUs begin."""
+_OF_GPUS: Final = frozenset({"gpu", "vram"})
+
+
+def as_seen(requirement: Requirement, advert: Advert) -> Advert:
+    """The advert with the one GPU that the unit runs on, where the requirement asks for such a unit and speaks of GPUs."""
+    unit = _gpu_unit(requirement)
+    return advert if unit is None else _with_gpu_of(unit, advert)
+
+
+def _gpu_unit(requirement: Requirement) -> str | None:
+    """None: GPUs count as the device has them."""
+    if not any(clause.attribute in _OF_GPUS for clause in requirement.clauses):
+        return None
+    named = (
+        str(clause.value)
+        for clause in requirement.clauses
+        if clause.attribute == "units" and clause.op is Op.HAS
+    )
+    return next((unit for unit in named if unit.startswith(_ON_GPU)), None)
+
+
+def _with_gpu_of(unit: str, advert: Advert) -> Advert:
+    """A unit without a number runs on the first."""
+    number = gpu_number(unit)
+    own = advert.gpus[:1] if number is None else tuple(gpu for gpu in advert.gpus if gpu.number == number)
+    if not own and advert.gpus:
+        own = (GpuInfo(name="?"),)  # there is one, of which a small advert had no room to say anything
+    return advert if own == advert.gpus else advert.model_copy(update={"gpus": own})
 
 
 _ORDER: Final[dict[Op, Callable[[Any, Any], bool]]] = {
@@ -172,8 +206,12 @@ class Predicate:
     conditions: tuple[Callable[[Advert], bool], ...]
     cost_us: float
     """For one device, at most."""
+    gpu_unit: str | None = None
+    """The unit whose GPU alone counts."""
 
     def __call__(self, advert: Advert) -> bool:
+        if self.gpu_unit is not None:
+            advert = _with_gpu_of(self.gpu_unit, advert)
         return all(condition(advert) for condition in self.conditions)
 
 
@@ -202,7 +240,9 @@ def compile_requirement(requirement: Requirement) -> Predicate:
     conditions = [_condition(clause) for clause in clauses]
     if None in conditions:
         return Predicate((lambda advert: False,), EXACT_US)
-    return Predicate(tuple(filter(None, conditions)), sum(map(clause_cost_us, clauses)))
+    return Predicate(
+        tuple(filter(None, conditions)), sum(map(clause_cost_us, clauses)), _gpu_unit(requirement)
+    )
 
 
 def _condition(clause: Clause) -> Callable[[Advert], bool] | None:

@@ -180,6 +180,10 @@ class Accelerator(Message):
     notes: Annotated[tuple[Detail, ...], Field(max_length=16)] = ()
 
 
+FEW_DIGITS: Final = ("bf16", "f16")
+"""Types in which runtimes compute models of float32."""
+
+
 class RunFacts(Message):
     """What really ran."""
 
@@ -203,6 +207,14 @@ class RunFacts(Message):
     """The output that differs most from the reference, by how much, and what is tolerated."""
     operators: Annotated[tuple[OperatorUse, ...], Field(max_length=200)] | None = None
     """Where they ran, what takes longest first; None: its runtime does not tell."""
+    compute_type: Line | None = None
+    """Of the floats in which it computed, such as bf16; None: its runtime does not tell, or it is the model's own."""
+
+    @property
+    def evidence(self) -> bool | None:
+        """What the outputs say of the device: whether they agree with the reference. None: nothing; they were not checked, or they differ
+        and the runtime chose to compute with 16 bits."""
+        return None if not self.agrees and self.compute_type in FEW_DIGITS else self.agrees
 
 
 class DeviceFacts(Message):

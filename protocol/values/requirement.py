@@ -70,7 +70,18 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
         Attribute("arch", Of.TEXT, "processor architecture, such as x86_64", lambda a: a.arch or None),
         Attribute("cores", Of.NUMBER, "physical cores", lambda a: a.cores),
         Attribute("device", Of.TEXT, "the hardware's id (device_udid)", lambda a: a.device),
-        Attribute("gpu", Of.LIST, "names of the GPUs", lambda a: tuple(g.name for g in a.gpus)),
+        Attribute(
+            "features",
+            Of.LIST,
+            "kinds of tasks that older versions do not run, such as units-in-turns",
+            lambda a: a.features or (),
+        ),
+        Attribute(
+            "gpu",
+            Of.LIST,
+            "names of the GPUs; with a unit on a GPU, of its own alone",
+            lambda a: tuple(g.name for g in a.gpus),
+        ),
         Attribute(
             "monitors", Of.LIST, "sensors shown live, such as power or gpu-temperature", lambda a: a.monitors
         ),
@@ -87,7 +98,7 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
             "units", Of.LIST, "compute units that work there", lambda a: tuple(u.unit for u in a.units)
         ),
         Attribute("version", Of.TEXT, "version of sark-node", lambda a: a.version or None),
-        Attribute("vram", Of.SIZE, "memory of the largest GPU", _vram),
+        Attribute("vram", Of.SIZE, "memory of the largest GPU; with a unit on a GPU, of its own", _vram),
     )
 }
 _LABEL: Final = re.compile(r"^label\.[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -80,6 +80,8 @@ class Measure(Message):
     """Whole shapes of inputs, by name."""
     sustain_s: Annotated[float, Field(ge=MIN_SUSTAIN_S, le=MAX_SUSTAIN_S)] | None = None
     """Instead of runs and loads: infer without a break for so long in one launch, then rest, and see whether it is as quick again."""
+    compute_type: Literal["f32"] | None = None
+    """Runtimes that may choose a type of fewer digits to compute in are to compute in float32; None: as they choose."""
     own_dims: Annotated[tuple[Annotated[int, Field(ge=0, lt=64)], ...], Field(max_length=64)] | None = None
     """Those of `dims` that the model must have, by their places in the order of their names: they were given for it, the others for several
     models. None: it need not have any."""
@@ -183,7 +185,7 @@ class TaskReader:
         """As `read_task`, of the task with the id `name`."""
         head, found, tail = body.partition(name.encode())
         if found and (form := self._forms.get((head, tail))):
-            return form.model_copy(update={"task": name})
+            return Task.model_construct(form.model_fields_set, **{**form.__dict__, "task": name})
         task = read_task(body)
         if task.task == name and name.encode() not in tail:  # it stands in the bytes once
             self._forms[head, tail] = task

@@ -11,8 +11,8 @@ from protocol.errors import RemoteProtocolError
 from protocol.values.record import read_record
 from results.export.raw import RawResult
 from results.row.row import Row, RowStatus
-from results.scoring.account import outputs_of
 from results.scoring.drift import drift_between
+from results.scoring.packing import outputs_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ class RowDrift:
     alike: bool = False
     """Both answered the same, bit for bit."""
     drift: float | None = None
-    """Median over the examples of the distance, as `results.scoring.drift` has it."""
+    """Median over the examples of the distance, as `results.scoring.drift` has it; None: of texts, or for the reason in `why`."""
     drift_max: float | None = None
     why: str = ""
     """Why there is no drift."""
@@ -49,6 +49,9 @@ def drifts(results: Sequence[RawResult]) -> list[RowDrift]:
             references[key] = row, _outputs(result)
             continue
         reference, outputs = references[key]
+        if any(isinstance(output, str) for output in outputs):  # texts are the same or not: no distance
+            found.append(RowDrift(row, reference, alike=row.answers_sha256 == reference.answers_sha256))
+            continue
         if row.answers_sha256 == reference.answers_sha256:
             found.append(RowDrift(row, reference, alike=True, drift=0.0, drift_max=0.0))
             continue

@@ -19,6 +19,7 @@ from results.analysis.sittings import pooled_rows, sittings_of
 from results.analysis.turns import comparison_in, pooled_turns
 from results.export.raw import ResultEntry
 from results.row.comparison import Comparison, ComparisonVerdict, ambiguous
+from results.row.figures import PROCESSORS
 from results.row.form import without_names
 from results.row.identity import device_identity
 from results.row.row import Row, RowStatus
@@ -39,7 +40,7 @@ class Pair:
     note: str = ""
     """What else matters, such as that either row is noisy."""
     in_turns: bool = False
-    """Both took turns in one process, in the task of B; A has no row of its own."""
+    """Both took turns in the task of B; A has no row of its own."""
     sittings: int | None = None
     """Of how many sittings that comparison is pooled; None: it is of one."""
 
@@ -50,8 +51,11 @@ def pairs_in_turns(rows: Sequence[Row]) -> list[Pair]:
     for row in pooled_rows(rows):
         if not row.against or row.status is not RowStatus.COMPLETE:
             continue
+        unit = row.against_unit or row.compute_units
         other = {
             "file_name": row.against,
+            "compute_units": unit,
+            "threads": row.threads if unit == row.compute_units or unit.startswith(PROCESSORS) else None,
             "inference_ms_median": row.against_ms_median,
             "inference_ms_median_low": None,
             "inference_ms_median_high": None,
@@ -214,7 +218,8 @@ def _through(
     b: ResultEntry,
     seed: int,
 ) -> Comparison:
-    if a.row.against == b.row.against == reference and (mine := a.turns()) and (others := b.turns()):
+    beside = a.row.against_unit == b.row.against_unit and a.row.against == b.row.against == reference
+    if beside and (mine := a.turns()) and (others := b.turns()):
         return compare_samples(mine, others, seed=seed)
     left, right = _reference(a.row, side_a, reference), _reference(b.row, side_b, reference)
     if left is None or right is None:

@@ -25,6 +25,7 @@ from protocol.values.task import Task, read_task
 from protocol.values.trust import TrustKind
 from protocol.words import Reason, RunOutcome
 from results.analysis.sittings import pool_sittings
+from results.analysis.verify_scores import check_scores
 from results.export.csv import csv_lines
 from results.export.raw import RawResult, json_lines, raw_result
 from results.row.acceptance import check_whole, not_as_asked
@@ -35,7 +36,7 @@ from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_name, make
 from results.row.scores import Scores
 from results.row.strangers import of_stranger
 from results.row.witness import WitnessAccount, refusal
-from results.scoring.account import score
+from results.scoring.scorer import Scorer
 from swarm.base.text import count
 from swarm.net.identity import verify
 
@@ -86,7 +87,8 @@ def check_results(
     `text`: the whole file they were read from, which must be byte for byte what they are written as. `model_sha256`: of the model to check
     for. `table`: a CSV that must have their rows.
     """
-    checked = [_check_one(result, model_sha256) for result in results]
+    with Scorer() as scorer:
+        checked = [_check_one(result, model_sha256, scorer) for result in results]
     rows = pool_sittings(compare_replicas([row for row, _, _ in checked]))
     findings = []
     for result, (_, remade, finding), row in zip(results, checked, rows, strict=True):
@@ -104,7 +106,9 @@ def check_results(
     return findings
 
 
-def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawResult | None, VerifyFinding]:
+def _check_one(
+    result: RawResult, model_sha256: str | None, scorer: Scorer
+) -> tuple[Row, RawResult | None, VerifyFinding]:
     """The row made again, everything made again (None where that cannot be), and what is wrong so far."""
     name = result.row.job_id
     try:
@@ -127,21 +131,11 @@ def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawRes
     wrong += _judgement_problems(result, task, record)
     if model_sha256 is not None and record.model_sha256 != model_sha256:
         wrong.append(f"the model has sha256 {model_sha256}, it was measured with {record.model_sha256}")
-    scores = _scores(result, task, record)
-    if scores is not None and scores.why and result.row.scores:
-        wrong.append(f"its scores cannot be checked here: {scores.why}")
+    wrong_scores, scores = check_scores(result, task, record, scorer)
+    wrong += wrong_scores
     row = _remake(result.row, task, record, result.account, scores)
     finding = VerifyFinding(task=name, wrong=tuple(wrong), worker=record.worker or None)
     return row, raw_result(row, body, signed, result.account, result.evaluation), finding
-
-
-def _scores(result: RawResult, task: Task, record: Record) -> Scores | None:
-    """Of its answers, scored once more; none where the references are not in the file."""
-    if task.examples is None or record.outcome is not RunOutcome.COMPLETE:
-        return None
-    if result.evaluation is None:
-        return Scores(why=result.row.scores_why)
-    return score(record, result.evaluation)
 
 
 def _record_problems(task: Task, body: bytes, record: Record, signed: SignedRecord) -> list[str]:
@@ -253,7 +247,7 @@ def _signature(text: str) -> bytes:
 
 def _row_differences(row: Row, remade: Row) -> list[str]:
     return [
-        f"{column_name(name)} is {getattr(row, name)!r}, from the raw samples it is {getattr(remade, name)!r}"
+        f"{column_name(name)} is {getattr(row, name)!r}, and its signed record makes it {getattr(remade, name)!r}"
         for name in Row.model_fields
         if getattr(row, name) != getattr(remade, name)
     ]
@@ -272,7 +266,8 @@ def _whole_file(campaign: str, results: Sequence[RawResult], text: str) -> list[
     lines = text.splitlines(keepends=True)
     for number, (line, correct) in enumerate(zip(lines, expected, strict=False), start=1):
         if line != correct:
-            return _whole(f"line {number} of the file is not as results are written")
+            how = "the file was edited, saved in another form, or written by another version"
+            return _whole(f"line {number} is not as sark-node wrote it: {how}")
     if len(lines) != len(expected):
         wrong = f"the file has {count(len(lines), 'line')} where its results make {len(expected)}"
         return _whole(wrong)
@@ -322,7 +317,7 @@ def _cell_differences(line: Mapping[str, str], expected: Mapping[str, str]) -> l
     if None in line or None in line.values():
         return ["its line in the CSV has not as many cells as the first line"]
     return [
-        f"{name} is {line[name]!r} in the CSV, from the raw samples it is {expected[name]!r}"
+        f"{name} is {line[name]!r} in the CSV, and its signed record makes it {expected[name]!r}"
         for name in line
         if line[name] != expected[name]
     ]

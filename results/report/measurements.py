@@ -22,7 +22,7 @@ from results.report.page import (
     quote,
 )
 from results.report.task_charts import distribution_chart, trace_chart
-from results.row.form import short_shapes, without_names
+from results.row.form import against_words, short_shapes, without_names
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked
 from results.row.verdicts import RowVerdict
@@ -196,18 +196,23 @@ def _turns(pairs: Sequence[NamedPair]) -> Iterable[Block]:
         yield Figures([drawing], described=False)
     lines: list[list[str | Badge]] = []
     for name, pair in pairs:
-        result, base = pair.comparison, pair.a
+        result, base, own = pair.comparison, pair.a, pair.b
+        other = (
+            base
+            and own
+            and against_words(base.file_name, base.compute_units, own.file_name, own.compute_units)
+        )
         over = "" if pair.sittings is None else f"{pair.sittings} sittings"
         cpu = "" if result.cpu is None else _ratio_words(result.cpu.ratio, result.cpu.low, result.cpu.high)
         lines.append(
             [
                 quote(name),
-                quote(base.file_name if base else ""),
+                quote(other or ""),
                 Badge(str(result.verdict), _TONES[result.verdict]),
                 _ratio_words(result.ratio, result.low, result.high),
                 cpu,
                 number(base.inference_ms_median if base else None),
-                number(pair.b.inference_ms_median if pair.b else None),
+                number(own.inference_ms_median if own else None),
                 quote("; ".join(filter(None, (over, "contention" if result.contention else "", pair.note)))),
             ]
         )

@@ -11,6 +11,7 @@ from protocol.values.task import Measure, Task
 from results.report.facts import Report
 from results.report.measurements import device_name, number, task_number, verdict
 from results.report.page import Badge, Block, Bullets, Section, ShellCommands, Table, Warn, code, quote
+from results.row.form import against_words
 from results.row.rounds import LOOKS, launches_of
 from swarm.base.text import count
 from swarm.base.units import show_duration
@@ -97,7 +98,10 @@ def _shown(value: bool | float | str | None) -> str:
 def _runs(task: Task) -> str:
     measure = task.measure
     if task.beside:
-        others = ", ".join(model.name for model in task.beside)
+        placed = zip(task.beside, task.units()[1:], strict=True)
+        others = ", ".join(
+            against_words(model.name, unit, task.model.name, task.unit) for model, unit in placed
+        )
         return f"in turns with {others}, until the comparison is decided, in {LOOKS[0]} to {launches_of(task)} launches"
     if measure.precision is not None:
         return f"as many as it takes to know the median to ± {measure.precision:.3g} of itself, in 6 to 20 launches"

@@ -43,10 +43,11 @@ def _title(account: EvaluationAccount) -> str:
 def _of_model(title: str, rows: Sequence[Row], apart: dict[str, RowDrift]) -> Iterable[Block]:
     scored = [read_scores(row.scores) for row in rows]
     metrics = sorted({metric for scores in scored for metric in scores})[:MAX_METRICS]
-    first = next((each.reference for row in rows if (each := apart.get(row.job_id))), None)
+    known = [each for row in rows if (each := apart.get(row.job_id))]
+    first = known[0].reference if any(each.drift is not None for each in known) else None
     columns = ["device and unit", "task#", *(f"{safe_text(metric, 40)}#" for metric in metrics)]
     if first is not None:
-        columns += [f"drift from {safe_text(first.job_id.rpartition('/')[2], 20)}#", "largest#"]
+        columns += [f"drift from {_task(first)}#", "largest#"]
     columns.append("")
     lines = []
     for row, scores in zip(rows, scored, strict=True):
@@ -74,4 +75,12 @@ def _share(value: float | None) -> str:
 
 def _remark(row: Row, drift: RowDrift | None) -> str:
     why = row.scores_why or (drift.why if drift is not None else "")
-    return why or ("the same, bit for bit" if drift is not None and drift.alike else "")
+    if why or drift is None or not drift.alike:
+        return why
+    return (
+        "the same, bit for bit" if drift.drift is not None else f"the same texts as {_task(drift.reference)}"
+    )
+
+
+def _task(row: Row) -> str:
+    return f"task {safe_text(row.job_id.rpartition('/')[2], 20)}"

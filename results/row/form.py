@@ -47,3 +47,10 @@ def median_text(median_ms: float | None, low_ms: float | None, high_ms: float | 
     if not median_ms or low_ms is None or high_ms is None:
         return show_ms(median_ms)
     return f"{show_ms(median_ms)} ±{50 * (high_ms - low_ms) / median_ms:.2g} %"
+
+
+def against_words(model: str, unit: str, own_model: str, own_unit: str) -> str:
+    """What something is compared with, as far as that is something else: `yolo fp32`, `CPU (ONNX)` or `yolo fp32 on CPU (ONNX)`."""
+    if unit == own_unit:
+        return model
+    return unit if model == own_model else f"{model} on {unit}"

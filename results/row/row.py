@@ -331,8 +331,9 @@ class Row(BaseModel):
     """How often the task gave way to a higher priority and began again from the start: nothing measured before that is in the row. Empty
     where nothing could preempt it."""
     against: str = ""
-    """The model that took turns with this one, and that it is compared with: in the same processes, or as NAME on UNIT in processes of its
-    own. Empty: it was measured alone."""
+    """The model that took turns with this one, and that it is compared with. Empty: it was measured alone."""
+    against_unit: str = ""
+    """Where Against ran, in processes of its own. Empty: on the same unit, in the same processes."""
     compare_verdict: str = ""
     """FASTER, SLOWER, SAME or AMBIGUOUS, compared with Against."""
     compare_reason: str = ""
@@ -397,7 +398,7 @@ class Row(BaseModel):
     scores: str = ""
     """What the answers to the campaign's examples score, by metric, such as `accuracy=0.9712`. Empty: the model was not evaluated."""
     scores_why: str = ""
-    """Why an evaluated model has no scores."""
+    """Why an evaluated model lacks scores."""
     examples_sha256: str = ""
     """Of the examples that it was given, as devices get them."""
     answers_sha256: str = ""
@@ -410,6 +411,10 @@ class Row(BaseModel):
 
     results_url: str = ""
     """Where the campaign has its results written as well once it has ended; empty: nowhere."""
+    compute_type: str = ""
+    """Type of the floats in which the runtime computed, such as bf16; empty: the model's own, or the runtime does not tell."""
+    scored_by: str = ""
+    """Packages of the metrics that scored the answers, with their versions, such as `wer_x=my-metrics 1.2`. Empty: Sark's own alone."""
 
 
 CONTRACT: Final = 17
@@ -477,7 +482,8 @@ def make_row(
         variant=task.model.variant or "",
         batch=task.measure.batch,
         sustain_s=task.measure.sustain_s,
-        against=_against(task),
+        against=task.beside[0].name if task.beside else "",
+        against_unit=task.beside_units[0] if task.beside_units else "",
         reason=str(reason or ""),
         detail=detail,
         simulated=True if task.unit == SIMULATED_UNIT else None,
@@ -502,13 +508,6 @@ def make_row(
     figures = measure_figures(record, observed, task.measure, bool(row.simulated), account)
     figures |= _compared(observed.rounds, apart=task.beside_units is not None)
     return row.model_copy(update=figures | score_columns(task, record, scores))
-
-
-def _against(task: Task) -> str:
-    if task.beside is None:
-        return ""
-    where = "" if task.beside_units is None else f" on {task.beside_units[0]}"
-    return task.beside[0].name + where
 
 
 def _compared(rounds: Sequence[LaunchRounds], *, apart: bool) -> dict[str, object]:
@@ -571,6 +570,7 @@ def _context(record: Record) -> dict[str, object]:
             "runtime": ran.runtime,
             "providers": "; ".join(ran.providers),
             "notes": "; ".join(ran.notes),
+            "compute_type": ran.compute_type or "",
         }
     return facts
 
@@ -597,6 +597,8 @@ def fingerprint(task: Task, record: Record) -> str:
         "pre": [step.to_wire() for step in task.measure.pre],
         "post": [step.to_wire() for step in task.measure.post],
     }
+    if ran.compute_type is not None:
+        facts["compute_type"] = ran.compute_type
     if task.measure.sustain_s is not None:
         facts["sustain"] = task.measure.sustain_s
     if task.beside is not None:

@@ -1,23 +1,10 @@
-"""How a run's answers are scored: the scheduler's own account, with the references that no device was given; and what they scored."""
+"""How a model's answers are scored: the scheduler's own account, with the references that no device was given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
-
-from protocol.errors import RemoteProtocolError
-from protocol.formats.examples import UNNAMED, Value, Values, pack_examples, text_value
-from protocol.values.answers import AnswerSet, read_answers
-from protocol.values.record import Record
-from results.row.scores import Scores
-from results.scoring.evaluation import score_answers
-from results.scoring.plugins import Answer, Example, find_metric
-from swarm.base.text import count
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class EvaluationAccount(BaseModel):
@@ -30,63 +17,3 @@ class EvaluationAccount(BaseModel):
     metrics: Annotated[tuple[str, ...], Field(max_length=64)]
     references: Annotated[tuple[JsonValue, ...], Field(max_length=10_000)]
     """Of each example, in their order."""
-
-
-def packed(examples: Iterable[Example]) -> bytes:
-    """The inputs as devices get them (`protocol.formats.examples`)."""
-    return pack_examples(map(_values, examples))
-
-
-def _values(example: Example) -> Values:
-    inputs = example.inputs
-    if isinstance(inputs, str):
-        return {UNNAMED: text_value(inputs)}
-    named = inputs if isinstance(inputs, Mapping) else {UNNAMED: inputs}
-    return {name: _value(array) for name, array in named.items()}
-
-
-def _value(array: np.ndarray[Any, Any]) -> Value:
-    little = array.astype(array.dtype.newbyteorder("<"), order="C")
-    return Value(array.dtype.newbyteorder("=").name, tuple(array.shape), little.tobytes())
-
-
-def answers_of(answered: AnswerSet, references: Sequence[JsonValue]) -> list[Answer]:
-    """Each answer with its reference. Raises `ValueError` with one line for answers of another form or number."""
-    outputs = outputs_of(answered)
-    if len(outputs) != len(references):
-        raise ValueError(f"there are {count(len(outputs), 'answer')} to {count(len(references), 'example')}")
-    return list(map(Answer, outputs, references))
-
-
-def outputs_of(answered: AnswerSet) -> list[Mapping[str, np.ndarray[Any, Any]] | str]:
-    """The outputs for each example. Raises `ValueError` with one line for answers of another form."""
-    try:
-        return [_outputs(values) for values in read_answers(answered)]
-    except RemoteProtocolError as why:
-        raise ValueError(why.what) from None
-
-
-def _outputs(values: Values) -> Mapping[str, np.ndarray[Any, Any]] | str:
-    import numpy as np
-
-    text = values[UNNAMED].text if UNNAMED in values else None
-    if text is not None:
-        return text
-    return {
-        name: np.frombuffer(value.data, np.dtype(value.dtype).newbyteorder("<")).reshape(value.shape)
-        for name, value in values.items()
-        if value.text is None
-    }
-
-
-def score(record: Record, account: EvaluationAccount) -> Scores:
-    """What the record's answers score. Never fails: what a device sent, and what a plug-in does, is no reason to lose a result."""
-    if record.answers is None:
-        return Scores(why="the run ended before the examples were answered")
-    if record.answers.why:
-        return Scores(why=record.answers.why)
-    try:
-        metrics = [find_metric(name) for name in account.metrics]
-        return Scores(scores=score_answers(metrics, answers_of(record.answers, account.references)))
-    except ValueError as why:
-        return Scores(why=str(why))

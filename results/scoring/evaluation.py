@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from protocol.formats.examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES, MIB
 from results.scoring.arrays import KINDS
@@ -21,13 +21,11 @@ from results.scoring.plugins import (
 )
 from swarm.base.text import count, safe_text
 
-if TYPE_CHECKING:
-    pass
-
 MAX_REFERENCES: Final = 64 * MIB
 """Letters of all references as JSON, which stand beside the results."""
 MAX_SCORES: Final = 64
 """Of one metric."""
+SCORES_FORM: Final = '{"accuracy": 0.97}'
 
 
 def read_examples(task: EvaluationTask, data: Path | None, options: Mapping[str, Any]) -> tuple[Example, ...]:
@@ -107,13 +105,23 @@ def score_answers(metrics: Sequence[Metric], answers: Sequence[Answer]) -> dict[
 def _scored(metric: Metric, answers: Sequence[Answer]) -> dict[str, float]:
     where = f"metric {metric.name!r}"
     with plugin_errors(where):
-        given: dict[Any, Any] = dict(metric.score(answers))
-        figures = {name: float(figure) for name, figure in given.items()}
-    if len(figures) > MAX_SCORES:
-        raise ValueError(f"{where} gives {len(figures)} scores, where {MAX_SCORES} are allowed")
-    for name, figure in figures.items():
-        if not isinstance(name, str) or NAME.fullmatch(name) is None:
-            raise ValueError(f"{where} gives a score {safe_text(str(name), 60)!r}: names are {NAME_FORM}")
-        if not math.isfinite(figure):
-            raise ValueError(f"{where} gives {figure} for {name!r}, which is no figure")
+        given: Any = metric.score(answers)
+        if not isinstance(given, Mapping):
+            what = type(given).__name__
+            raise ValueError(f"it gives {what}, where names with numbers are needed: {SCORES_FORM}")  # noqa: TRY004
+        if len(given) > MAX_SCORES:
+            raise ValueError(f"it gives {len(given)} scores, where {MAX_SCORES} are allowed")
+        figures: dict[str, float] = {}
+        for name, figure in given.items():
+            shown = safe_text(str(name), 60)
+            if not isinstance(name, str) or NAME.fullmatch(name) is None:
+                raise ValueError(f"it gives a score {shown!r}: names are {NAME_FORM}")
+            try:
+                figures[name] = float(figure)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"it gives {safe_text(repr(figure), 60)} for {shown!r}, which is no number"
+                ) from None
+            if not math.isfinite(figures[name]):
+                raise ValueError(f"it gives {figures[name]} for {shown!r}, which is no figure")
     return figures

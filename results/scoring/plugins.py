@@ -1,7 +1,8 @@
 """Tasks bring examples, metrics score answers: what both are, and where they are found by name.
 
 Ours are built in; others are installed packages with entry points `sark.tasks` and `sark.metrics`. They run on the scheduler's machine and
-where results are verified; devices get inputs only and need none of them. docs/evaluation.md shows how to write one.
+where results are verified, in a process of their own (`results.scoring.foreign`); devices get inputs only and need none of them.
+docs/evaluation.md shows how to write one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from swarm.base.text import did_you_mean, safe_text
 
@@ -77,29 +78,36 @@ class Metric(Protocol):
         ...
 
 
-P = TypeVar("P")
 _PARTS: Final = {"task": ("name", "metrics", "examples"), "metric": ("name", "score")}
+_GROUPS: Final = {"task": TASKS, "metric": METRICS}
+LIMITS_S: Final = {"task": 600.0, "metric": 60.0}
+"""How long one may take, unless its attribute `limit_s` says otherwise."""
+MAX_LIMIT_S: Final = 3600.0
 
 
 def find_task(name: str) -> EvaluationTask:
     """Raises `ValueError` with one line if there is none, it is broken, or two packages bring one."""
-    from results.scoring import built_in  # our own import this module
-
-    return _find("task", TASKS, name, built_in.TASKS)
+    point = point_of("task", name)
+    found: EvaluationTask = _ours("task")[name] if point is None else _make("task", point)
+    return found
 
 
 def find_metric(name: str) -> Metric:
     """Raises `ValueError` with one line if there is none, it is broken, or two packages bring one."""
-    from results.scoring import built_in
+    point = point_of("metric", name)
+    found: Metric = _ours("metric")[name] if point is None else _make("metric", point)
+    return found
 
-    return _find("metric", METRICS, name, built_in.METRICS)
 
+def point_of(kind: str, name: str) -> EntryPoint | None:
+    """Where the task or metric of a package is; nothing of it is run. None: it is ours, so that no package takes the place of one.
 
-def _find(kind: str, group: str, name: str, ours: Mapping[str, P]) -> P:
-    """Ours first, so that no package takes the place of one."""
+    Raises `ValueError` with one line if there is none, or two packages bring one.
+    """
+    ours = _ours(kind)
     if name in ours:
-        return ours[name]
-    installed = tuple(entry_points(group=group))
+        return None
+    installed = tuple(entry_points(group=_GROUPS[kind]))
     points = [point for point in installed if point.name == name]
     if not points:
         names = sorted({*ours, *(point.name for point in installed)})
@@ -109,8 +117,23 @@ def _find(kind: str, group: str, name: str, ours: Mapping[str, P]) -> P:
     if len(points) > 1:
         packages = " and ".join(sorted(package_of(point) for point in points))
         raise ValueError(f"{kind} {name!r} comes with {packages}: uninstall all but one")
-    plugin: P = _make(kind, points[0])
-    return plugin
+    return points[0]
+
+
+def _ours(kind: str) -> Mapping[str, Any]:
+    from results.scoring import built_in  # our own import this module
+
+    return built_in.TASKS if kind == "task" else built_in.METRICS
+
+
+def limit_of(kind: str, plugin: object) -> float:
+    """Seconds that it may take. Raises `ValueError` for an attribute `limit_s` that is none."""
+    limit_s = getattr(plugin, "limit_s", LIMITS_S[kind])
+    if type(limit_s) not in (int, float) or not 0 < limit_s <= MAX_LIMIT_S:
+        raise ValueError(
+            f"limit_s is {safe_text(repr(limit_s), 60)}: it has to be seconds, up to {MAX_LIMIT_S:g}"
+        )
+    return float(limit_s)
 
 
 def _make(kind: str, point: EntryPoint) -> Any:
@@ -132,6 +155,15 @@ def _make(kind: str, point: EntryPoint) -> Any:
 
 def _are_names(metrics: Any) -> bool:
     return isinstance(metrics, tuple | list) and all(isinstance(name, str) for name in metrics)
+
+
+def version_of(point: EntryPoint) -> str:
+    """`my-metrics 1.2`: the package that brings an entry point, and its version."""
+    return (
+        safe_text(f"{point.dist.name} {point.dist.version}", 100)
+        if point.dist
+        else safe_text(point.value, 100)
+    )
 
 
 def package_of(point: EntryPoint) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from protocol.formats.examples import MIB
-from protocol.texts.articles import INSTRUCTION, ArticleLength, articles, prompt_of
+from results.scoring.articles import INSTRUCTION, ArticleLength, articles, prompt_of
 from results.scoring.options import only, text_option, word_option
 from results.scoring.plugins import Example
 from swarm.base.text import safe_text

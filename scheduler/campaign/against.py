@@ -1,22 +1,27 @@
-"""Which model each model of a campaign takes turns with and is compared with. Pure.
+"""What each model of a campaign takes turns with, and is compared with, on each of its units. Pure.
 
-    against: yolo fp32     every other model with this one
-    against: fp32          each variant with the variant fp32 of its own model
-    against: first         each variant with the first of its own model
-    against: reference     each model with the reference model that comes with this program, to compare devices and days through it
+    against: yolo fp32          every other model with this one
+    against: fp32               each variant with the variant fp32 of its own model
+    against: first              each variant with the first of its own model
+    against: reference          each model with the reference model that comes with this program, to compare devices and days through it
+    against: CPU (ONNX)         each model on each other unit with itself on this one
+    against: {model: yolo fp32, unit: CPU (ONNX)}     every other model, and this one on every other unit, with this one on this unit
 
-The model that others are compared with has no task of its own. One that has nothing to be compared with is measured alone.
+What others are compared with has no task of its own. What has nothing to be compared with is measured alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from protocol.formats.frameworks import runs
+from protocol.formats.frameworks import chosen_format, framework_of, words_of
 from protocol.formats.reference_model import NAME
 from protocol.words import UNIT as SIMULATED_UNIT
+from results.row.form import against_words
 from scheduler.campaign.errors import FileProblem
+from scheduler.campaign.fields import UNITS
 from scheduler.campaign.model import Campaign, ModelEntry
 from swarm.base.text import did_you_mean, safe_text
 from swarm.base.yaml import Where
@@ -24,28 +29,90 @@ from swarm.base.yaml import Where
 FIRST: Final = "first"
 WHERE: Final[Where] = ("measure", "against")
 _SERVED: Final = "API "
-REFERENCE: Final = ModelEntry(name=NAME, path=NAME)
+REFERENCE: Final = ModelEntry(name=NAME, path=NAME, format="onnx")
 """Stands for the reference model, which is in no file."""
 
 
-def base_of(entry: ModelEntry, against: str | None, models: Sequence[ModelEntry]) -> ModelEntry | None:
-    """The one of `models`, a variant each, that `entry` is compared with; itself: others are compared with it. None: nothing is."""
-    if against is None:
-        return None
-    named = next((other for other in models if other.label == against), None)
-    if named is not None:
-        return named
-    if against == NAME:
-        return REFERENCE
-    forms = [other for other in models if other.variant and other.name == entry.name and entry.variant]
-    if against == FIRST:
-        return forms[0] if len(forms) > 1 else None
-    return next((other for other in forms if other.variant == against), None)
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What others are compared with."""
+
+    entry: ModelEntry
+    unit: str
+
+    def words(self, model: str, unit: str) -> str:
+        """What tells it apart from a model on a unit that is compared with it."""
+        return against_words(self.entry.label, self.unit, model, unit)
 
 
-def uses_reference(campaign: Campaign) -> bool:
-    """Whether a read campaign's models are measured beside the reference model."""
-    return base_of(campaign.models[0], campaign.measure.against, campaign.models) is REFERENCE
+class Bases:
+    """What the models of a campaign, a variant or file each, are compared with."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign, against = campaign, campaign.measure.against
+        self._asked = against is not None
+        self._model = None if against is None else against.model
+        self._labelled: dict[str, list[ModelEntry]] = {}
+        self._forms: dict[str | None, list[ModelEntry]] = {}
+        for entry in campaign.models if self._asked else ():
+            self._labelled.setdefault(entry.label, []).append(entry)
+            if entry.variant:
+                self._forms.setdefault(entry.name, []).append(entry)
+        self.unit = None if against is None else against.unit
+        """Where all that others are compared with runs. None: where these run."""
+        word = self._model if self.unit is None else None
+        if word is not None and not self.knows(word) and framework_of(word):
+            self._model, self.unit = None, word
+
+    def knows(self, model: str) -> bool:
+        """Whether it names a model, or what stands for one."""
+        variants = (form.variant for forms in self._forms.values() for form in forms)
+        return model in self._labelled or model in (NAME, FIRST) or model in variants
+
+    @property
+    def reference(self) -> bool:
+        """Whether models are measured beside the reference model."""
+        return self._model == NAME and NAME not in self._labelled
+
+    def of(self, entry: ModelEntry, unit: str) -> Base | None:
+        """What one of the models is compared with on one of its units; itself: others are compared with it. None: nothing is."""
+        if not self._asked:
+            return None
+        model = entry if self._model is None else self._named(entry, self._model)
+        if model is None:
+            return None
+        where = self.unit or unit
+        file = self._file(model, where)
+        if file is None and self._model is None:
+            return None
+        return Base(file or model, where)
+
+    def also_on(self, entry: ModelEntry) -> tuple[str, ...]:
+        """Where the file of one of the models may run beside others, whether its campaign names that unit for it or not."""
+        return () if self.unit is None or self._file(entry, self.unit) is not entry else (self.unit,)
+
+    def _named(self, entry: ModelEntry, model: str) -> ModelEntry | None:
+        if model in self._labelled:
+            return self._labelled[model][0]
+        if model == NAME:
+            return REFERENCE
+        forms = self._forms.get(entry.name, []) if entry.variant else []
+        if model == FIRST:
+            return forms[0] if len(forms) > 1 else None
+        return next((other for other in forms if other.variant == model), None)
+
+    def _file(self, model: ModelEntry, unit: str) -> ModelEntry | None:
+        """Which of the model's files runs there: itself, where it has one; None: none does."""
+        files = [model] if model is REFERENCE else self._labelled[model.label]
+        chosen = chosen_format(
+            unit, [file.format for file in files if file.format], self._campaign.unit_formats
+        )
+        able = [
+            file
+            for file in files
+            if self._campaign.runs(unit, file.known_format) and chosen in (None, file.format)
+        ]
+        return model if model in able else next(iter(able), None)
 
 
 def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
@@ -53,11 +120,8 @@ def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
     against, measure = campaign.measure.against, campaign.measure
     if against is None:
         return
-    models = [form for entry in campaign.models for form in entry.each()]
-    bases = [(entry, base_of(entry, against, models)) for entry in models]
-    pairs = [(entry, base) for entry, base in bases if base is not None and base is not entry]
-    if not pairs:
-        yield FileProblem(WHERE, *_no_pair(against, models))
+    campaign = campaign.each()
+    bases = Bases(campaign)
     names = [
         f"measure.{name}"
         for name in ("runs", "loads", "precision", "sustain")
@@ -67,57 +131,95 @@ def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
         text = " and ".join(names)
         what = f"measure.against measures until the comparison is decided: it does not go with {text}"
         yield FileProblem(WHERE, what, f"remove {text}, or against")
-    unit = next(
-        (line.unit for line in campaign.lines() if line.unit.startswith((_SERVED, SIMULATED_UNIT))), None
-    )
+    used = [*(line.unit for line in campaign.lines()), *([bases.unit] if bases.unit else [])]
+    unit = next((unit for unit in used if unit.startswith((_SERVED, SIMULATED_UNIT))), None)
     if unit is not None:
         what = f"measure.against is not for {unit}: no two models take turns there"
         yield FileProblem(WHERE, what, "give that unit a campaign of its own")
     if campaign.devices.trust == "anyone":
         what = "measure.against is not for strangers' devices: what takes turns with another model cannot be witnessed"
         yield FileProblem(WHERE, what, "remove devices.trust: anyone, or against")
-    for entry, base in pairs:
-        if base is REFERENCE:
-            other = next(
-                (line.unit for line in campaign.lines_of(entry) if not runs(line.unit, "onnx")), None
-            )
-            if other is not None:
-                what = f"measure.against: the reference model is an ONNX model, which {other} cannot run"
-                yield FileProblem(WHERE, what, "give that unit a campaign of its own")
+    yield from _pair_problems(campaign, bases)
+
+
+def _pair_problems(campaign: Campaign, bases: Bases) -> Iterator[FileProblem]:
+    pairs = 0
+    for entry in campaign.models:
+        for line in campaign.lines_of(entry):
+            base = bases.of(entry, line.unit)
+            if base is None or (base.entry is entry and base.unit == line.unit):
+                continue
+            pairs += 1
+            if (problem := _pair_problem(campaign, bases, entry, line.unit, base)) is not None:
+                yield problem
                 return
-            continue
-        alien = [line.unit for line in campaign.lines_of(entry) if line not in campaign.lines_of(base)]
-        if alien:
-            what = f"{entry.title} runs on {alien[0]}, {safe_text(base.label, 60)!r} does not"
-            yield FileProblem(WHERE, what, "compare models of one format, or remove that unit")
-            return
-        if _sizes(campaign, entry) != _sizes(campaign, base):
-            what = f"{entry.title} is to be compared with {safe_text(base.label, 60)!r}, and is given other sizes of inputs"
-            yield FileProblem(WHERE, what, "give both the same dims, inputs, batch and batch_dim")
-            return
+    if not pairs:
+        yield FileProblem(WHERE, *_no_pair(campaign, bases))
+
+
+def _pair_problem(
+    campaign: Campaign, bases: Bases, entry: ModelEntry, unit: str, base: Base
+) -> FileProblem | None:
+    """Why these two cannot take turns; None: they can."""
+    if not campaign.runs(base.unit, base.entry.known_format) or (
+        bases.unit is None
+        and base.entry is not REFERENCE
+        and base.unit not in [line.unit for line in campaign.lines_of(base.entry)]
+    ):
+        if base.entry is REFERENCE:
+            what = f"measure.against: the reference model is an ONNX model, which {base.unit} cannot run"
+            return FileProblem(
+                WHERE, what, "give that unit a campaign of its own, or name the reference's unit: "
+                f"against: {{model: {NAME}, unit: CPU (ONNX)}}",
+            )  # fmt: skip
+        label = safe_text(base.entry.label, 60)
+        if bases.unit is not None:
+            what = f"measure.against: {bases.unit} runs {words_of(bases.unit, campaign.unit_formats)}, not {label!r}"
+            return FileProblem(WHERE, what, "name a unit that runs it")
+        what = f"{entry.title} runs on {unit}, {label!r} does not"
+        hint = "compare models of one format, remove that unit, or name that of the other model: "
+        return FileProblem(WHERE, what, hint + f"against: {{model: {label}, unit: UNIT}}")
+    if base.entry is not REFERENCE and _sizes(campaign, entry) != _sizes(campaign, base.entry):
+        what = (
+            f"{entry.title} is to be compared with {safe_text(base.entry.label, 60)!r}, "
+            "and is given other sizes of inputs"
+        )
+        return FileProblem(WHERE, what, "give both the same dims, inputs, batch and batch_dim")
+    return None
 
 
 def _sizes(campaign: Campaign, entry: ModelEntry) -> tuple[object, ...]:
     return entry.dims, entry.inputs, campaign.batches(entry), entry.batch_dim
 
 
-def _no_pair(against: str, models: Sequence[ModelEntry]) -> tuple[str, str]:
+def _no_pair(campaign: Campaign, bases: Bases) -> tuple[str, str]:
+    models, against = campaign.models, campaign.measure.against
+    assert against is not None
+    if bases.unit is not None:
+        able = any(bases.of(entry, bases.unit) for entry in models)
+        if not able:
+            return f"measure.against: {bases.unit} runs no model of this campaign", "name a unit that does"
+        what = f"measure.against: {bases.unit} leaves no unit to be compared with it"
+        return what, "add another one under units, such as units: [GPU (ONNX)]"
+    word = against.model or ""
     variants = list(dict.fromkeys(entry.variant for entry in models if entry.variant))
     labels = [entry.label for entry in models]
     names = [*([FIRST, *variants] if variants else []), *labels, NAME]
     if len(models) == 1:
         return (
-            "measure.against needs two models, the campaign has one",
-            "add a model or variants, write against: reference, or remove against",
+            "measure.against needs two models or two units, the campaign has one of each",
+            "add a model or variants, write against: reference or against: UNIT, or remove against",
         )
-    if against in (*labels, *variants, FIRST) and against in names:
-        what = f"measure.against: {safe_text(against, 60)!r} leaves no model to be compared"
+    if word in (*labels, *variants, FIRST) and word in names:
+        what = f"measure.against: {safe_text(word, 60)!r} leaves no model to be compared"
         return what, "give a model two variants, or name a model"
-    if against == FIRST:
+    if word == FIRST:
         return (
             "measure.against: 'first' means the first of a model's variants, and no model has any",
             f"name a model: {', '.join(safe_text(label, 40) for label in labels[:8])}",
         )
     known = ", ".join(safe_text(name, 40) for name in names[:8])
-    hint = "  ".join(filter(None, [did_you_mean(against, names), f"known here: {known}"]))
-    return f"measure.against: there is no model or variant {safe_text(against, 60)!r}", hint
+    hint = "  ".join(
+        filter(None, [did_you_mean(word, [*names, *UNITS]), f"known here: {known}, and compute units"])
+    )
+    return f"measure.against: there is no model, variant or unit {safe_text(word, 60)!r}", hint

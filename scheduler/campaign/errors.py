@@ -17,8 +17,8 @@ LATER: Final[dict[str, str]] = {
     "concurrency": "leave it out",
 }
 """Keys that a later version will read, and what to do meanwhile."""
-HIDDEN: Final = "jobs"
-"""A field of `Campaign` that is a key only of the other form."""
+HIDDEN: Final = ("jobs", "unit_formats")
+"""Fields of `Campaign` that are no keys of its form."""
 MAX_LISTED: Final = 8
 """Further problems that are listed with their lines."""
 LOOKED_AT: Final = 40
@@ -180,7 +180,7 @@ def _unknown_key(key: str, where: Where, root: type[BaseModel]) -> tuple[str, st
 def _keys(model: type[BaseModel]) -> list[str]:
     """The keys that a file may have there."""
     fields = model.model_fields
-    return [name for name in fields if name != HIDDEN or "model_url" in fields]
+    return [name for name in fields if name not in HIDDEN or "model_url" in fields]
 
 
 def _model_at(root: type[BaseModel], where: Sequence[Any]) -> type[BaseModel]:

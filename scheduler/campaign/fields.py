@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NoReturn
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
@@ -61,7 +61,7 @@ UNITS: Final = (
     "API (OpenAI)",
     "Fake (Simulation)",
 )
-"""The compute units that sark-node knows; a driver of one's own may bring others (`load_campaign(..., more_units=…)`)."""
+"""The compute units that sark-node knows; drivers of somebody else's bring others (`scheduler.campaign.reach`)."""
 
 MAX_TRUSTED: Final = 256
 """Peer ids that one campaign names."""
@@ -205,6 +205,24 @@ def path_is_enough(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return {"url" if scheme_of(value) in URL_SCHEMES or "://" in value else "path": value}
+
+
+_AGAINST: Final = "such as against: fp32, against: CPU (ONNX), or against: {model: fp32, unit: CPU (ONNX)}"
+
+
+def read_against(value: Any) -> Any:
+    """A word alone is a model, or the unit that has this name and no model. Raises `PydanticCustomError`."""
+    if isinstance(value, str):
+        return {"model": value}
+    if not isinstance(value, dict):
+        return value if hasattr(value, "unit") else _no_against(value)
+    if not value.keys() & {"model", "unit"}:
+        _no_against(value)
+    return value
+
+
+def _no_against(value: Any) -> NoReturn:
+    raise wrong(f"measure.against cannot be {safe_text(repr(value), 60)}", _AGAINST)
 
 
 def _check_url(text: str) -> str:

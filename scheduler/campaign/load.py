@@ -6,20 +6,23 @@ bytes ──▶ swarm.base.yaml ──▶ plain values + lines ──▶ model.p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from protocol.formats.frameworks import FORMATS, runs, suggestion
+from protocol.errors import SarkError
+from protocol.formats.frameworks import FORMATS, UnitFormats, suggestion
 from protocol.formats.gpu_units import without_number
 from protocol.formats.steps import POST, PRE, problem
-from scheduler.campaign.against import against_problems
+from scheduler.campaign.against import WHERE as AGAINST
+from scheduler.campaign.against import Bases, against_problems
 from scheduler.campaign.compat import is_plain, read_plain
 from scheduler.campaign.errors import FileProblem, first_found, first_of
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import Campaign, MeasureFields, ModelEntry
+from scheduler.campaign.reach import FindUnits
 from swarm.base.text import did_you_mean, is_safe, safe_text
 from swarm.base.units import show_duration
 from swarm.base.yaml import Document, Where, parse_document, read_document
@@ -39,20 +42,20 @@ _SOURCE: Final = ("path", "url", "package", "sha256", "size", "format")
 Problems = Iterator[FileProblem]
 
 
-def load_campaign(path: Path, *, more_units: Collection[str] = ()) -> Campaign:
-    """The campaign in the file at `path`. `more_units`: names of units that drivers of one's own bring.
+def load_campaign(path: Path, *, find_units: FindUnits | None = None) -> Campaign:
+    """The campaign in the file at `path`. `find_units`: asked, once, if the file names a unit that is not known here.
 
     Raises `CampaignError` with file, line and hint. Blocking; reads that one file and no model.
     """
-    return _campaign(read_document(path), more_units)
+    return _campaign(read_document(path), find_units)
 
 
-def parse_campaign(data: bytes, file: str, *, more_units: Collection[str] = ()) -> Campaign:
-    """The campaign in `data`; `file` is shown in errors and tells JSON by its ending. Raises `CampaignError`."""
-    return _campaign(parse_document(data, file), more_units)
+def parse_campaign(data: bytes, file: str, *, find_units: FindUnits | None = None) -> Campaign:
+    """The campaign in `data`; `file` is shown in errors and tells JSON by its ending. Otherwise as `load_campaign`."""
+    return _campaign(parse_document(data, file), find_units)
 
 
-def _campaign(document: Document, more_units: Collection[str]) -> Campaign:
+def _campaign(document: Document, find_units: FindUnits | None) -> Campaign:
     value = document.value
     if value is None:
         raise document.error((), "the file is empty", _START)
@@ -61,20 +64,21 @@ def _campaign(document: Document, more_units: Collection[str]) -> Campaign:
         raise document.error((), what, _START)
     plain = is_plain(value)
     campaign = read_plain(document) if plain else _validated(document, value)
-    problems = [*_unit_problems(campaign, more_units), *_cross_problems(campaign)]
+    campaign, unknown = _with_foreign_units(campaign, find_units)
+    problems = [*unknown, *_unit_problems(campaign), *_cross_problems(campaign)]
     if problems:
         raise first_of(problems, document)
     for index, entry in enumerate(campaign.models):
         entry._place = document.file, document.line(("model_url",) if plain else ("models", index))
-    return campaign.model_copy(
-        update={"models": tuple(one for entry in campaign.models for one in entry.each())}
-    )
+    return campaign.each()
 
 
 def _validated(document: Document, value: dict[str, Any]) -> Campaign:
     if "jobs" in value:
         what, hint = "jobs go with model_url, not with models", "list compute units under units:"
         raise document.error(("jobs",), what, hint)
+    if "unit_formats" in value:
+        raise document.error(("unit_formats",), "unknown key 'unit_formats'", "remove it: devices say this")
     try:
         return Campaign.model_validate(value)
     except ValidationError as exc:
@@ -84,19 +88,62 @@ def _validated(document: Document, value: dict[str, Any]) -> Campaign:
 # -- checks over several values ---------------------------------------------------------------------------------------------------------
 
 
-def _unit_problems(campaign: Campaign, more: Collection[str]) -> Problems:
-    names = (*UNITS, *sorted(more))
+def _with_foreign_units(
+    campaign: Campaign, find_units: FindUnits | None
+) -> tuple[Campaign, list[FileProblem]]:
+    """The campaign with the formats of its units that are not known here, and what to say of those that nobody has."""
+    unknown = [(where, unit) for where, unit in _named_units(campaign) if without_number(unit) not in UNITS]
+    if not unknown:
+        return campaign, []
+    found: UnitFormats = {}
+    what, listed, unasked = "unknown compute unit", "units", ""
+    if find_units is not None:
+        listed = "units known here"
+        try:
+            found = find_units(sorted({unit for _, unit in unknown}))
+            what = "no device in reach has a unit called"
+        except SarkError as why:
+            unasked = f"whether a device has it, from a driver of somebody else's, is not known: {why.what}."
+    names = (*UNITS, *sorted(found))
+    units = f"{listed}: {', '.join(names)}"
+    problems = [
+        FileProblem(
+            where,
+            f"{what} {safe_text(unit, 60)!r}",
+            "  ".join(filter(None, (did_you_mean(unit, names), unasked, units))),
+        )
+        for where, unit in unknown
+        if without_number(unit) not in found
+    ]
+    named = {without_number(unit) for _, unit in unknown}
+    formats = {unit: forms for unit, forms in found.items() if forms and unit in named}
+    return campaign.model_copy(update={"unit_formats": formats}), problems
+
+
+def _named_units(campaign: Campaign) -> list[tuple[Where, str]]:
+    """The units that stand in its file, and where."""
+    jobs: list[tuple[Where, str]] = [
+        (("jobs", index, "compute_unit"), job.unit) for index, job in enumerate(campaign.jobs)
+    ]
+    base = Bases(campaign.each()).unit
+    return [
+        *jobs,
+        *(((*where, n), unit) for where, units in _unit_lists(campaign) for n, unit in enumerate(units)),
+        *([] if base is None else [(AGAINST, base)]),
+    ]
+
+
+def _unit_lists(campaign: Campaign) -> list[tuple[Where, Sequence[str]]]:
+    return [
+        (("units",), () if campaign.jobs else campaign.units),
+        *((("models", n, "units"), entry.units or ()) for n, entry in enumerate(campaign.models)),
+    ]
+
+
+def _unit_problems(campaign: Campaign) -> Problems:
     if not campaign.units and any(entry.units is None for entry in campaign.models):
         yield FileProblem((), "the key 'units' is missing", "add units: …")
-    jobs = [((("jobs", index, "compute_unit")), job.unit) for index, job in enumerate(campaign.jobs)]
-    lists: list[tuple[Where, Sequence[str]]] = [(("units",), () if jobs else campaign.units)]
-    lists += [(("models", n, "units"), entry.units or ()) for n, entry in enumerate(campaign.models)]
-    listed = [((*where, index), unit) for where, units in lists for index, unit in enumerate(units)]
-    for where, unit in (*jobs, *listed):
-        if without_number(unit) not in names:
-            hint = "  ".join(filter(None, [did_you_mean(unit, names), f"units: {', '.join(names)}"]))
-            yield FileProblem(where, f"unknown compute unit {safe_text(unit, 60)!r}", hint)
-    for where, units in lists:
+    for where, units in _unit_lists(campaign):
         for index, unit in enumerate(units):
             if unit in units[:index]:
                 yield FileProblem((*where, index), f"{unit!r} is listed twice", "remove one of the two")
@@ -210,10 +257,11 @@ def _model_problems(campaign: Campaign) -> Problems:
 
 def _format_problems(campaign: Campaign) -> Problems:
     """Models that none of their units can run."""
+    bases = Bases(campaign.each())
     for index, entry in enumerate(campaign.models):
         for one in entry.each():
-            form, units = one.known_format, campaign.units_of(one)
-            if form is None or campaign.jobs or not units or any(runs(unit, form) for unit in units):
+            form, units = one.known_format, (*campaign.units_of(one), *bases.also_on(one))
+            if form is None or campaign.jobs or not units or any(campaign.runs(unit, form) for unit in units):
                 continue
             where: Where = ("models", index, "files", form) if entry.files else ("models", index)
             what = f"{one.title} is {FORMATS[form].title}, which {' and '.join(units)} cannot run"

@@ -18,12 +18,14 @@ from pydantic import (
     Field,
     PrivateAttr,
     StringConstraints,
+    model_serializer,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 
 from protocol.errors import CampaignError
 from protocol.formats.frameworks import chosen_format, format_of_name, runs
+from protocol.values.advert import FormatWord
 from protocol.values.requirement import Clause, parse_clause
 from protocol.values.sitting import MAX_SITTINGS
 from protocol.values.task import DimName, VariantName
@@ -51,20 +53,31 @@ from scheduler.campaign.fields import (
     Webhook,
     check_visible,
     path_is_enough,
+    read_against,
     read_step,
 )
 from swarm.base.text import safe_text
 from swarm.download.urls import name_in, travelling
+
+EXAMPLES: Final = ": examples"
+"""After a model's name: what its examples are called among the files of a campaign."""
 
 
 class FilePart(BaseModel):
     """Base of the file's parts: frozen, nothing converted by surprise, no unknown keys."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
 
+_UPLOAD: Final = re.compile(r"(sha256:)?[0-9a-f]{64}")
+"""The path of an upload, as it is written and as it is stored."""
 APART_S: Final = 3600.0
 """Between two sittings, if the campaign does not say."""
 
@@ -203,8 +216,10 @@ class ModelEntry(FilePart):
 
     @property
     def known_format(self) -> str | None:
-        """The format of its file, as far as the campaign tells."""
-        return self.format or format_of_name(self.path or name_in(self.url or ""))
+        """The format of its file, as far as the campaign tells: of an upload, its name."""
+        uploaded = self.path is not None and _UPLOAD.fullmatch(self.path) is not None
+        file = self.name if uploaded else self.path or name_in(self.url or "")
+        return self.format or format_of_name(file or "")
 
     def each(self) -> tuple[ModelEntry, ...]:
         """Itself, or one for each of its variants or files."""
@@ -238,7 +253,7 @@ class ModelEntry(FilePart):
     @property
     def examples_key(self) -> str:
         """What its examples are called among the files of a campaign."""
-        return f"{self.key}: examples"
+        return f"{self.key}{EXAMPLES}"
 
     @property
     def by_devices(self) -> bool:
@@ -288,6 +303,20 @@ Steps = Annotated[
 ]
 
 
+class AgainstEntry(FilePart):
+    """What the models of a campaign take turns with and are compared with: a model, a unit, or a model on a unit."""
+
+    model: Annotated[str, StringConstraints(min_length=1, max_length=140)] | None = None
+    """A model, a variant, `first` or `reference`; left out: each model is compared with itself on another unit. Alone it may be a unit."""
+    unit: UnitName | None = None
+    """The compute unit that the others are compared with; left out: each is compared on its own unit."""
+
+    @model_serializer(mode="plain")
+    def _as_written(self) -> Any:
+        values = {name: value for name in ("model", "unit") if (value := getattr(self, name)) is not None}
+        return values.get("model") if self.unit is None else values
+
+
 class MeasureFields(FilePart):
     """How each task is measured."""
 
@@ -314,13 +343,17 @@ class MeasureFields(FilePart):
     """Done in order to the made inputs, before anything is timed."""
     post: Steps = ()
     """Done in order to the last outputs, when all is timed."""
-    against: Annotated[str, StringConstraints(min_length=1, max_length=140)] | None = Field(
-        default=None, exclude_if=_unset
-    )
-    """A model or a variant that the others take turns with in one process, and are compared with: `first` is the first variant of each
-    model, `reference` a model that comes with the program. It measures until the comparison is decided, in place of runs and loads."""
+    against: (
+        Annotated[AgainstEntry, BeforeValidator(read_against, json_schema_input_type=str | AgainstEntry)]
+        | None
+    ) = Field(default=None, exclude_if=_unset)
+    """What the others take turns with on the same device, and are compared with: a model or a variant (`first` is the first variant of each
+    model, `reference` a model that comes with the program), a compute unit, or both as `{model: NAME, unit: UNIT}`. It measures until the
+    comparison is decided, in place of runs and loads."""
     sustain: Sustained | None = Field(default=None, exclude_if=_unset)
     """Instead of runs and loads: infer without a break for so long, such as 10m, then rest and see whether the device is as quick again."""
+    compute_type: Literal["f32"] | None = Field(default=None, exclude_if=_unset)
+    """f32: a runtime that may choose to compute with fewer digits, as OpenVINO does, computes in float32. Left out: as it chooses."""
     sittings: Annotated[int, Field(ge=1, le=MAX_SITTINGS)] = Field(
         default=1, exclude_if=lambda number: number == 1
     )
@@ -408,6 +441,12 @@ class Campaign(FilePart):
     """Where the results are written as well once it has ended: an fsspec URL, such as s3://bucket/prefix. Devices do not see it."""
     jobs: SkipJsonSchema[Annotated[tuple[JobFields, ...], Field(max_length=10_000, strict=False)]] = ()
     """From the plain form: these instead of each of `units`. Not a key of this form."""
+    unit_formats: SkipJsonSchema[
+        Annotated[
+            dict[UnitName, Annotated[tuple[FormatWord, ...], Field(strict=False)]], Field(max_length=64)
+        ]
+    ] = Field(default={}, exclude_if=_unset)
+    """Of units of drivers of somebody else's: the formats that they took when the file was read, as far as they said. Not a key of it."""
 
     _formats_of: tuple[object, dict[str, tuple[str, ...]]] = PrivateAttr(default=(None, {}))
 
@@ -426,6 +465,10 @@ class Campaign(FilePart):
     def spec(self) -> str:
         """As it is stored, and as devices keep it for whoever carries it on: without the schedule, which is no business of theirs."""
         return self.model_dump_json(exclude={"schedule"} if self.units else {"schedule", "units"})
+
+    def each(self) -> Campaign:
+        """The same with a model for each variant and file."""
+        return self.model_copy(update={"models": tuple(one for entry in self.models for one in entry.each())})
 
     def batches(self, entry: ModelEntry) -> tuple[int | None, ...]:
         """Of one of its models; None: as the model has it."""
@@ -452,8 +495,13 @@ class Campaign(FilePart):
         return tuple(
             JobFields(unit=unit)
             for unit in self.units_of(entry)
-            if runs(unit, entry.known_format) and chosen_format(unit, forms) in (None, entry.format)
+            if self.runs(unit, entry.known_format)
+            and chosen_format(unit, forms, self.unit_formats) in (None, entry.format)
         )
+
+    def runs(self, unit: str, form: str | None) -> bool:
+        """Whether a unit may run a model in this format. None: it is not known."""
+        return runs(unit, form, self.unit_formats)
 
     def _formats(self) -> Mapping[str, tuple[str, ...]]:
         """The formats of each model that has one file for each, by label. Copies with other models have their own."""
@@ -473,4 +521,4 @@ class Campaign(FilePart):
     def left_out(self, entry: ModelEntry) -> tuple[str, ...]:
         """The units that `lines_of` leaves out."""
         units = () if self.jobs else self.units_of(entry)
-        return tuple(unit for unit in units if not runs(unit, entry.known_format))
+        return tuple(unit for unit in units if not self.runs(unit, entry.known_format))

@@ -17,6 +17,7 @@ from pydantic.json_schema import models_json_schema
 from protocol.errors import CampaignError
 from protocol.values.trust import MINE, TrustScope
 from scheduler.campaign.compat import PlainCampaign
+from scheduler.campaign.errors import HIDDEN
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, Schedule, StepEntry
 from scheduler.campaign.unfit import unfit_jobs
 from swarm.base.yaml import word_value
@@ -79,7 +80,7 @@ _Dumper.add_representer(str, _text)
 
 
 def _full(campaign: Campaign, folder: str) -> dict[str, Any]:
-    rest = campaign.model_dump(mode="json", exclude_defaults=True, exclude={"models", "schedule", "jobs"})
+    rest = campaign.model_dump(mode="json", exclude_defaults=True, exclude={"models", "schedule", *HIDDEN})
     models = [_model(entry, folder) for entry in campaign.models]
     value = {"campaign": campaign.campaign, "models": models, **rest}
     for name in ("pre", "post"):
@@ -174,7 +175,7 @@ measure:
 # threads: [physical]                  # of one inference; [1, 4, physical] makes three tasks
 # batch: [1, 8, 32]                    # sizes of the batch, each a task; models need a dynamic first dimension
 # seed: 0                              # of the made inputs
-# against: fp32                        # in place of runs and loads: the other variants take turns with this one in one process
+# against: fp32                        # in place of runs and loads: the other variants take turns with this one; or a unit: CPU (ONNX)
 # sustain: 10m                         # in place of runs and loads: one launch without a break; burst, knee, steady state, recovery
 # check: reference                     # compare the outputs with a plain run; or none
 # dims: {{batch: 1}}                     # for all models

@@ -13,10 +13,12 @@ def unfit_jobs(campaign: Campaign) -> dict[str, str]:
     """The units of such jobs, by the model's ending, each with the reason and the units that can; none where no job could run."""
     entry, units = campaign.models[0], [job.unit for job in campaign.jobs]
     form = entry.known_format
-    if form is None or not any(runs(unit, form) for unit in units):
+    if form is None or not any(campaign.runs(unit, form) for unit in units):
         return {}
     can = f"units that can: {', '.join(_units_for(form))}"
-    return {unit: f"{unit} cannot run {entry.title}; {can}" for unit in units if not runs(unit, form)}
+    return {
+        unit: f"{unit} cannot run {entry.title}; {can}" for unit in units if not campaign.runs(unit, form)
+    }
 
 
 def give_another(form: str) -> str:

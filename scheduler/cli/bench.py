@@ -77,6 +77,12 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
                 metavar="TIME",
             ),
         ] = None,
+        compute_type: Annotated[
+            str | None,
+            typer.Option(
+                help="f32: a runtime that would choose fewer digits computes in float32.", metavar="TYPE"
+            ),
+        ] = None,
         warmup: Annotated[
             int | None, typer.Option(help="Number of warm-up inferences.  \\[default: until settled]", min=0)
         ] = None,
@@ -166,7 +172,8 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         from results.export.csv import csv_lines
         from results.export.raw import check_folder, json_lines, write_lines
         from results.row.operators import operator_uses
-        from scheduler.local.bench import Bench, local_paths, unit_for, units_that_run
+        from scheduler.local.bench import Bench, local_paths, unit_for
+        from scheduler.local.everywhere import name_of
         from scheduler.output.operators_table import operators_lines
         from scheduler.output.results_table import show_results
 
@@ -189,21 +196,19 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             "check": False if check is CheckKind.NONE else None,
             "shapes": dict(map(_shape, shape)) if shape else None,
             "sustain_s": None if sustain is None else sustained(sustain),
+            "compute_type": compute_type,
         }
         options = {name: value for name, value in options.items() if value is not None}
         if on is not None:
             _refuse({"--operators": operators, "--simulate": simulate}, "is for this device", "--on")
             if against:
                 _check_compared(models, options)
-                if len(unit or []) > 1:
-                    raise CampaignError(
-                        "--compare on other devices has one unit for both models",
-                        hint="leave out one --unit, or --on: two units are compared on this device",
-                    )
+                unit = _compared_units([Path(name_of(model)) for model in models], unit or [])
                 options["against"] = True
-            for path in map(Path, models):
+            for number, path in enumerate(map(Path, models)):
                 if path.is_file():
-                    for name in unit if unit and unit != ["all"] else [unit_for(path)]:
+                    named = [unit[number]] if against and unit else unit if unit != ["all"] else None
+                    for name in named or [unit_for(path)]:
                         options |= _look_at(path, name, options, ask=not as_json)
             measure_on(
                 ctx,
@@ -235,7 +240,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             if against:
                 measurements.append(_compare(bench, looks, options, progress))
             for model in () if against else paths:
-                units = units_that_run(model, bench.units) if unit == ["all"] else unit
+                units = bench.units_for(model) if unit == ["all"] else unit
                 for name in units or [unit_for(model)]:
                     progress.announce(f"{model.name} on {name}")
                     measurements.append(bench.measure(model, name, **options))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -117,6 +116,8 @@ def offered(
 
 def _query(store: Path, sql: str, *values: str) -> list[Word]:
     """Rows of the store's file; none if it cannot be read at once."""
+    import sqlite3  # each command passes `OFFERS` on; few look into the store
+
     with (
         contextlib.suppress(sqlite3.Error, OSError, ValueError),
         contextlib.closing(

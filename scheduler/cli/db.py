@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,7 @@ def info(ctx: typer.Context, as_json: AsJson = False) -> None:
             f"records    {rows['records']:,}",
             f"events     {rows['events']:,}",
             f"kept       {stored}",
+            *(_seat_line(seat) for seat in facts["schedulers"]),
         ]
     )
     if ahead_s:
@@ -122,6 +124,11 @@ def restore(
     print(f"restored {count(restored, 'campaign')} from {file}")
 
 
+def _seat_line(seat: Mapping[str, Any]) -> str:
+    stands = f"leads {count(seat['campaigns'], 'campaign')}" if seat["left_s"] > 0 else "does not run"
+    return f"scheduler  seat {seat['seat']} at {safe_text(seat['place'], 200)}: {stands}; {seat['peer']}"
+
+
 @db.command("export")
 def export(ctx: typer.Context, file: BackupFile) -> None:
     """Back up the whole store to FILE as a gzipped SQLite file, for any kind of store."""
@@ -178,9 +185,14 @@ def prune(
         typer.Option("--clock-is-right", help="Believe this machine's clock although it is far ahead."),
     ] = False,
 ) -> None:
-    """Delete old campaigns with their results and records. Unfinished campaigns and written files remain."""
+    """Delete old campaigns with their results and records. Unfinished campaigns and written files remain.
+
+    The devices that ran them are asked to forget them too, when a campaign of yours runs while they are there, for 30 days.
+    """
+    from scheduler.experiments.deletion import too_old, too_old_line
     from scheduler.store.retention import believe_clock
     from scheduler.store.store import delete_old, store_settings
+    from swarm.net.identity import load_or_create
 
     age = older_than or store_settings(ctx.obj).keep
     if not age:
@@ -195,8 +207,17 @@ def prune(
             for campaign in store.campaigns.old(age_s, keep=keep):
                 print(f"{campaign.id}  {safe_text(campaign.name, 60)}")
             return
-        deleted = delete_old(store, age_s, keep=keep)
+        deleted = delete_old(
+            store, age_s, keep=keep, scheduler=load_or_create(ctx.obj.key("scheduler")).peer_id
+        )
+        owed = [row for row in store.deletions.owed() if row.campaign in deleted]
+        old = too_old(store, owed)
     print(f"deleted {count(len(deleted), 'campaign')}")
+    for device, version in old.items():
+        print(too_old_line(device, version))
+    if owed:
+        devices = count(len({row.worker for row in owed}), "device")
+        print(f"{devices} still to forget them: asked when a campaign of yours runs while they are there")
 
 
 app = typer.Typer()

@@ -44,7 +44,7 @@ def delete(
     The devices that ran them are asked to do the same; one that is away is asked when a campaign of yours runs while it is there, for 30
     days. Files that you wrote or uploaded yourself, logs, and what devices added or pinned stay. Cannot be undone.
     """
-    from scheduler.experiments.deletion import delete_campaign
+    from scheduler.experiments.deletion import delete_campaign, too_old, too_old_line
     from scheduler.store.deletion import not_ended
 
     if "" in campaigns:
@@ -62,9 +62,11 @@ def delete(
             if not as_json:
                 print(deleted_line(deleted[-1]), flush=True)
         away: dict[str, tuple[str, ...]] = {}
+        old: dict[str, str] = {}
         if any(one.devices for one in deleted):
             _await_devices(ctx, store, ids, gate)
             away = {campaign: waiting_for(store, campaign) for campaign in ids}
+            old = too_old(store, [row for campaign in ids for row in store.deletions.owed(campaign)])
         if as_json:
             waiting = [
                 {**one.model_dump(mode="json"), "waits_for": away.get(one.campaign, ())} for one in deleted
@@ -75,6 +77,8 @@ def delete(
         asked = sum(len(one.devices) for one in deleted) - sum(map(len, away.values()))
         if asked:
             print(f"Forgotten by {count(asked, 'device')} too.")
+        for device, version in old.items():
+            print(too_old_line(device, version))
         if names:
             print(
                 f"Not yet by {', '.join(names)}: asked again when a campaign of yours runs while it is there."

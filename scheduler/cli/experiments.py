@@ -31,6 +31,7 @@ from scheduler.cli.options import (
     keeper,
     opened,
     print_campaign,
+    units_in_reach,
 )
 from scheduler.output.terminal import number, print_lines, show_figure, show_interval, table
 from swarm.base.screen import new_console, print_json
@@ -85,7 +86,9 @@ def save(
     from scheduler.experiments.view import version_view
 
     with opened(ctx) as store:
-        version, new = save_version(store, file, name=name, fetch=fetching(ctx.obj))
+        version, new = save_version(
+            store, file, name=name, fetch=fetching(ctx.obj), find_units=units_in_reach(ctx)
+        )
         row = find(store, version.experiment)
     if as_json:
         print_json({**version_view(version).model_dump(mode="json"), "new": new})
@@ -220,7 +223,9 @@ def submit_version(ctx: typer.Context, file: Path, name: str, wait_s: float) -> 
     from scheduler.experiments.service import save as save_version
 
     with opened(ctx) as store:
-        version, _ = save_version(store, file, name=name, fetch=fetching(ctx.obj))
+        version, _ = save_version(
+            store, file, name=name, fetch=fetching(ctx.obj), find_units=units_in_reach(ctx)
+        )
         campaign, _ = _begin(ctx, store, version.title, wait_s)
     print(f"{safe_text(version.title)} runs as campaign {campaign}.", file=sys.stderr)
     return campaign

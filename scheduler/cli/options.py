@@ -19,6 +19,8 @@ from swarm.base.text import safe_text
 from swarm.base.units import DAY_S, DurationError, parse_duration
 
 if TYPE_CHECKING:
+    from scheduler.campaign.model import ModelEntry
+    from scheduler.campaign.reach import FindUnits
     from scheduler.models.describe import Fetch
     from scheduler.store.settings import SchedulerSettings
     from scheduler.store.store import Store
@@ -155,11 +157,22 @@ def keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:
     return BackgroundProcess(ctx.obj, ctx.meta["home_flag"], gates)
 
 
-def fetching(home: Home) -> Fetch:
-    """Downloads models by URL, with progress on stderr."""
-    from scheduler.models.fetch import DownloadProgress, downloader
+def units_in_reach(ctx: typer.Context, flags: list[str] | None = None) -> FindUnits:
+    """Finds units of drivers of somebody else's in the swarm, where a campaign names such."""
+    from scheduler.preview.look import units_finder
 
-    return downloader(home, DownloadProgress(sys.stderr))
+    return units_finder(lambda: gates_of(ctx, flags))
+
+
+def fetching(home: Home) -> Fetch:
+    """Downloads models by URL, with progress on stderr. What that takes is imported with the first of them: most models are files."""
+
+    def fetch(entry: ModelEntry) -> Path:
+        from scheduler.models.fetch import DownloadProgress, downloader
+
+        return downloader(home, DownloadProgress(sys.stderr))(entry)
+
+    return fetch
 
 
 def follow(

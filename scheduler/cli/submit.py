@@ -29,6 +29,7 @@ from scheduler.cli.options import (
     opened,
     print_campaign,
     scheduler_settings,
+    units_in_reach,
 )
 from scheduler.output.terminal import print_lines
 from swarm.base.home import Home
@@ -68,7 +69,7 @@ def validate(ctx: typer.Context, file: CampaignFile, as_json: AsJson = False) ->
     from scheduler.preview.look import check_devices
     from scheduler.preview.validate import valid, valid_table
 
-    campaign = load_campaign(file)
+    campaign = load_campaign(file, find_units=units_in_reach(ctx))
     models = describe_models(campaign, file.absolute().parent, fetching(ctx.obj))
     check_devices(ctx.obj, campaign, lambda: gates_of(ctx, None))
     report = valid(campaign, models)
@@ -158,7 +159,8 @@ def submit(
         )
     if csv is not None:
         check_folder(csv)
-    campaign = load_campaign(file)  # its errors come before those of the network
+    find_units = units_in_reach(ctx, gate)
+    campaign = load_campaign(file, find_units=find_units)  # its errors come before those of the network
     gates = answering_gates(ctx, gate)
     check_devices(home, campaign, lambda: gates)
     if plan is not None:
@@ -170,7 +172,7 @@ def submit(
     if experiment is not None:
         campaign_id = experiments.submit_version(ctx, file, experiment, wait_s)
     else:
-        campaign_id = submit_campaign(home, file, wait_s=wait_s, fetch=fetching(home))
+        campaign_id = submit_campaign(home, file, wait_s=wait_s, fetch=fetching(home), find_units=find_units)
         if campaign.schedule is not None:
             print(
                 f"the schedule takes effect when the experiment is saved: sark-node experiment save {safe_text(str(file))}",

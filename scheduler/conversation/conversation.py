@@ -6,6 +6,7 @@
 What holds whatever crashes when:
 
 * Commands are stored, in their order, before anything that follows from them is sent: an intent before its commit, a lease before a start.
+  They are written in the step in which they are decided, and those of several steps may be on disk together: `Stored` waits for that.
 * A result is accepted once its record is stored.
 * A restart leads its campaigns under a higher epoch, and adopts what workers hold before it renews anything.
 """
@@ -38,15 +39,18 @@ from protocol.wire.base import Message
 from protocol.words import Reason, RunOutcome
 from results.export.figures import unconfirmed
 from results.row.canary import CanaryOutcome
+from results.row.scores import WAITING
 from results.row.witness import WitnessAccount
-from scheduler.conversation.claims import LEAP, Claims
+from scheduler.conversation.claims import Claims
 from scheduler.conversation.effects import (
     CheckedRecord,
     CheckRecord,
     FetchRecord,
     RepeatInference,
+    ScoreAnswers,
     SearchIndex,
     SleepUntil,
+    Stored,
     WaitFor,
 )
 from scheduler.conversation.links import Shell, WorkerLinks
@@ -91,6 +95,8 @@ class RestoredCampaign:
     """What of it is to be cancelled: its own id, or those of tasks."""
     unfit: Mapping[str, str] = field(default_factory=dict)
     """Units that cannot run its tasks of theirs, and why."""
+    unscored: Mapping[str, int] = field(default_factory=dict)
+    """Tasks whose answers are still to be scored, with the attempts that gave them."""
 
 
 class CampaignSource(Protocol):
@@ -189,12 +195,14 @@ class SchedulerConversation:
             return
         self.bodies |= restored.bodies
         now, core, cancels = self._shell.now(), self.core, restored.cancels
-        commands = core.add(restored.limits, restored.entries, now)
+        commands = core.add(restored.limits, restored.entries, now, restored.unscored)
         self.carry_out(commands + core.cancel_campaigns(cancels, now) + core.cancel(cancels, now))
         self.carry_out(core.end_unfit(campaign, restored.unfit, now))
         held = (attempt.worker for entry in restored.entries for attempt in entry.attempts())
         for peer in dict.fromkeys(held):
             self.links.adopt_on(peer)
+        for task, attempt in restored.unscored.items():
+            self._shell.start(self._score(core.state.tasks[task], attempt))
 
     def next_epoch(self, campaign: str, above: int) -> int:
         """Store and give its new epoch, above its own and this one."""
@@ -224,7 +232,7 @@ class SchedulerConversation:
 
     def carry_out(self, commands: Sequence[Command]) -> None:
         """What follows from an event, and then what the core decides: the store now, in this very step and in order; the network
-        afterwards, each in its own procedure.
+        once it is on disk, each in its own procedure.
         """
         commands = [*commands, *self.core.decide(self._shell.now())]
         self._writer.write(commands)
@@ -358,6 +366,13 @@ class SchedulerConversation:
         """
         if self._coming:  # what it says may be about one of these
             await self._taken_up(message)
+        answer = await self._answer(peer, message)
+        if answer is not None:
+            await Stored()
+        return answer
+
+    async def _answer(self, peer: str, message: Message) -> Message | None:
+        """The same before it may be said."""
         match message:
             case Progress():
                 self._advance(peer, message)
@@ -439,7 +454,7 @@ class SchedulerConversation:
                 return self.answer_old(peer, result)
             if self._is_strange(entry, result.attempt, peer):
                 about = (entry.id, result.attempt, entry.replica_set, entry.task.unit)
-                account = self.witness.account(*about, anothers=self.perhaps_anothers(entry, peer))
+                account = self.witness.account(*about, anothers=self.witness.perhaps_anothers(entry, peer))
             checked = await CheckRecord(peer, result, body, entry.task, self.bodies[entry.id], account)
             if account is not None:
                 checked, account = await self._repeat(entry, checked, account)
@@ -456,16 +471,6 @@ class SchedulerConversation:
         if not self.is_current(entry, peer, result):  # it ended while the record was fetched and read
             return self.answer_old(peer, result)
         return self.settle(entry, peer, result, body, checked, account)
-
-    def perhaps_anothers(self, entry: TaskEntry, peer: str) -> bool:
-        """Whether the run may have begun under a scheduler from which this one adopted the campaign: it was found at its worker, or the
-        worker answers a commit with the result that it had already.
-        """
-        attempt = entry.at(peer)
-        adopted = entry.epoch is not None and entry.epoch >= LEAP
-        if not adopted or attempt is None:
-            return False
-        return attempt.found or not self.witness.revealed(entry.id, attempt.number)
 
     @staticmethod
     async def _repeat(
@@ -519,6 +524,7 @@ class SchedulerConversation:
                 self.carry_out(failures.settle_beside(*args, permanent=record.permanent))
                 return Stale(reason=Reason.FENCED)
             self.carry_out(failures.settle_first(entry, attempt, now))
+        scores = checked.scores if event is TaskEvent.SUCCEED else None
         receipt = self._store.attempts.record_result(
             task=entry.id,
             attempt=result.attempt,
@@ -533,7 +539,7 @@ class SchedulerConversation:
             figures=checked.columns,
             account=None if account is None else account.model_dump_json(),
             device_key=self.core.state.device_key(record.device.device, peer),
-            scores=checked.scores,
+            scores=scores,
         )
         if receipt.stale is not None:
             return Stale(reason=receipt.stale)
@@ -541,7 +547,10 @@ class SchedulerConversation:
             if account is not None and account.confirmed and event is TaskEvent.SUCCEED:
                 self.learned(peer, True, "")
             self.progress.pop(entry.id, None)
-            agrees = None if record.ran is None else record.ran.agrees
+            if scores == WAITING:
+                self.core.await_scores(entry)
+                self._shell.start(self._score(entry, result.attempt))
+            agrees = None if record.ran is None else record.ran.evidence
             self.carry_out(
                 failures.settle(entry.id, event, reason, now, permanent=record.permanent, agrees=agrees)
             )
@@ -555,6 +564,24 @@ class SchedulerConversation:
             )
         return Accepted()
 
+    async def _score(self, entry: TaskEntry, attempt: int) -> None:
+        """Have the answers of a stored record scored; its campaign ends when all are. The worker is free meanwhile, and holds nothing."""
+        run = self.core.state.campaign_of(entry)
+
+        def unwanted() -> str:
+            if run.cancelled:
+                return f"the campaign was cancelled before its answers were scored; {score_later(entry)}"
+            return (
+                f"the campaign's time limit passed before its answers were scored; {score_later(entry)}"
+                if run.timed_out
+                else ""
+            )
+
+        scores = await ScoreAnswers(entry.task, attempt, unwanted)
+        self._store.scores.set(entry.id, attempt, scores)
+        self._log.info("answers.scored", task=entry.id, scores=dict(scores.scores), why=scores.why)
+        self.carry_out(self.core.scores_over(entry))
+
     def answer_old(self, peer: str, result: Result) -> Message:
         """What became of a result that is not of the current attempt. Its run is over, whether it was to be stopped or not."""
         over = self.core.state.stops.confirm(peer, (result.lease,))
@@ -564,3 +591,8 @@ class SchedulerConversation:
             task=result.task, attempt=result.attempt, worker=peer, sha256=result.sha256
         )
         return Accepted() if receipt.stale is None else Stale(reason=receipt.stale)
+
+
+def score_later(entry: TaskEntry) -> str:
+    """How its owner has them scored."""
+    return f"they are kept: sark-node score {entry.task.campaign}"

@@ -21,6 +21,7 @@ from protocol.values.trust import MINE, TrustScope
 from protocol.wire.base import Message
 from protocol.words import Reason
 from results.row.canary import CanaryVerdict
+from results.row.scores import Scores
 from results.row.witness import WitnessAccount
 
 T = TypeVar("T")
@@ -42,6 +43,11 @@ class Effect(Generic[T]):
     def __await__(self) -> Generator[Effect[Any], Any, T]:
         reply: T = yield self
         return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Effect[None]):
+    """Until all that was written to the store so far is on disk. What says something about it waits for this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +144,8 @@ class CheckedRecord:
     """What lists show of it."""
     rejection: tuple[Reason, str] | None = None
     """Why it is no measurement of what was asked for."""
-    scores: str | None = None
-    """Of its answers, as JSON; None: its model was not evaluated."""
+    scores: Scores | None = None
+    """Why its answers have none; `WAITING`: they are to be scored. None: its model was not evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,16 @@ class CheckRecord(Effect[CheckedRecord]):
     signed_task: bytes
     account: WitnessAccount | None = None
     """What was witnessed of it, if its worker is a stranger."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreAnswers(Effect[Scores]):
+    """The scores of the answers in a stored record. Does not fail."""
+
+    task: Task
+    attempt: int
+    unwanted: Callable[[], str]
+    """Why they need not be scored any more; empty: they do. Called from other threads too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
 from protocol.words import Reason
+from results.row.scores import Scores
 from scheduler.core.commands import (
     Command,
     CommitTo,
@@ -67,7 +68,7 @@ class AttemptStore(Protocol):
         figures: Any,
         account: str | None,
         device_key: str,
-        scores: str | None,
+        scores: Scores | None,
     ) -> Receipt: ...
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Receipt: ...
@@ -103,6 +104,12 @@ class CampaignStore(Protocol):
     def end(self, campaign: str, *, detail: str) -> object: ...
 
 
+class ScoreStore(Protocol):
+    """What is used of `scheduler.store.scores.ScoreRepository`."""
+
+    def set(self, task: str, attempt: int, scores: Scores) -> None: ...
+
+
 class EventStore(Protocol):
     def add(
         self, campaigns: Sequence[str], event: str, /, *, task: str | None = None, **fields: Any
@@ -123,6 +130,9 @@ class CommandStore(Protocol):
 
     @property
     def events(self) -> EventStore: ...
+
+    @property
+    def scores(self) -> ScoreStore: ...
 
 
 @dataclass(frozen=True)

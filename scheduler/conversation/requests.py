@@ -27,7 +27,7 @@ from protocol.values.task import Task
 from protocol.wire.base import MAX_ELEMENTS, MAX_FRAME, Message
 from protocol.wire.codec import pack
 from protocol.words import Reason
-from scheduler.conversation.effects import CALL_S, Call, LinkHandle, Reintroduce, Reset
+from scheduler.conversation.effects import CALL_S, Call, LinkHandle, Reintroduce, Reset, Stored
 from scheduler.core.commands import CancelOn, ReleaseOn
 
 MAX_SHAPES: Final = 16
@@ -74,7 +74,10 @@ def _elements(value: Any) -> int:
 
 
 async def ask(link: LinkHandle, message: Message, *answers: type[Message], max_wait_s: float = CALL_S) -> Any:
-    """The answer, one of these types. A worker that denies for want of permission, and takes a credential thereupon, is asked again."""
+    """The answer, one of these types. A worker that denies for want of permission, and takes a credential thereupon, is asked again.
+    Nothing is asked before what it follows from is on disk.
+    """
+    await Stored()
     answer = await Call(link, message, max_wait_s)
     denied = isinstance(answer, Denied) and answer.reason is Reason.NOT_ALLOWED
     if denied and await Reintroduce(link):

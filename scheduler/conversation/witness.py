@@ -13,6 +13,8 @@ from typing import Final
 
 from protocol.messages.work import LaunchEnded, Reveal
 from results.row.witness import LaunchNote, WitnessAccount
+from scheduler.conversation.claims import LEAP
+from scheduler.core.entries import TaskEntry
 
 MAX_NOTES: Final = 200
 """Launches of one run that are noted: twice what a record can hold."""
@@ -51,10 +53,16 @@ class WitnessBook:
         """Whether this life committed the attempt as one to be witnessed."""
         return attempt in self._runs.get(task, {}) and self._runs[task][attempt].begun_here
 
-    def revealed(self, task: str, attempt: int) -> bool:
-        """Whether this life has revealed the attempt's inputs."""
-        runs = self._runs.get(task, {})
-        return attempt in runs and runs[attempt].since is not None
+    def perhaps_anothers(self, entry: TaskEntry, worker: str) -> bool:
+        """Whether the run may have begun under a scheduler from which this one adopted the campaign: it was found at its worker, or this
+        life never revealed its inputs, for the worker answers a commit with the result that it had already.
+        """
+        attempt = entry.at(worker)
+        adopted = entry.epoch is not None and entry.epoch >= LEAP
+        if not adopted or attempt is None:
+            return False
+        run = self._runs.get(entry.id, {}).get(attempt.number)
+        return attempt.found or run is None or run.since is None
 
     def reveal(self, task: str, attempt: int, replica_set: str, now: float, *, again: bool = False) -> Reveal:
         """What the inputs of an attempt follow from: the same whenever it is asked for. `again`: its worker has had it, it says."""

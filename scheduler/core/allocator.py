@@ -121,7 +121,8 @@ class Allocator:
             state.rng.shuffle(due)
         fitting = [peer for peer in dict.fromkeys(due) if any(peer in group.fits for group in groups)]
         hearsay = [peer for peer in fitting if self._hearsay(state.workers[peer])]
-        known = [peer for peer in fitting if peer not in set(hearsay)]
+        unseen = set(hearsay)
+        known = [peer for peer in fitting if peer not in unseen]
         probing = [view for peer in state.unquoted if (view := state.workers[peer]).probing]
         beside = sum(self._hearsay(view) for view in probing)
         known = known[: max(0, MAX_PROBING - len(probing) + beside)]

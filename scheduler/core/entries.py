@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Final
 
 from protocol.formats.model_files import has_program_suffix
@@ -55,6 +56,10 @@ class TaskLimits:
     epoch: int | None = None
     """The epoch under which this scheduler leads the campaign."""
     trust: TrustScope = MINE
+
+
+NOBODY: Final = frozenset[str]()
+"""One for all tasks: a campaign has very many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +152,13 @@ class TaskEntry:
     """How often it was hedged because of a deadline."""
     tries: int = 0
     """Attempts that failed or were lost."""
-    tried: set[str] = field(default_factory=set)
+    tried: frozenset[str] = NOBODY
     """Workers where it failed or was lost."""
     returned: dict[str, int] = field(default_factory=dict)
     """How often each worker queued it and soon dropped it."""
-    limits: set[str] = field(default_factory=set)
+    limits: frozenset[str] = NOBODY
     """Workers where it hit the time or the memory limit."""
-    doubted: set[str] = field(default_factory=set)
+    doubted: frozenset[str] = NOBODY
     """Workers where it failed in a way that another try there would not change."""
     yields: bool = False
     """It failed, or was lost more than once: tasks that nobody has tried go first."""
@@ -378,6 +383,8 @@ class CampaignRun:
     cancelled: bool = False
     detail: str = ""
     """Why it ends as a whole."""
+    unscored: set[str] = field(default_factory=set)
+    """Tasks that have ended and whose answers are still to be scored."""
     evidence: dict[tuple[str, str, int | None], ModelEvidence] = field(default_factory=dict)
     """By model, unit and batch."""
 
@@ -387,7 +394,9 @@ def group_of(task: Task) -> str:
     they know refuse them, and take the others.
     """
     program = any(has_program_suffix(model.name) for model in task.models())
-    return task.campaign + "\n" + pack(task.requirement.to_wire()).hex() + ("\nprogram" if program else "")
+    return intern(
+        task.campaign + "\n" + pack(task.requirement.to_wire()).hex() + ("\nprogram" if program else "")
+    )
 
 
 def replica_set_of(task: Task) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from protocol.values.advert import Advert
-from protocol.values.match import ClauseMatch, ClauseState, match, match_clause
+from protocol.values.match import ClauseMatch, ClauseState, as_seen, match, match_clause
 from protocol.values.requirement import Clause, Of, Op, Requirement, attribute_of
 from protocol.words import Reason
 from results.row.simulated import shown_name
@@ -38,6 +38,7 @@ def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
     """Of each clause how many of `adverts` meet it, and how many of those meet all clauses before it too."""
     if not adverts:
         return "no device is in the swarm\nIs a worker up (sark-node join), and does it use the same gate?"
+    adverts = [as_seen(requirement, advert) for advert in adverts]
     left = list(adverts)
     lines: list[tuple[str, int, int, str]] = []
     for clause in requirement.clauses:
@@ -98,7 +99,7 @@ def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
     """The one clause that, loosened or left out, lets most devices in, else the best pair of them; empty where neither does."""
     alone: dict[Clause, list[Advert]] = {}
     pairs: dict[tuple[Clause, ...], list[Advert]] = {}
-    for advert in adverts:
+    for advert in (as_seen(requirement, each) for each in adverts):
         missing = tuple(item.clause for item in match(requirement, advert).missing)
         if not missing:
             return ""

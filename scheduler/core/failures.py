@@ -199,7 +199,7 @@ class Failures:
         """One of two attempts ended without a result that decides: the task goes on with the other, and has lost no try."""
         commands = self._hold_against(entry, attempt, event, reason, now, permanent=permanent)
         if reason in LIMITS:
-            entry.limits.add(attempt.worker)
+            entry.limits |= {attempt.worker}
         end = TaskEvent.RETRY if event is TaskEvent.FAIL else event
         return commands + self._hedging.end(entry, attempt, end, reason, detail)
 
@@ -215,7 +215,7 @@ class Failures:
         """
         if not entry.runs(attempt) or now < self._state.deadline(entry, attempt):
             return []
-        entry.tried.add(attempt.worker)
+        entry.tried |= {attempt.worker}
         view = self._state.worker(attempt.worker)
         return self.count_failure(view, HELD, now, double=attempt.advanced_at is None)
 
@@ -232,14 +232,14 @@ class Failures:
         """Count a failed run against its worker."""
         view, commands = self._state.worker(attempt.worker), list[Command]()
         if event is TaskEvent.DISCOUNT:  # what it says of the model is not evidence
-            entry.doubted.add(view.peer)
+            entry.doubted |= {view.peer}
             return self._blame(entry, attempt, reason, now)
         if event not in (TaskEvent.RETRY, TaskEvent.FAIL) or entry.outcome is not None:
             return []
         if self._is_its_fault(entry, view, reason, permanent=permanent):
             commands = self._blame(entry, attempt, reason, now, permanent=permanent)
         if permanent or reason in _DEVICES:
-            entry.doubted.add(view.peer)
+            entry.doubted |= {view.peer}
         return commands
 
     def _is_its_fault(
@@ -339,7 +339,7 @@ class Failures:
         peer = attempt.worker
         entry.returned[peer] = entry.returned.get(peer, 0) + 1
         if entry.returned[peer] >= MAX_RETURNED:
-            entry.tried.add(peer)
+            entry.tried |= {peer}
             backoff_s = self._state.campaign_of(entry).limits.backoff_s
             entry.not_before = max(entry.not_before, now + backoff_s)
         view = self._state.worker(peer)

@@ -166,7 +166,7 @@ class Hedging:
     ) -> list[Command]:
         """One of two attempts is over, and the task goes on with the other: that is no try. Its worker is not asked again for now."""
         if event is not TaskEvent.REFUSE:
-            entry.tried.add(attempt.worker)
+            entry.tried |= {attempt.worker}
         if attempt is entry.hedge:
             return self.drop(entry, reason, detail, event)
         return self.switch(entry, reason, detail, event)

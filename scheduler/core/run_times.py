@@ -114,7 +114,7 @@ class RunTimes:
 
 def _key_of(task: Task) -> _Key:
     models = [model.sha256 for model in task.models()]
-    return " ".join(models), task.unit, (*measured_as(task), len(models))
+    return " ".join(models), " ".join(dict.fromkeys(task.units())), (*measured_as(task), len(models))
 
 
 def _typical(by_worker: Mapping[str, Iterable[float]]) -> float:

@@ -80,11 +80,15 @@ class SchedulerCore:
 
     # -- campaigns ----------------------------------------------------------------------------------------------------------------------
 
-    def add(self, limits: TaskLimits, entries: Iterable[TaskEntry], now: float) -> list[Command]:
-        """A campaign with its tasks, as submitted or as left by an earlier scheduler."""
+    def add(
+        self, limits: TaskLimits, entries: Iterable[TaskEntry], now: float, unscored: Iterable[str] = ()
+    ) -> list[Command]:
+        """A campaign with its tasks, as submitted or as left by an earlier scheduler. `unscored`: those of which it left the answers so."""
         entries = list(entries)
         self.sittings.prepare(entries, now)
-        commands = self.state.end_if_done(self.state.add(limits, entries, now))
+        run = self.state.add(limits, entries, now)
+        run.unscored |= {*unscored}
+        commands = self.state.end_if_done(run)
         workers = dict.fromkeys(attempt.worker for entry in entries for attempt in entry.attempts())
         for peer in workers:  # trust in it may have ended while no scheduler ran
             commands += self.failures.end_untrusted(peer, now)
@@ -93,6 +97,16 @@ class SchedulerCore:
     def review_trust(self, now: float) -> list[Command]:
         """To be called whenever what `trust_of` says of a worker has changed."""
         return self.workers.review_trust(now)
+
+    def await_scores(self, task: TaskEntry) -> None:
+        """Its answers are to be scored: its campaign does not end before. To be called before the task ends."""
+        self.state.campaign_of(task).unscored.add(task.id)
+
+    def scores_over(self, task: TaskEntry) -> list[Command]:
+        """They are, or nobody scores them any more."""
+        run = self.state.campaign_of(task)
+        run.unscored.discard(task.id)
+        return self.state.end_if_done(run)
 
     def add_models(self, entries: Iterable[TaskEntry]) -> None:
         """The models of these tasks are on this disk now."""

@@ -427,15 +427,15 @@ class State:
         if before is not TaskState.PENDING and peer is not None:
             if event in (TaskEvent.RETRY, TaskEvent.LOSE):
                 entry.tries += 1
-                entry.tried.add(peer)
+                entry.tried |= {peer}
                 entry.yields = event is TaskEvent.RETRY or entry.tries > 1
                 if reason in LIMITS:
-                    entry.limits.add(peer)
+                    entry.limits |= {peer}
                 entry.not_before = now + self._delay_s(entry, now)
             elif event is TaskEvent.PREEMPT:
                 entry.preempted += 1
             elif event is TaskEvent.DISCOUNT:
-                entry.tried.add(peer)
+                entry.tried |= {peer}
                 entry.yields = True
         self.move(entry, event)
         if before is not TaskState.PENDING and peer is not None:
@@ -461,7 +461,7 @@ class State:
 
     @staticmethod
     def end_if_done(campaign: CampaignRun) -> list[Command]:
-        if campaign.open or campaign.done:
+        if campaign.open or campaign.unscored or campaign.done:
             return []
         campaign.done = True
         return [EndCampaign(campaign.limits.campaign, campaign.detail)]

@@ -62,7 +62,8 @@ def _text(campaign: Campaign, folder: str, note: str, changes: Sequence[str]) ->
     for change in changes:
         _apply(value, change)
     try:  # as JSON, which keeps the type of each value
-        changed = parse_campaign(json.dumps(value).encode(), "clone.json", more_units=campaign.units)
+        known = {line.unit: campaign.unit_formats.get(line.unit, ()) for line in campaign.lines()}
+        changed = parse_campaign(json.dumps(value).encode(), "clone.json", find_units=lambda units: known)
     except CampaignError as exc:
         raise CampaignError(
             f"the changed campaign is invalid: {exc.detail}", hint=exc.first_hint or _HINT

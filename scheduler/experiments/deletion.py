@@ -8,8 +8,10 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from protocol.errors import CampaignError, ResourceError
+from protocol.errors import CampaignError, RemoteProtocolError, ResourceError
 from protocol.formats.reference_model import reference_sha256
+from protocol.values.advert import read_advert
+from protocol.values.features import forgets
 from results.row.form import JsonModel
 from scheduler.campaign.text import read_spec
 from scheduler.experiments.confirm import confirmation_of, good_models
@@ -18,6 +20,7 @@ from scheduler.store.rows import ForgetRow
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
+from swarm.base.text import safe_text
 from swarm.net.identity import load_or_create
 
 
@@ -64,6 +67,21 @@ def delete_campaign(home: Home, store: Store, campaign: str) -> DeletedCampaign:
 def devices_of(forgets: Iterable[ForgetRow]) -> tuple[str, ...]:
     """Names of devices that are to forget something."""
     return tuple(dict.fromkeys(one.device or f"…{one.worker[-8:]}" for one in forgets))
+
+
+def too_old(store: Store, owed: Iterable[ForgetRow]) -> dict[str, str]:
+    """Of these workers those whose version, when they were last seen, could not be asked: its number by device."""
+    debtors = {one.worker: one.device for one in owed}
+    found = {}
+    for worker in store.workers.all():
+        with contextlib.suppress(RemoteProtocolError):  # an advert of another version
+            if worker.peer in debtors and worker.advert and not forgets(advert := read_advert(worker.advert)):
+                found[debtors[worker.peer] or f"…{worker.peer[-8:]}"] = advert.version
+    return found
+
+
+def too_old_line(device: str, version: str) -> str:
+    return f"{safe_text(device, 60)} runs sark-node {safe_text(version) or 'of before 0.1'} and cannot forget campaigns: update it."
 
 
 def _remove_results(home: Home, campaign: str) -> list[int]:

@@ -24,6 +24,7 @@ from results.analysis.regression import RegressionFinding
 from results.row.comparison import MARGIN
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign, Schedule
+from scheduler.campaign.reach import FindUnits
 from scheduler.campaign.text import read_spec
 from scheduler.models.describe import Fetch, describe_models, no_fetch
 from scheduler.models.fetch import downloader
@@ -89,12 +90,18 @@ def next_due(due: float, every_s: float, now: float) -> float:
 
 
 def save(
-    store: Store, file: Path, *, name: str | None = None, fetch: Fetch = no_fetch, now: float | None = None
+    store: Store,
+    file: Path,
+    *,
+    name: str | None = None,
+    fetch: Fetch = no_fetch,
+    now: float | None = None,
+    find_units: FindUnits | None = None,
 ) -> tuple[VersionRow, bool]:
     """Save the campaign in `file` as a version of an experiment; gives the version and whether it is new. A schedule in the file replaces
     the experiment's. Raises `CampaignError`. Blocking.
     """
-    campaign = load_campaign(file)
+    campaign = load_campaign(file, find_units=find_units)
     folder = file.absolute().parent
     models = describe_models(campaign, folder, fetch)
     return save_campaign(store, campaign, models, str(folder), name=name, now=now)

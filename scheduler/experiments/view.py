@@ -15,7 +15,7 @@ from scheduler.experiments.judge import read_cells, why_not_started
 from scheduler.experiments.service import find
 from scheduler.experiments.trends import HistoryShift, PooledFigure, trend
 from scheduler.models.uploads import as_sent
-from scheduler.output.schemas import CampaignModel, Instant, shown_as
+from scheduler.output.schemas import CampaignModel, Instant, shown_as, shown_models
 from scheduler.store.rows import ExperimentRow, NewModel, VersionRow
 from scheduler.store.store import Store
 from swarm.base.text import safe_text
@@ -132,7 +132,7 @@ def experiment_view(store: Store, row: ExperimentRow) -> ExperimentView:
 
 def version_view(version: VersionRow, uploads: Path | None = None) -> VersionView:
     """One version, with its file. `uploads`: the folder of uploaded models, which are named by their hash."""
-    models = tuple(shown_as(CampaignModel, model) for model in version.models)
+    models = shown_models(version.models)
     campaign = campaign_text(as_sent(read_spec(version.spec, version.title), version.folder, uploads))
     return shown_as(VersionView, version, models=models, campaign=campaign)
 

@@ -19,10 +19,20 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError, ResourceError
-from protocol.formats.frameworks import FORMATS, format_of_name, framework_of, plain_unit, runs
+from protocol.formats.frameworks import (
+    FORMATS,
+    NO_MORE,
+    WORKLOADS,
+    UnitFormats,
+    format_of_name,
+    framework_of,
+    plain_unit,
+    runs,
+)
 from protocol.formats.phase import Phase
 from protocol.formats.shapes import GivenSizes
 from protocol.formats.sustain import with_sustained
+from protocol.values.advert import UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, read_record
 from protocol.values.task import Measure, Task, Timeouts, task_body
@@ -36,6 +46,7 @@ from results.row.row import Row, RowStatus, make_row
 from results.row.verdicts import RowVerdict
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import ModelEntry
+from scheduler.campaign.reach import foreign_units
 from scheduler.models.describe import Fetch, find_model, no_fetch, sha256_of
 from scheduler.models.inspect import UnshapedModel, WrongUnits, inspect
 from swarm.base.text import did_you_mean, safe_text
@@ -47,7 +58,7 @@ ReportProgress = Callable[[Phase, int, int | None, float | None], None]
 UNIT_OF: Final[Mapping[str, str]] = {
     **{ending: plain_unit(form) for form, entry in FORMATS.items() for ending in entry.endings},
     ".pt": "CPU (Torch)",
-    **dict.fromkeys((".yaml", ".yml", ".json"), "API (OpenAI)"),
+    **dict.fromkeys(WORKLOADS, "API (OpenAI)"),
 }
 """The unit that a model of this ending is measured on when none is named."""
 _ENDED: Final = {
@@ -72,6 +83,11 @@ class BenchDevice(Protocol):
 
     @property
     def units(self) -> tuple[str, ...]: ...
+
+    @property
+    def offers(self) -> Sequence[UnitOffer]:
+        """The same units, with what is known of them."""
+        ...
 
     def measure(
         self,
@@ -171,6 +187,10 @@ class Bench(AbstractContextManager["Bench"]):
         """Names of the compute units that work here."""
         return self._device.units
 
+    def units_for(self, model: Path) -> list[str]:
+        """Those that run the model's format, as far as its ending tells it."""
+        return units_that_run(model, self.units, foreign_units(self._device.offers))
+
     def measure(
         self,
         model: str | Path,
@@ -268,14 +288,14 @@ def unit_for(model: Path) -> str:
     return unit
 
 
-def units_that_run(model: Path, units: Sequence[str]) -> list[str]:
+def units_that_run(model: Path, units: Sequence[str], more: UnitFormats = NO_MORE) -> list[str]:
     """Those of `units` that run the format that the model's ending tells, or that are of its framework; of an ending that tells nothing,
     all that load a file.
     """
     form, usual = format_of_name(model.name), UNIT_OF.get(model.suffix.lower())
     if form is None and usual is not None:
         return [unit for unit in units if framework_of(unit) == framework_of(usual)]
-    return [unit for unit in units if runs(unit, form) and not unit.startswith(SERVED)]
+    return [unit for unit in units if runs(unit, form, more) and not unit.startswith(SERVED)]
 
 
 def look_at(path: Path, unit: str, measure: Measure) -> None:

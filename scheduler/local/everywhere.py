@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from protocol.errors import CampaignError, NothingFits
+from protocol.formats.frameworks import UnitFormats
 from protocol.values.advert import Advert
 from protocol.values.requirement import Clause, Op, parse_clause
-from scheduler.campaign.fields import UNITS, URL_SCHEMES, show_percent
+from scheduler.campaign.fields import URL_SCHEMES, show_percent
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
+from scheduler.campaign.reach import foreign_units
 from scheduler.local.bench import unit_for, units_that_run
 from swarm.base.text import did_you_mean, safe_text
 from swarm.base.units import duration_text
@@ -32,7 +34,7 @@ MAX_NAMED: Final = 32
 """Devices in one clause."""
 _NAMES: Final = ("name", "device", "peer")
 _OPERATOR: Final = re.compile(r"==|!=|[<>~]|\s(?:in|has)\s")
-_MEASURE: Final = ("runs", "loads", "warmup")
+_MEASURE: Final = ("runs", "loads", "warmup", "compute_type")
 """Options of `bench` that are keys of `measure`."""
 
 
@@ -148,10 +150,11 @@ def campaign_on(
     spread: str = "device",
 ) -> Campaign:
     """One task for each model, unit and device, or worker. `models`: paths or URLs; `units`: none where each model's format tells it;
-    `options`: those of `bench`, as `Measure` has them; `adverts`: of devices, whose drivers may bring units of their own; None: not known
-    yet. Raises `CampaignError`.
+    `options`: those of `bench`, as `Measure` has them, and `against`: the second of two models is compared with the first, each on its
+    own of two `units`; `adverts`: of devices, whose drivers may bring units of their own; None: not known yet. Raises `CampaignError`.
     """
-    entries = _entries(models, options)
+    pair = bool(options.get("against"))
+    entries = _entries(list(dict.fromkeys(models)) if pair else models, options)
     measure = {name: options[name] for name in _MEASURE if name in options}
     if "precision" in options:
         measure["precision"] = show_percent(options["precision"])
@@ -159,23 +162,39 @@ def campaign_on(
         measure["check"] = "none"
     if "sustain_s" in options:
         measure["sustain"] = duration_text(options["sustain_s"])
-    if options.get("against"):
-        measure["against"] = entries[0].get("name", name_of(models[0]))
+    if pair:
+        measure["against"] = _turns(entries, name_of(models[0]), units)
     for name in ("threads", "batch"):
         if name in options:
             measure[name] = [options[name]]
     value = {
         "campaign": _title(models),
         "models": entries,
-        "units": list(units or default_units(models)),
+        "units": [units[-1]] if pair and units else list(units or default_units(models)),
         "devices": {"where": list(map(_text, clauses)), "spread": spread},
         "measure": measure,
     }
     try:
-        more = units if adverts is None else [offer.unit for advert in adverts for offer in advert.units]
-        return parse_campaign(json.dumps(value).encode(), "bench.json", more_units={*more}.difference(UNITS))
+        found = dict.fromkeys(units, ()) if adverts is None else _foreign(adverts)
+        return parse_campaign(json.dumps(value).encode(), "bench.json", find_units=lambda units: found)
     except CampaignError as exc:
         raise CampaignError(exc.detail, hint=exc.first_hint) from None
+
+
+def _foreign(adverts: Sequence[Advert]) -> UnitFormats:
+    return foreign_units(offer for advert in adverts for offer in advert.units)
+
+
+def _turns(entries: Sequence[dict[str, Any]], first: str, units: Sequence[str]) -> dict[str, str]:
+    """What the second of two models, called `first` and so on, is compared with: the first one, on the first of `units` if they are two.
+    One model alone is compared with itself there.
+    """
+    named = {"unit": units[0]} if len(set(units)) == 2 else {}
+    if named and len(entries) == 1:
+        return named
+    if named:
+        entries[0]["units"] = [units[0]]
+    return {"model": entries[0].get("name", first), **named}
 
 
 def default_units(models: Sequence[str]) -> tuple[str, ...]:
@@ -195,7 +214,7 @@ def offered_units(models: Sequence[str], adverts: Sequence[Advert]) -> tuple[str
     default_units(models)
     offered = sorted({offer.unit for advert in adverts for offer in advert.units})
     for model in models:
-        offered = units_that_run(Path(name_of(model)), offered)
+        offered = units_that_run(Path(name_of(model)), offered, _foreign(adverts))
     return tuple(offered)
 
 

@@ -24,11 +24,13 @@ from protocol.formats.onnx import OnnxGraph
 from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from protocol.words import UNIT as SIMULATED_UNIT
+from scheduler.campaign.against import Bases
 from scheduler.campaign.fields import file_of
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.campaign.sizes import given_sizes
 from scheduler.campaign.unfit import give_another, unfit_jobs
 from scheduler.models.evaluate import Evaluations
+from scheduler.models.examples_fit import check_examples
 from scheduler.models.files import CampaignFile, Models
 from scheduler.models.inspect import WrongUnits, check_common_dims, check_ending, inspect
 from swarm.base.text import count, safe_text
@@ -59,18 +61,23 @@ def describe_models(campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch)
     described: dict[str, CampaignFile] = {}
     evaluations = Evaluations(base_dir)
     graphs: list[OnnxGraph | None] = []
+    bases = Bases(campaign)
     for entry in campaign.models:
-        units = {line.unit for line in campaign.lines_of(entry)}
+        units = {*(line.unit for line in campaign.lines_of(entry)), *bases.also_on(entry)}
         path, model = _describe(entry, base_dir, units, fetch)
+        graph = None
         if units != {SIMULATED_UNIT}:
             try:
-                graphs.append(_look_into(campaign, entry, path, units))
+                graph = _look_into(campaign, entry, path, units)
             except WrongUnits as error:
                 if campaign.jobs:
                     error.hint = give_another(error.form)
                 raise
+            graphs.append(graph)
         described[entry.key] = CampaignFile(path, model)
         if (evaluation := evaluations.of(entry)) is not None:
+            if graph is not None:
+                check_examples(entry, graph, evaluation)
             described[entry.examples_key] = CampaignFile(*evaluation)
     check_common_dims(campaign, graphs)
     return described
@@ -110,11 +117,14 @@ def package_spec(name: str) -> ModuleSpec | None:
 def model_notes(campaign: Campaign) -> tuple[str, ...]:
     """Units that a model is not measured on, and what cannot be known here of those that each device fetches itself: a line for each."""
     lines = [f"{why}: its jobs fail at once." for why in unfit_jobs(campaign).values()]
+    bases = Bases(campaign)
     for entry in campaign.models:
-        if entry.format and not campaign.lines_of(entry):
+        if entry.format and not campaign.lines_of(entry) and not bases.also_on(entry):
             lines.append(f"{entry.title} is not measured: each of its units measures another of the files.")
         for unit in () if entry.format else campaign.left_out(entry):
-            what = f"{entry.title} is not measured on {unit}, which runs {words_of(unit)}"
+            what = (
+                f"{entry.title} is not measured on {unit}, which runs {words_of(unit, campaign.unit_formats)}"
+            )
             lines.append(f"{what}, not {entry.known_format}.")
         if not entry.by_devices or entry.public_url is None:
             continue
@@ -158,8 +168,8 @@ def _look_into(
     campaign: Campaign, entry: ModelEntry, path: Path | None, units: Collection[str]
 ) -> OnnxGraph | None:
     if path is not None:
-        return inspect(entry, path, units, given_sizes(campaign, entry))
-    check_ending(entry, units)
+        return inspect(entry, path, units, given_sizes(campaign, entry), campaign.unit_formats)
+    check_ending(entry, units, campaign.unit_formats)
     return None
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from protocol.values.task import Model
-from results.scoring.account import EvaluationAccount, packed
+from results.scoring.account import EvaluationAccount
 from results.scoring.evaluation import read_examples
-from results.scoring.plugins import find_metric, find_task
+from results.scoring.foreign import ForeignProcess, ReadTask, is_foreign
+from results.scoring.packing import packed
+from results.scoring.plugins import find_task
 from scheduler.campaign.model import EvaluateEntry, ModelEntry
 from swarm.base.text import safe_text
 
@@ -47,20 +50,32 @@ class Evaluations:
 
 
 def _read(entry: EvaluateEntry, base_dir: Path) -> Evaluation:
-    task = find_task(entry.task)
-    metrics = entry.metrics or task.metrics
-    for name in metrics:
-        find_metric(name)
     data = None if entry.data is None else (base_dir / Path(entry.data).expanduser()).absolute()
+    foreign_task = is_foreign("task", entry.task)
     if data is not None and not data.exists():
         raise ValueError(
             f"no such file: {safe_text(str(data))}; paths are read from the campaign file's folder"
         )
-    examples = read_examples(task, data, entry.options)
-    content = packed(examples)
-    title = f"{task.name} of {data.name}" if data is not None else task.name
+    with ForeignProcess() as process:
+        _check_metrics(entry.metrics, process)
+        if foreign_task:
+            read = process.read(entry.task, data, entry.options)
+        else:
+            task = find_task(entry.task)
+            examples = read_examples(task, data, entry.options)
+            references = tuple(example.reference for example in examples)
+            read = ReadTask(packed(examples), references, task.metrics)
+        if not entry.metrics:
+            _check_metrics(read.metrics, process)
+    content = read.content
+    title = f"{entry.task} of {data.name}" if data is not None else entry.task
     model = Model(name="examples", sha256=hashlib.sha256(content).hexdigest(), size=len(content))
     account = EvaluationAccount(
-        title=safe_text(title), metrics=metrics, references=tuple(example.reference for example in examples)
+        title=safe_text(title), metrics=entry.metrics or read.metrics, references=read.references
     )
     return Evaluation(content, model, account)
+
+
+def _check_metrics(names: Sequence[str], process: ForeignProcess) -> None:
+    """Raises `ValueError` with one line for the first that cannot be used."""
+    process.load([name for name in names if is_foreign("metric", name)])

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import CampaignError
-from protocol.formats.frameworks import FORMATS, format_of_kind, framework_of, runs, suggestion
+from protocol.formats.frameworks import (
+    FORMATS,
+    NO_MORE,
+    UnitFormats,
+    format_of_kind,
+    framework_of,
+    runs,
+    suggestion,
+)
 from protocol.formats.model_files import FormatError, ModelFormat, read_format
 from protocol.formats.onnx import OnnxGraph, read_graph
 from protocol.formats.shapes import (
@@ -48,37 +56,39 @@ def inspect(
     path: Path,
     units: Collection[str],
     given: Sequence[GivenSizes],
+    more: UnitFormats = NO_MORE,
 ) -> OnnxGraph | None:
     """The graph of an ONNX model that can be measured; None: the file is of another format, and only its driver can look into it. `given`:
-    the sizes of its inputs, with each batch. Raises `CampaignError`, with the line of the model, for a file that none of `units` runs, a
-    broken ONNX file, and sizes of inputs that are missing or wrong; the first is `UnshapedModel`.
+    the sizes of its inputs, with each batch; `more`: formats of units of drivers of somebody else's. Raises `CampaignError`, with the line
+    of the model, for a file that none of `units` runs, a broken ONNX file, and sizes of inputs that are missing or wrong; the first is
+    `UnshapedModel`.
     """
     form = format_of_kind(_format_of(path))
     if form is not None:
         if (claimed := entry.known_format) not in (None, form):
             hint = f"write {form} in its place" if entry.format else f"rename it, or add format: {form}"
             raise entry.error(f"{entry.title} is {FORMATS[form].title}, not {FORMATS[claimed].title}", hint)
-        _check_runs(entry, form, units)
+        _check_runs(entry, form, units, more)
         return None
     if entry.known_format not in ("onnx", None) or not (
-        any(runs(unit, "onnx") for unit in units) or path.suffix.lower() == ".onnx"
+        any(runs(unit, "onnx", more) for unit in units) or path.suffix.lower() == ".onnx"
     ):
         return None
-    graph = _read_onnx(entry, path, units)
+    graph = _read_onnx(entry, path, units, more)
     if graph is not None:
         check_shapes(entry, graph, given)
     return graph
 
 
-def check_ending(entry: ModelEntry, units: Collection[str]) -> None:
+def check_ending(entry: ModelEntry, units: Collection[str], more: UnitFormats = NO_MORE) -> None:
     """Of a model that nobody looks at here. Raises `WrongUnits` where its URL's ending tells that none of `units` runs it."""
     if entry.known_format is not None:
-        _check_runs(entry, entry.known_format, units)
+        _check_runs(entry, entry.known_format, units, more)
 
 
-def _check_runs(entry: ModelEntry, form: str, units: Collection[str]) -> None:
+def _check_runs(entry: ModelEntry, form: str, units: Collection[str], more: UnitFormats) -> None:
     """Raise `WrongUnits` if none of the units runs the format."""
-    if any(runs(unit, form) for unit in units):
+    if any(runs(unit, form, more) for unit in units):
         return
     what = f"{entry.title} is {FORMATS[form].title}, which {' and '.join(sorted(units))} cannot run"
     place = entry.error(what, suggestion(form))
@@ -94,7 +104,7 @@ def _format_of(path: Path) -> ModelFormat:
         return ModelFormat.OTHER
 
 
-def _read_onnx(entry: ModelEntry, path: Path, units: Collection[str]) -> OnnxGraph | None:
+def _read_onnx(entry: ModelEntry, path: Path, units: Collection[str], more: UnitFormats) -> OnnxGraph | None:
     """The graph of an ONNX model, a file or a folder with one; None: it may be a model for another of `units`. Raises `CampaignError`."""
     file = path
     if path.is_dir():
@@ -111,7 +121,7 @@ def _read_onnx(entry: ModelEntry, path: Path, units: Collection[str]) -> OnnxGra
         if path.suffix.lower() != ".onnx" and {framework_of(unit) for unit in units} != {"ONNX"}:
             return None
         raise entry.error(f"{entry.title} {why}", "export or download it again") from None
-    _check_runs(entry, "onnx", units)
+    _check_runs(entry, "onnx", units, more)
     for name in graph.external:
         if path == file:
             raise entry.error(

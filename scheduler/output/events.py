@@ -31,6 +31,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "task.failed": "failed",
     "task.succeeded": "done by {device} (attempt {attempt})",
     "task.cancelled": "cancelled",
+    "answers.scored": "its answers score {scores}",
+    "answers.unscored": "its answers have no scores",
     "stop.unconfirmed": "asked to stop, not confirmed by {device} (attempt {attempt}); asked again when it is back",
     "stop.confirmed": "{device} confirms that it stopped (attempt {attempt})",
     "stop.lapsed": "never confirmed by {device}, but its lease is over (attempt {attempt})",

@@ -16,7 +16,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.trust import TrustKind
 from results.analysis.sittings import pooled_row, sittings_of
 from results.row.comparison import than
-from results.row.form import short_shapes
+from results.row.form import against_words, short_shapes
 from results.row.names import with_distinct_names
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
@@ -115,7 +115,8 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         if row.compare_verdict and not row.sittings:
             lines.append(f"{number} is {compared_words(row)}: {safe_text(row.compare_reason)}")
         if row.scores_why:
-            lines.append(f"{number} has no scores: {safe_text(row.scores_why)}")
+            lacks = "lacks scores" if row.scores else "has no scores"
+            lines.append(f"{number} {lacks}: {safe_text(row.scores_why)}")
         if row.verdict not in ("", RowVerdict.VALID, RowVerdict.SIMULATED):  # simulations share one line
             lines.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
         elif row.remarks:
@@ -129,7 +130,9 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 
 def compared_words(row: Row) -> str:
     """`FASTER than yolo fp32`, of a row whose model took turns with another."""
-    return f"{than(row.compare_verdict)} {safe_text(row.against, 40)}"
+    own = row.compute_units
+    base = against_words(row.against, row.against_unit or own, row.file_name, own)
+    return f"{than(row.compare_verdict)} {safe_text(base, 80)}"
 
 
 def sustained_line(row: Row) -> str:

@@ -5,7 +5,7 @@ Instants are UTC, as ISO 8601; durations are in the unit of their name; sizes ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator
@@ -15,6 +15,8 @@ from protocol.values.attempt import TaskState
 from protocol.words import UNIT, Reason, asks_for_it
 from results.row.form import JsonModel, utc
 from results.row.row import Configuration
+from results.scoring.account import EvaluationAccount
+from scheduler.campaign.model import EXAMPLES
 from scheduler.store.progress import fraction, progress_text
 from scheduler.store.rows import (
     CampaignStatus,
@@ -77,6 +79,21 @@ class CampaignModel(JsonModel):
     size: int
 
 
+class CampaignExamples(JsonModel):
+    """What one of its models is evaluated by."""
+
+    model: str
+    """Its name among the models of the campaign."""
+    title: str
+    """Such as: classification of digits.npz."""
+    count: int
+    metrics: tuple[str, ...]
+    sha256: str
+    """Of the inputs, as devices get them."""
+    size: int
+    """Of the inputs, in bytes."""
+
+
 class CampaignDetail(CampaignInfo):
     """All that is known of a campaign but its tasks."""
 
@@ -96,6 +113,8 @@ class CampaignDetail(CampaignInfo):
     last_event: int
     """Number of its newest event: what to go on after in a stream."""
     models: tuple[CampaignModel, ...]
+    examples: tuple[CampaignExamples, ...]
+    """Of the models that are evaluated."""
     spec: dict[str, Any]
     """The campaign as it was given."""
 
@@ -119,8 +138,27 @@ def campaign_detail(
         item.campaign,
         **_summary(item, scheduling=scheduling),
         last_event=last_event,
-        models=tuple(shown_as(CampaignModel, model) for model in models),
+        models=shown_models(models),
+        examples=tuple(_examples(model) for model in models if model.evaluation),
         spec=dict(spec),
+    )
+
+
+def shown_models(files: Sequence[NewModel]) -> tuple[CampaignModel, ...]:
+    """The models among the files of a campaign, without the examples that some are evaluated by."""
+    examples = {model.name + EXAMPLES for model in files}
+    return tuple(shown_as(CampaignModel, model) for model in files if model.name not in examples)
+
+
+def _examples(model: NewModel) -> CampaignExamples:
+    account = EvaluationAccount.model_validate_json(model.evaluation)
+    return CampaignExamples(
+        model=model.name.removesuffix(EXAMPLES),
+        title=account.title,
+        count=len(account.references),
+        metrics=account.metrics,
+        sha256=model.sha256,
+        size=model.size,
     )
 
 

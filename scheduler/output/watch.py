@@ -232,10 +232,12 @@ def headline_of(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, wid
     """The campaign's name and id, how many tasks have ended, and for how long it runs."""
     done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
     failed = sum(task.state is TaskState.FAILED for task in tasks)
+    scoring = sum(task.state is TaskState.SUCCEEDED and bool(task.note) for task in tasks)
     status = Text.assemble(
         f"  {campaign.id}  ",
         f"{done} of {len(tasks)} done" if tasks else "waiting for devices",
         (f"  {failed} failed", "red") if failed else "",
+        f"  {scoring} being scored" if scoring else "",
         f"  {show_elapsed((campaign.ended or now) - campaign.created)}",
     )
     mark = marked("", asks_for_it(campaign.spec))

@@ -7,7 +7,7 @@ Replicas of a cell never share a device: each is given devices of one class that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
@@ -16,11 +16,12 @@ from protocol.errors import CampaignError
 from protocol.formats.reference_model import NAME, reference_model, reference_sha256
 from protocol.formats.sustain import with_sustained
 from protocol.values.advert import Advert
+from protocol.values.features import UNITS_IN_TURNS, needs
 from protocol.values.match import match
 from protocol.values.requirement import Clause, Op, Requirement, parse_clause
 from protocol.values.sitting import Sitting
 from protocol.values.task import MAX_TASK, Measure, Model, Step, Task, Timeouts, task_body
-from scheduler.campaign.against import REFERENCE, base_of
+from scheduler.campaign.against import REFERENCE, Base, Bases
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, StepEntry
 from scheduler.campaign.sizes import dims_of, own_dims
 from scheduler.models.files import Models
@@ -58,13 +59,18 @@ class PlannedCell:
     """None: as the model has it."""
     clauses: tuple[Clause, ...]
     """What it needs of a device, the unit first."""
-    beside: ModelEntry | None = None
-    """The model that it takes turns with."""
+    beside: Base | None = None
+    """What it takes turns with."""
+
+    @property
+    def against(self) -> str | None:
+        """That in words; None: it is measured alone."""
+        return None if self.beside is None else self.beside.words(self.model.label, self.unit)
 
 
 def cells(campaign: Campaign) -> tuple[PlannedCell, ...]:
-    """The matrix in the order of the file: models, then jobs or units, then threads, then batches. A model that others are compared with
-    has none.
+    """The matrix in the order of the file: models, then jobs or units, then threads, then batches. What others are compared with has none
+    of its own.
     """
     return tuple(
         PlannedCell(
@@ -73,15 +79,23 @@ def cells(campaign: Campaign) -> tuple[PlannedCell, ...]:
             runs=job.runs or campaign.measure.runs,
             threads=None if count == "physical" else count,
             batch=batch,
-            clauses=_clauses(campaign, job),
+            clauses=_clauses(campaign, job, base),
             beside=base,
         )
-        for entry in campaign.models
-        if (base := base_of(entry, campaign.measure.against, campaign.models)) is not entry
-        for job in campaign.lines_of(entry)
+        for entry, job, base in _measured(campaign)
         for count in campaign.measure.threads
         for batch in campaign.batches(entry)
     )
+
+
+def _measured(campaign: Campaign) -> Iterator[tuple[ModelEntry, JobFields, Base | None]]:
+    """Each model on each of its units, with what it takes turns with."""
+    bases = Bases(campaign)
+    for entry in campaign.models:
+        for job in campaign.lines_of(entry):
+            base = bases.of(entry, job.unit)
+            if base is None or base.entry is not entry or base.unit != job.unit:
+                yield entry, job, base
 
 
 def needs_devices(campaign: Campaign) -> bool:
@@ -91,7 +105,10 @@ def needs_devices(campaign: Campaign) -> bool:
 
 def requirements(campaign: Campaign) -> tuple[Requirement, ...]:
     """What to look for before tasks exist: one for each distinct unit and set of clauses, in the file's order."""
-    return tuple(dict.fromkeys(Requirement(clauses=_clauses(campaign, job)) for job in campaign.lines()))
+    if campaign.measure.against is None:
+        return tuple(dict.fromkeys(Requirement(clauses=_clauses(campaign, job)) for job in campaign.lines()))
+    pairs = {(job, base and base.unit): (job, base) for _, job, base in _measured(campaign)}
+    return tuple(dict.fromkeys(Requirement(clauses=_clauses(campaign, *pair)) for pair in pairs.values()))
 
 
 def tasks_of(planned: Iterable[tuple[PlannedCell, Sequence[Task]]]) -> tuple[Task, ...]:
@@ -114,7 +131,7 @@ def derive_cells(
     for cell in cells(campaign):
         model = models[cell.model.key].model
         examples = models.get(cell.model.examples_key)
-        beside = None if cell.beside is None else _model_of(cell.beside, models)
+        beside = None if cell.beside is None else _model_of(cell.beside.entry, models)
         size = model.size + (0 if beside is None else beside.size) + (examples.model.size if examples else 0)
         need = (*cell.clauses, *_memory_clauses(size))
         fitting = [advert for advert in adverts if match(Requirement(clauses=need), advert).fits]
@@ -148,7 +165,7 @@ def derive_cells(
                 note=pin.note,
                 replica=pin.replica,
                 model_url=cell.model.public_url,
-                **_beside(cell.beside, beside),
+                **_beside(cell, beside),
                 sitting=sitting,
                 examples=None if examples is None else examples.model,
             )
@@ -168,12 +185,16 @@ def _model_of(entry: ModelEntry, models: Models) -> Model:
     return models[entry.key].model
 
 
-def _beside(entry: ModelEntry | None, model: Model | None) -> dict[str, Any]:
+def _beside(cell: PlannedCell, model: Model | None) -> dict[str, Any]:
     """The fields of a task whose model takes turns with this one."""
-    if entry is None or model is None:
+    if cell.beside is None or model is None:
         return {}
-    url = entry.public_url
-    return {"beside": (model,), "beside_urls": None if url is None else {model.sha256: url}}
+    url, unit = cell.beside.entry.public_url, cell.beside.unit
+    return {
+        "beside": (model,),
+        "beside_urls": None if url is None else {model.sha256: url},
+        "beside_units": None if unit == cell.unit else (unit,),
+    }
 
 
 def _sittings(campaign: Campaign, step: int) -> tuple[Sitting | None, ...]:
@@ -206,6 +227,7 @@ def _measure(campaign: Campaign, cell: PlannedCell) -> Measure:
         pre=_steps(measure.pre),
         post=_steps(measure.post),
         sustain_s=measure.sustain,
+        compute_type=measure.compute_type,
     )
 
 
@@ -219,11 +241,13 @@ def _steps(entries: Sequence[StepEntry]) -> tuple[Step, ...]:
     return tuple(Step(step=entry.step, of=entry.of, options=entry.options) for entry in entries)
 
 
-def _clauses(campaign: Campaign, job: JobFields) -> tuple[Clause, ...]:
-    """The unit, the job's own clauses, the campaign's; each once."""
-    unit = Clause(attribute="units", op=Op.HAS, value=job.unit)
+def _clauses(campaign: Campaign, job: JobFields, beside: Base | None = None) -> tuple[Clause, ...]:
+    """The unit, that of the model beside, the job's own clauses, the campaign's; each once."""
+    units = dict.fromkeys((job.unit, job.unit if beside is None else beside.unit))
+    here = [Clause(attribute="units", op=Op.HAS, value=unit) for unit in units]
+    turns = [needs(UNITS_IN_TURNS)] if len(units) > 1 else []
     own = (parse_clause(text) for text in job.where)
-    return tuple(dict.fromkeys((unit, *own, *campaign.devices.clauses())))
+    return tuple(dict.fromkeys((*here, *turns, *own, *campaign.devices.clauses())))
 
 
 def _memory_clauses(size: int) -> tuple[Clause, ...]:

@@ -19,6 +19,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.core.explain import ADVICE
 from scheduler.models.files import Models
 from scheduler.planning.tasks import PlannedCell, derive_cells, tasks_of
+from scheduler.preview.left_out import left_out
 from scheduler.preview.plan import make_plan, refusal
 from scheduler.preview.survey import VISIT, SwarmVisit, kind_of, visit
 from scheduler.trust.home import read_book
@@ -41,7 +42,7 @@ class AnsweringDevices:
     adverts: tuple[Advert, ...]
     """Of the workers that would measure it."""
     silent: tuple[str, ...]
-    """Devices that fit and would not, each with what they say."""
+    """Devices that fit and would not, each with what they say, and those that lack the unit that theirs is to take turns with."""
     untrusted: tuple[UntrustedDevice, ...]
     """Devices that fit and are not trusted."""
     why: tuple[str, ...]
@@ -99,7 +100,7 @@ def find_answering(
     return AnsweringDevices(
         campaign.model_copy(update={"units": units or campaign.units}),
         tuple(willing),
-        (*silent, *found.clashes),
+        (*silent, *left_out([cell for cell, _ in planned], found.adverts), *found.clashes),
         found.untrusted,
         tuple(why),
     )

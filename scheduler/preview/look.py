@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import trio
 
-from protocol.errors import RemoteProtocolError, SarkError
+from protocol.errors import RemoteProtocolError, SarkError, first_error
+from protocol.formats.frameworks import UnitFormats
 from protocol.values.advert import Advert
 from protocol.values.task import Task, read_task
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
+from scheduler.campaign.reach import FindUnits
 from scheduler.models.describe import Fetch, describe_models, no_fetch
 from scheduler.models.files import Models
 from scheduler.models.inspect import resolved_shapes
 from scheduler.planning.tasks import PlannedCell, derive_cells, requirements, tasks_of
 from scheduler.preview.plan import LivePlan, make_plan
-from scheduler.preview.survey import VISIT, find_disputed, visit
+from scheduler.preview.survey import VISIT, find_disputed, find_foreign_units, visit
 from scheduler.store.store import has_store, open_store
 from scheduler.trust.home import read_book
 from scheduler.trust.identities import DisputedDevice, named_devices
@@ -28,11 +32,36 @@ from scheduler.trust.untrusted import UntrustedDevice
 from swarm.base.home import Home
 from swarm.net.identity import load_or_create
 
+FRESH_S: Final = 30.0
+"""A text that is being typed is read again and again."""
+
 
 def plan_file(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fetch) -> LivePlan:
     """The plan of the campaign in `file`. Raises `CampaignError` for a bad file or model, `Unreachable` when no gate answers. Blocking."""
-    campaign = load_campaign(file)
+    campaign = load_campaign(file, find_units=units_finder(lambda: gates))
     return plan_campaign(home, campaign, describe_models(campaign, file.absolute().parent, fetch), gates)
+
+
+def units_finder(
+    gates: Callable[[], Sequence[str]], *, clock: Callable[[], float] = time.monotonic
+) -> FindUnits:
+    """Asks the swarm behind these gates, for the same units again after `FRESH_S`. Blocks."""
+    known: dict[frozenset[str], tuple[float, UnitFormats | SarkError]] = {}
+
+    def find(wanted: Collection[str]) -> UnitFormats:
+        key, now = frozenset(wanted), clock()
+        at, found = known.get(key, (-math.inf, {}))
+        if now - at > FRESH_S:
+            try:
+                found = trio.run(find_foreign_units, gates(), sorted(key))
+            except* SarkError as group:
+                found = first_error(group)
+            known[key] = now, found
+        if isinstance(found, SarkError):
+            raise found
+        return found
+
+    return find
 
 
 def check_devices(home: Home, campaign: Campaign, gates: Callable[[], Sequence[str]]) -> None:

@@ -30,6 +30,7 @@ from scheduler.models.describe import evaluation_notes, model_notes
 from scheduler.models.files import Models
 from scheduler.models.inspect import ModelShapes
 from scheduler.planning.tasks import PlannedCell
+from scheduler.preview.left_out import left_out
 from scheduler.preview.survey import DeviceAnswer, Kind, SwarmVisit, kind_of
 from swarm.base.names import tell_apart
 from swarm.base.text import count, safe_text
@@ -69,7 +70,7 @@ class PlanCell(JsonModel):
     why: str
     """Why it is not covered: lines for people."""
     against: str | None = None
-    """The model that takes turns with it on the same device; None: it is measured alone."""
+    """What takes turns with it on the same device: a model, a compute unit, or a model on a unit; None: it is measured alone."""
     shape: str = ""
     """Of the model's inputs, such as `1×3×48×320`; empty: only its driver can tell."""
 
@@ -179,7 +180,12 @@ def make_plan(
         sittings=campaign.measure.sittings,
         lasts_s=campaign.measure.gaps_s,
         fetch=planner.fetch,
-        notes=(*model_notes(campaign), *evaluation_notes(campaign, models), *visit.clashes),
+        notes=(
+            *model_notes(campaign),
+            *evaluation_notes(campaign, models),
+            *(f"Left out: {line}" for line in left_out([cell for cell, _ in cells], visit.adverts)),
+            *visit.clashes,
+        ),
     )
 
 
@@ -267,7 +273,7 @@ class _Planner:
             preempts=tuple(dict.fromkeys(advert.device for advert, _ in victims)),
             gives_way=tuple(safe_text(f"{advert.name}: {what}") for advert, what in victims),
             why=why,
-            against=None if cell.beside is None else cell.beside.label,
+            against=cell.against,
             shape=shape,
         )
 
@@ -316,7 +322,9 @@ class _Planner:
         others = sum(
             model.size
             for model in task.beside or ()
-            if (peer, model.sha256) not in self._fetched and (peer, model.sha256) not in self._cached
+            if model.sha256 != task.model.sha256  # on another unit
+            and (peer, model.sha256) not in self._fetched
+            and (peer, model.sha256) not in self._cached
         )
         if (peer, task.model.sha256) in self._fetched or (quoted is not None and quoted.warm):
             return others

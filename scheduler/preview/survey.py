@@ -19,11 +19,12 @@ from protocol.messages.work import WORK, CredentialsReply, Denied, Quote, ShapeQ
 from protocol.values.advert import Advert
 from protocol.values.index_keys import named_peers
 from protocol.values.match import match
-from protocol.values.requirement import Requirement
+from protocol.values.requirement import Clause, Op, Requirement
 from protocol.values.task import Task
 from protocol.values.trust import TrustScope
 from protocol.wire.codec import pack
 from protocol.words import ProtocolId, Right, Role
+from scheduler.campaign.reach import foreign_units
 from scheduler.conversation.effects import drive
 from scheduler.conversation.requests import probe, shapes_of
 from scheduler.run.shell import perform_call
@@ -161,6 +162,15 @@ async def find_disputed(
     """As `disputed_by`, of the swarm behind `gates`. Raises `Unreachable` when none answers."""
     async with open_ephemeral_node(gates, Identity.fresh()) as (_, index, _):
         return await disputed_by(index, requirements, trust, book)
+
+
+async def find_foreign_units(gates: Sequence[str], wanted: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The units in the swarm behind `gates` that are not known here, with their formats; of a large swarm, these above all. Raises
+    `Unreachable` when none answers."""
+    needs = [Requirement(clauses=(Clause(attribute="units", op=Op.HAS, value=unit),)) for unit in wanted]
+    async with open_ephemeral_node(gates, Identity.fresh()) as (_, index, _):
+        adverts, _ = await find_devices(index, needs)
+    return foreign_units(offer for advert in adverts for offer in advert.units)
 
 
 async def find_devices(index: Index, requirements: Sequence[Requirement]) -> tuple[tuple[Advert, ...], bool]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from pydantic import ValidationError
 from rich.table import Column, Table
 
 from protocol.errors import CampaignError
@@ -13,16 +14,14 @@ from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from results.row.form import JsonModel
 from results.row.rounds import LOOKS
-from scheduler.campaign.against import base_of
-from scheduler.campaign.fields import Threads, show_percent
-from scheduler.campaign.load import parse_campaign
-from scheduler.campaign.model import Campaign, JobFields, MeasureFields
+from scheduler.campaign.fields import show_percent
+from scheduler.campaign.model import Campaign, MeasureFields
 from scheduler.models.describe import evaluation_notes, model_notes
 from scheduler.models.files import CampaignFile, Models
 from scheduler.models.inspect import ModelShapes, resolved_shapes
 from scheduler.output.schemas import CampaignModel, shown_as
 from scheduler.output.terminal import table
-from scheduler.planning.tasks import derive_cells, needs_devices, tasks_of
+from scheduler.planning.tasks import PlannedCell, cells, derive_cells, needs_devices, tasks_of
 from swarm.base.text import safe_text
 from swarm.base.units import show_duration
 from swarm.base.yaml import parse_document
@@ -74,6 +73,9 @@ class ValidationReport(JsonModel):
     """The values that stand in the text, as they stand there; null: it cannot be read at all."""
     found: ValidCampaign | None
     """Null: it is not valid."""
+    formats: tuple[str, ...] | None = None
+    """Of the files of its models that name no units of their own; null: not all are known, or there are none. Units that run none of them
+    measure nothing."""
 
 
 def valid(campaign: Campaign, models: Models) -> ValidCampaign:
@@ -101,41 +103,32 @@ def valid_table(campaign: Campaign, models: Models, inputs: Sequence[CampaignInp
     """A line for each model, unit, number of threads and batch."""
     shapes = {(one.model, one.batch): ModelShapes(one.model, one.batch, one.shapes).text for one in inputs}
     measure = campaign.measure
-    batches = {entry.key: campaign.batches(entry) for entry in campaign.models}
-    entries = {entry.key: entry for entry in campaign.models}
-    bases = {entry.key: base_of(entry, measure.against, campaign.models) for entry in campaign.models}
-    compared = any(base is not None for base in bases.values())
-    has_batch = any(batch is not None for sizes in batches.values() for batch in sizes)
     until = f"±{show_percent(measure.precision)}" if measure.precision else ""
     until = until if measure.sustain is None else show_duration(measure.sustain)
-    rows: list[tuple[tuple[str, ...], tuple[JobFields, Threads, int | None], str]] = []
-    for label, entry in entries.items():
-        model, base = models[label].model, bases[label]
-        if base is not None and base.key == label:
-            continue
-        against = "" if base is None else safe_text(base.label)
-        head = (safe_text(label), show_size(model.size), f"{model.sha256[:12]}…", against)
-        heads = itertools.chain([head], itertools.repeat(("", "", "", "")))
-        lines = itertools.product(campaign.lines_of(entry), measure.threads, batches[label])
-        rows += (
-            (head, line, shapes.get((label, line[2]), "")) for head, line in zip(heads, lines, strict=False)
-        )
+    rows: list[tuple[tuple[str, ...], PlannedCell]] = []
+    for label, alike in itertools.groupby(cells(campaign), key=lambda cell: cell.model.key):
+        model = models[label].model
+        head = (safe_text(label), show_size(model.size), f"{model.sha256[:12]}…")
+        heads = itertools.chain([head], itertools.repeat(("", "", "")))
+        rows += zip(heads, alike, strict=False)
+    compared, has_batch = (
+        any(getattr(cell, name) is not None for _, cell in rows) for name in ("beside", "batch")
+    )
     return table(
         rows,
         *(
             (Column(column), lambda row, at=at: row[0][at])
             for at, column in enumerate(("model", "size", "sha256"))
         ),
-        (Column("against"), lambda row: row[0][3]) if compared else None,
-        (Column("unit"), lambda row: safe_text(row[1][0].unit)),
-        (Column("threads"), lambda row: str(row[1][1])),
-        (Column("batch"), lambda row: str(row[1][2] or "")) if has_batch else None,
-        (Column("shape"), lambda row: safe_text(row[2], 60)) if shapes else None,
-        (
-            Column("runs"),
-            lambda row: "in turns" if row[0][3] else until or str(row[1][0].runs or measure.runs),
-        ),
-        (Column("loads"), lambda row: _loads(measure, in_turns=bool(row[0][3]))),
+        (Column("against"), lambda row: safe_text(row[1].against or "")) if compared else None,
+        (Column("unit"), lambda row: safe_text(row[1].unit)),
+        (Column("threads"), lambda row: str(row[1].threads or "physical")),
+        (Column("batch"), lambda row: str(row[1].batch or "")) if has_batch else None,
+        (Column("shape"), lambda row: safe_text(shapes.get((row[1].model.key, row[1].batch), ""), 60))
+        if shapes
+        else None,
+        (Column("runs"), lambda row: "in turns" if row[1].beside else until or str(row[1].runs)),
+        (Column("loads"), lambda row: _loads(measure, in_turns=row[1].beside is not None)),
     )
 
 
@@ -150,22 +143,34 @@ def _loads(measure: MeasureFields, *, in_turns: bool) -> str:
 def check(
     data: bytes,
     file: str,
-    place: Callable[[Campaign], Campaign],
+    read: Callable[[bytes, str], Campaign],
     describe: Callable[[Campaign], Models] | None,
 ) -> ValidationReport:
-    """All that can be said of a campaign's text. `place` finds where its models lie, `describe` looks at them (None: nobody does); both
+    """All that can be said of a campaign's text. `read` makes a campaign of it, `describe` looks at its models (None: nobody does); both
     raise `CampaignError`. Blocking.
     """
     given: dict[str, Any] | None = None
     try:
         value = parse_document(data, file).value
         given = value if isinstance(value, dict) else None
-        campaign = place(parse_campaign(data, file))
+        campaign = read(data, file)
         models = describe(campaign) if describe is not None else {}
-        return ValidationReport(valid=True, mistakes=(), given=given, found=valid(campaign, models))
+        found = valid(campaign, models)
+        return ValidationReport(valid=True, mistakes=(), given=given, found=found, formats=_formats(given))
     except CampaignError as exc:
         first = (exc.line or 1, exc.detail, exc.first_hint)
         lines = tuple(
             CampaignMistake(line=line, what=what, hint=hint) for line, what, hint in (first, *exc.others)
         )
-        return ValidationReport(valid=False, mistakes=lines, given=given, found=None)
+        return ValidationReport(valid=False, mistakes=lines, given=given, found=None, formats=_formats(given))
+
+
+def _formats(given: Mapping[str, Any] | None) -> tuple[str, ...] | None:
+    """Also of a campaign that has other mistakes."""
+    try:
+        models = Campaign.model_validate({"campaign": "c", "models": (given or {}).get("models")}).models
+    except ValidationError:
+        return None
+    files = [file for entry in models if entry.units is None for file in entry.each()]
+    known = tuple(dict.fromkeys(file.known_format for file in files if file.known_format is not None))
+    return known if files and all(file.known_format for file in files) else None

@@ -235,6 +235,8 @@ class _StoryWriter:
             case TaskState.LEASED | TaskState.RUNNING:
                 lines.append(f"on {safe_text(task.device)}: {self._phase(task)}")
                 lines += [safe_text(task.note)] if task.note else []
+            case TaskState.SUCCEEDED:
+                lines += [safe_text(task.note)] if task.note else []
             case TaskState.FAILED:
                 reason = str(task.reason or "no reason was given")
                 first, *more = task.detail.splitlines()[:40] or [""]

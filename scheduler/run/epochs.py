@@ -84,9 +84,9 @@ def own_proof(
 class LeadershipClaims:
     """Proofs for this scheduler's campaigns, and the check of others'.
 
-    A higher epoch under one's own key is another home's if it is `LEAP` higher. Else it is this home's own: of the time after the backup
-    that it was restored from, or of a copy that runs. Whoever starts later leads: it finds the epoch at a worker that has not accepted
-    it yet. From one that has, it is believed only the second time, for this process may come from a snapshot itself.
+    A higher epoch under a key of one's own home is another home's if it is `LEAP` higher. Else it is this home's own: of the time after
+    the backup that it was restored from, or of a copy that runs. Whoever starts later leads: it finds the epoch at a worker that has not
+    accepted it yet. From one that has, it is believed only the second time, for this process may come from a snapshot itself.
     """
 
     def __init__(
@@ -94,9 +94,11 @@ class LeadershipClaims:
         identity: Identity,
         credentials: Callable[[], Sequence[Credential]],
         next_epoch: Callable[[str, int], int],
+        home: Collection[str] = (),
     ) -> None:
-        """`next_epoch`: stores and gives a campaign's new epoch, above the one given."""
+        """`next_epoch`: stores and gives a campaign's new epoch, above the one given. `home`: peer ids of all seats of this home."""
         self._identity = identity
+        self._home = {identity.peer_id, *home}
         self._credentials = credentials
         self._next_epoch = next_epoch
         self._claims: dict[str, _Claim] = {}
@@ -113,7 +115,7 @@ class LeadershipClaims:
 
     def proven(self, proof: bytes, campaign: str, owner: str) -> tuple[str, int]:
         """The peer that leads it by this proof, and its epoch: 0 if it is not proven."""
-        epoch = proven_epoch(proof, campaign, {owner, self._identity.peer_id})
+        epoch = proven_epoch(proof, campaign, {owner, *self._home})
         return ("", 0) if epoch is None else (read_proof(proof).peer, epoch)
 
     def forget(self, campaign: str) -> None:
@@ -139,7 +141,7 @@ class LeadershipClaims:
         leader, epoch = self.proven(denied.proof, campaign, claim.owner)
         if epoch <= claim.epoch:
             return None
-        if leader != self._identity.peer_id or epoch - claim.epoch >= LEAP:
+        if leader not in self._home or epoch - claim.epoch >= LEAP:
             return Rival(RivalKind.ADOPTER, epoch)
         if peer not in claim.accepted:
             return Rival(RivalKind.FORMER, epoch)

@@ -11,6 +11,8 @@ import structlog
 from protocol.errors import RemoteProtocolError, Unreachable
 from protocol.messages.forget import Forget, Forgotten
 from protocol.messages.work import Denied
+from protocol.values.advert import Advert
+from protocol.values.features import forgets
 from protocol.words import Reason
 from scheduler.conversation.effects import Connect
 from scheduler.conversation.requests import ask
@@ -35,7 +37,7 @@ class _Debtor:
     tries: int = 0
     asking: bool = False
     away: bool = False
-    """It was not reached, or did not answer."""
+    """It was not reached, did not answer, or is of a version that would not."""
 
 
 @dataclass(eq=False)
@@ -47,6 +49,8 @@ class Forgetting:
     """Drives a procedure that awaits effects of the conversation."""
     recall: Callable[[], None]
     """Makes the addresses known of workers that were reached before."""
+    advert_of: Callable[[str], Advert | None]
+    """The newest of a worker that is known; None: none is."""
     now: Callable[[], float]
     _debtors: dict[str, _Debtor] = field(default_factory=dict)
     _known: frozenset[tuple[str, str]] = frozenset()
@@ -81,7 +85,7 @@ class Forgetting:
     def reached(self, peer: str) -> None:
         """A worker answered something else."""
         debtor = self._debtors.get(peer)
-        if debtor is not None and debtor.away:
+        if debtor is not None and debtor.away and self._too_old(peer) is None:
             debtor.due, debtor.away = self.now(), False
 
     def beat(self) -> None:
@@ -93,9 +97,19 @@ class Forgetting:
 
     async def _ask(self, worker: str, debtor: _Debtor) -> None:
         wait_s, asked = min(MAX_RETRY_S, RETRY_S * 2 ** min(debtor.tries, 10)), set[str]()
-        debtor.away = False
+        debtor.away = (old := self._too_old(worker)) is not None
+        if old is not None:
+            log.warning(
+                "forget.not-known",
+                peer=worker,
+                device=old.name,
+                version=old.version,
+                hint="update sark-node there",
+            )
         try:
-            while rows := [row for row in self._owed_by(worker) if row.campaign not in asked]:
+            while not debtor.away and (
+                rows := [row for row in self._owed_by(worker) if row.campaign not in asked]
+            ):
                 asked.add(rows[0].campaign)
                 wait_s = await self._ask_one(rows[0]) or wait_s
         except (Unreachable, RemoteProtocolError) as exc:
@@ -103,6 +117,11 @@ class Forgetting:
             log.info("forget.unanswered", peer=worker, why=exc.what)
         debtor.tries, debtor.due, debtor.asking = debtor.tries + 1, self.now() + wait_s, False
         self.load()
+
+    def _too_old(self, worker: str) -> Advert | None:
+        """The advert of a worker whose version does not know the message: it would end the link."""
+        advert = self.advert_of(worker)
+        return None if advert is None or forgets(advert) else advert
 
     def _owed_by(self, worker: str) -> list[ForgetRow]:
         return [row for row in self.store.deletions.owed() if row.worker == worker]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Final
 import structlog
 import trio
 
-from protocol.errors import ResourceError
+from protocol.errors import ResourceError, first_error
 from protocol.words import Role
 from scheduler.campaign.model import Campaign
 from scheduler.experiments.confirm import good_models
@@ -21,12 +22,14 @@ from scheduler.models.spool import tidy
 from scheduler.planning.devices import VerifiedIndex
 from scheduler.planning.tasks import requirements
 from scheduler.run.canaries import AnswerModel, no_answers
+from scheduler.run.seats import seat_identity, seat_peers
 from scheduler.run.sending import send_apart
 from scheduler.run.service import SchedulerService
+from scheduler.store.database import LeadershipLost
 from scheduler.store.readings import ReadingsFile
 from scheduler.store.retention import Retention
 from scheduler.store.settings import SchedulerSettings
-from scheduler.store.store import open_store
+from scheduler.store.store import Store, open_store
 from scheduler.submit.daemon import is_running
 from scheduler.trust.home import HomeTrust, learn
 from scheduler.trust.pinned import pin_devices
@@ -35,6 +38,7 @@ from swarm.base.home import Home
 from swarm.base.process import own_command
 from swarm.base.threads import DISK
 from swarm.join.node import open_node, wait_for_stop
+from swarm.net.identity import Identity, load_or_create
 from swarm.pools.membership import (
     Credential,
     credentials,
@@ -70,7 +74,14 @@ async def run_process(
             if not is_running(home):
                 break
             await trio.sleep(LOCK_TRY_S)
-        stopped = await _run_once(home, settings, stay, stop_with_stdin, answer, keep_supervisor)
+        stopped = superseded = False
+        try:
+            stopped = await _run_once(home, settings, stay, stop_with_stdin, answer, keep_supervisor)
+        except* LeadershipLost as group:
+            superseded = True
+            log.warning("scheduler.superseded", why=first_error(group).what)
+        if superseded:
+            continue
         with open_store(home) as store:
             if stopped or not store.campaigns.unfinished():
                 return
@@ -85,8 +96,43 @@ async def _run_once(
     keep_supervisor: Callable[[], object],
 ) -> bool:
     """Onto the network, until no campaign is left; gives whether a signal stopped it before."""
+    with open_store(home) as store:
+        key = load_or_create(home.key("scheduler"))
+        seat = store.seats.take(f"{host_name()}:{home.data}", seat_peers(key))
+        try:
+            return await _run_seated(
+                home,
+                settings,
+                stay,
+                stop_with_stdin,
+                answer,
+                keep_supervisor,
+                store,
+                key,
+                seat_identity(key, seat),
+            )
+        finally:  # others may carry on at once
+            with contextlib.suppress(ResourceError):
+                store.seats.leave()
+
+
+async def _run_seated(
+    home: Home,
+    settings: SchedulerSettings,
+    stay: bool,
+    stop_with_stdin: bool,
+    answer: AnswerModel,
+    keep_supervisor: Callable[[], object],
+    store: Store,
+    key: Identity,
+    identity: Identity,
+) -> bool:
+    """As `_run_once`. `key`: the home's; `identity`: of this process in its seat."""
     stopped, trust = False, HomeTrust(home)
-    async with open_node("scheduler", home, settings, holder=False) as here, trio.open_nursery() as nursery:
+    async with (
+        open_node("scheduler", home, settings, holder=False, identity=identity) as here,
+        trio.open_nursery() as nursery,
+    ):
 
         async def signals() -> None:
             nonlocal stopped
@@ -133,35 +179,43 @@ async def _run_once(
         nursery.start_soon(partial(schedules.run, trio.lowlevel.checkpoint, begin=stay))
         if settings.keep is not None:
             nursery.start_soon(
-                Retention(home.folder("scheduler"), settings.keep, partial(open_store, home)).run
+                Retention(
+                    home.folder("scheduler"),
+                    settings.keep,
+                    partial(open_store, home),
+                    scheduler=here.identity.peer_id,
+                ).run
             )
         trust.book()  # a list that cannot be read ends it here, before anything is asked of anybody
-        with open_store(home) as store:
-            store.claim()
-            tidied = tidy(home.spool, store.campaigns.needed_models() | good_models(store))
-            log.info(
-                "scheduler.up", models_removed=tidied, peer=here.identity.peer_id, gates=list(here.gates)
-            )
-            service = SchedulerService(
-                network=here.network,
-                index=VerifiedIndex(here.index, lambda: known_manifests(home, Role.SUBMIT), pools.doubt),
-                hearsay=here.index.hearsay,
-                identity=here.identity,
-                trust=trust,
-                pin=partial(pin_devices, home),
-                store=store,
-                spool=home.spool,
-                credentials=can_present,
-                manifests=lambda: [
-                    signed for _, signed in signed_manifests(home, Role.SUBMIT) if signed is not None
-                ],
-                stop_when_idle=not stay,
-                answer=answer,
-                send=partial(send_apart, _this_program(home)),
-                learn=lambda peer, right, why: learn(home, peer, right, why, time.time()),
-                show=ReadingsFile(home.readings_file).put,
-            )
-            await service.run()
+        tidied = tidy(home.spool, store.campaigns.needed_models() | good_models(store))
+        log.info(
+            "scheduler.up",
+            models_removed=tidied,
+            peer=here.identity.peer_id,
+            seat=store.seats.seat,
+            gates=list(here.gates),
+        )
+        service = SchedulerService(
+            network=here.network,
+            index=VerifiedIndex(here.index, lambda: known_manifests(home, Role.SUBMIT), pools.doubt),
+            hearsay=here.index.hearsay,
+            identity=here.identity,
+            home=key,
+            trust=trust,
+            pin=partial(pin_devices, home),
+            store=store,
+            spool=home.spool,
+            credentials=can_present,
+            manifests=lambda: [
+                signed for _, signed in signed_manifests(home, Role.SUBMIT) if signed is not None
+            ],
+            stop_when_idle=not stay,
+            answer=answer,
+            send=partial(send_apart, _this_program(home)),
+            learn=lambda peer, right, why: learn(home, peer, right, why, time.time()),
+            show=ReadingsFile(home.readings_file).put,
+        )
+        await service.run()
         nursery.cancel_scope.cancel()
     if not stopped:
         await _last_look(schedules)

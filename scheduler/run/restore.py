@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from protocol.messages.work import HeldLease
 from protocol.values.attempt import TASK, AttemptStatus, TaskEvent, TaskState
 from protocol.values.record import read_record
-from protocol.values.task import read_task
+from protocol.values.task import Task, TaskReader
 from protocol.values.trust import TrustKind
 from protocol.wire.table import final
 from protocol.words import Reason
 from scheduler.core.commands import EndAttempt, EndPending
-from scheduler.core.entries import LIMITS, Attempt, TaskEntry
+from scheduler.core.entries import LIMITS, NOBODY, Attempt, TaskEntry
 from scheduler.core.stops import OWED_S, OwedStop
 from scheduler.store.rows import UNOBSERVED_EPOCH, AttemptRow, AttemptState, CampaignRow, TaskRow
 from scheduler.store.store import Store
@@ -24,7 +24,7 @@ _OPEN = (AttemptState.INTENDED, AttemptState.QUEUED, AttemptState.GRANTED)
 _HEDGEABLE = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 
 
-def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow], wall: float) -> TaskEntry:
+def restored(row: TaskRow, task: Task, attempts: Sequence[AttemptRow], wall: float) -> TaskEntry:
     """A stored task with its attempts. Its worker has to confirm what was live. `wall`: seconds since 1970, now."""
     hedge = None
     for attempt in attempts:
@@ -50,13 +50,13 @@ def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow], wall: fl
             stranger=inherited and row.trust == TrustKind.STRANGER,
         )
     return TaskEntry(
-        task=read_task(body),
+        task=task,
         state=row.state,
         current=current,
         hedge=hedge,
         tries=row.tries,
-        tried={a.worker for a in attempts if a.state in _FAILED},
-        limits={a.worker for a in attempts if a.state in _FAILED and a.reason in LIMITS},
+        tried=frozenset(a.worker for a in attempts if a.state in _FAILED) or NOBODY,
+        limits=frozenset(a.worker for a in attempts if a.state in _FAILED and a.reason in LIMITS) or NOBODY,
         preempted=row.preempted,
         last=max((a.attempt for a in attempts), default=0),
         over_s=0.0 if row.ended is None else max(0.0, wall - row.ended),
@@ -77,8 +77,10 @@ class RestoredTasks:
     """Those that somebody wants cancelled."""
 
 
-def restore_some(store: Store, campaign: str, after: int) -> RestoredTasks | None:
-    """The tasks that follow the first `after`; None: there are none. Raises `RemoteProtocolError` for one that cannot be read."""
+def restore_some(store: Store, campaign: str, after: int, reader: TaskReader) -> RestoredTasks | None:
+    """The tasks that follow the first `after`; None: there are none. What they share with others of `reader` is in memory once.
+    Raises `RemoteProtocolError` for one that cannot be read.
+    """
     rows = store.tasks.page(campaign, limit=PORTION, after=after)
     if not rows:
         return None
@@ -86,23 +88,25 @@ def restore_some(store: Store, campaign: str, after: int) -> RestoredTasks | Non
     bodies = store.tasks.bodies(campaign, low, high)
     cancels = [row.id for row in rows if row.cancel and not final(TASK, row.state)]
     in_order = {row.id: bodies[row.id] for row in rows}
-    return RestoredTasks(in_order, _entries(store, campaign, rows, bodies), cancels)
+    return RestoredTasks(in_order, _entries(store, campaign, rows, bodies, reader), cancels)
 
 
 def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list[TaskEntry]:
     """All tasks of a campaign, in its order."""
-    return _entries(store, campaign, store.tasks.all(campaign), bodies)
+    return _entries(store, campaign, store.tasks.all(campaign), bodies, TaskReader())
 
 
 def _entries(
-    store: Store, campaign: str, rows: Sequence[TaskRow], bodies: Mapping[str, bytes]
+    store: Store, campaign: str, rows: Sequence[TaskRow], bodies: Mapping[str, bytes], reader: TaskReader
 ) -> list[TaskEntry]:
     low, high = (rows[0].n, rows[-1].n) if rows else (0, 0)
     attempts: dict[str, list[AttemptRow]] = {}
     for attempt in store.attempts.all(campaign, low, high):
         attempts.setdefault(attempt.task, []).append(attempt)
     wall = store.database.wall()
-    entries = [restored(task, bodies[task.id], attempts.get(task.id, ()), wall) for task in rows]
+    entries = [
+        restored(row, reader.read(row.id, bodies[row.id]), attempts.get(row.id, ()), wall) for row in rows
+    ]
     replicas = {
         entry.id: entry for entry in entries if entry.replica_set and entry.state is TaskState.SUCCEEDED
     }
@@ -113,11 +117,13 @@ def _entries(
     return entries
 
 
-def owed_stops(store: Store, now: float, wall: float) -> list[OwedStop]:
+def owed_stops(
+    store: Store, now: float, wall: float, leads: Callable[[str], bool] = lambda campaign: True
+) -> list[OwedStop]:
     """Stops that were not confirmed, as the core knows them, under the last epoch of their campaigns. `now`, `wall`: the same instant,
-    monotonic and since 1970.
+    monotonic and since 1970. `leads`: whether this process answers for a campaign.
     """
-    rows = store.attempts.unconfirmed()
+    rows = [row for row in store.attempts.unconfirmed() if leads(_campaign(row))]
     campaigns = {name: store.campaigns.get(name) for name in dict.fromkeys(map(_campaign, rows))}
     return [
         OwedStop(

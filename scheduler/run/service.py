@@ -20,7 +20,7 @@ from protocol.errors import RemoteProtocolError, ResourceError, SarkError, first
 from protocol.messages.pool import ManifestMessage
 from protocol.values.advert import Advert, advert_body, read_advert
 from protocol.values.reading import DeviceReading
-from protocol.values.task import read_task
+from protocol.values.task import TaskReader, read_task
 from protocol.values.trust import Trust
 from protocol.words import Reason
 from scheduler.campaign.text import trust_of_spec, unfit_jobs_of_spec
@@ -32,12 +32,15 @@ from scheduler.core.stops import OwedStop
 from scheduler.models.describe import by_devices
 from scheduler.planning.devices import DeviceFinder, fix_plan
 from scheduler.run.canaries import AnswerModel, Canaries, no_answers
+from scheduler.run.commits import GroupCommit
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import STRIDE, LeadershipClaims
 from scheduler.run.forgetting import Forgetting
 from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels, ModelSources
 from scheduler.run.restore import PORTION, end_unreadable, owed_stops, restore_some
+from scheduler.run.scoring import Scorings
+from scheduler.run.seats import Seat, SeatTokens, seat_peers
 from scheduler.run.sending import Send, Sendings
 from scheduler.run.shell import Aside, TrioShell
 from scheduler.store.rows import CampaignRow
@@ -69,6 +72,9 @@ class SchedulerService:
     network: Network
     index: DeviceFinder
     identity: Identity
+    """Of this process: the home's key, or that of its seat."""
+    home: Identity | None = None
+    """The home's key, if that is another one."""
     trust: TrustSource
     store: Store
     spool: Path
@@ -115,9 +121,11 @@ class SchedulerService:
             raise first_error(group) from None
         finally:
             trio.lowlevel.remove_instrument(watch)
+            self.store.write_through()  # what is not committed was not answered for
 
     def _open(self, nursery: trio.Nursery) -> None:
-        self._nursery = nursery
+        self._nursery, self._home = nursery, self.home or self.identity
+        self._seat = Seat(self.store, self.spool, trio.current_time)
         self.store.wait_while_busy(lambda seconds: log.warning("store.busy", waited_s=round(seconds, 1)))
         self._book = self.trust.book()
         self._core = core = SchedulerCore(self.rng, self._trust_of)
@@ -126,10 +134,14 @@ class SchedulerService:
         core.state.clash = lambda device, peer: str(self._claims_of_devices.clash(device, peer) or "")
         core.state.device_key = self._claims_of_devices.key_of
         self._used: dict[str, str] = {}
+        tokens = SeatTokens(
+            self._home, self.identity.peer_id, lambda: self._seat.own, self.credentials, self.wall
+        )
         self._claims = LeadershipClaims(
             self.identity,
-            self.credentials,
+            tokens,
             lambda campaign, above: self._conversation.next_epoch(campaign, above),
+            seat_peers(self._home),
         )
         self._manifests = CampaignManifests(self.spool)
         self._manifests.tidy([row.id for row in self.store.campaigns.unfinished()])
@@ -141,9 +153,7 @@ class SchedulerService:
         """What the store has of each worker that was reached by this process."""
         self._timed: set[str] = set()
         """Models of which earlier runs' times were looked up."""
-        presenter = CredentialPresenter(
-            self.credentials, self.wall, core.state.campaigns.keys, self.manifests
-        )
+        presenter = CredentialPresenter(tokens, self.wall, core.state.campaigns.keys, self.manifests)
         self._shell = TrioShell(
             self.network,
             self.index,
@@ -155,11 +165,18 @@ class SchedulerService:
             aside=self.aside,
             book=lambda: self._book,
             canaries=Canaries(self.answer, self.spool),
-            evaluations=self.store.campaigns.evaluations,
+            stored=GroupCommit(self.store, nursery).stored,
+            scorings=Scorings(self.store.scores.record, self.store.campaigns.evaluations),
         )
-        self._forgetting = Forgetting(self.store, self._shell.start, self._recall_workers, trio.current_time)
+        self._forgetting = Forgetting(
+            self.store,
+            self._shell.start,
+            self._recall_workers,
+            lambda worker: core.state.worker(worker).advert,
+            trio.current_time,
+        )
         self._sendings = (
-            None if self.send is None else Sendings(self.store, self.identity.peer_id, nursery, self.send)
+            None if self.send is None else Sendings(self.store, self._home.peer_id, nursery, self.send)
         )
         self._conversation = SchedulerConversation(
             core,
@@ -168,7 +185,7 @@ class SchedulerService:
             self,
             self._claims,
             log,
-            peer=self.identity.peer_id,
+            peer=self._home.peer_id,
             sign=self.identity.sign,
             manifest=self._manifests.of,
             ended=self._ended,
@@ -192,6 +209,8 @@ class SchedulerService:
         while True:
             for _ in range(LOOKS):
                 await trio.sleep(BEAT_S / LOOKS)
+                if self._seat.renew() or self._left_free:
+                    self._load()  # time alone frees a campaign
                 changed = self.store.changes_by_others()
                 if changed != changes:  # somebody submits or cancels: do not let them wait for the beat
                     changes = changed
@@ -203,9 +222,10 @@ class SchedulerService:
             if self._conversation.readings:
                 self.show(self._conversation.readings)
                 self._conversation.readings.clear()
-            self._forgetting.beat()
-            if self._sendings is not None:
-                self._sendings.beat(trio.current_time())
+            if self._seat.first:
+                self._forgetting.beat()
+                if self._sendings is not None:
+                    self._sendings.beat(trio.current_time())
             at_rest = not self._planning and not self._conversation.links.committing
             if (
                 self._core.idle
@@ -223,15 +243,17 @@ class SchedulerService:
     # -- campaigns ----------------------------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        for campaign in self.store.campaigns.unfinished_ids(planned=False):
+        self._left_free = self._seat.look()
+        for campaign in self._seat.own_ids(planned=False):
             row = self.store.campaigns.get(campaign) if campaign not in self._planning else None
             if row is not None:
                 self._planning.add(campaign)
                 self._nursery.start_soon(self._plan, row)
         self._conversation.load()
-        self._forgetting.load()
-        if self._sendings is not None:
-            self._sendings.load()
+        if self._seat.first:
+            self._forgetting.load()
+            if self._sendings is not None:
+                self._sendings.load()
 
     async def _plan(self, row: CampaignRow) -> None:
         """A campaign over devices: wait until the same ones are found twice in a row, then fix its tasks."""
@@ -250,11 +272,11 @@ class SchedulerService:
 
     def unfinished(self) -> tuple[str, ...]:
         """See `CampaignSource`."""
-        return self.store.campaigns.unfinished_ids(planned=True)
+        return self._seat.own_ids(planned=True)
 
     def owed_stops(self) -> list[OwedStop]:
         """See `CampaignSource`. Their workers are reached where they were last."""
-        stops = owed_stops(self.store, trio.current_time(), self.wall())
+        stops = owed_stops(self.store, trio.current_time(), self.wall(), self._seat.answers_for)
         if stops:
             self._recall_workers()
         return stops
@@ -268,7 +290,8 @@ class SchedulerService:
         entries: list[TaskEntry] = []
         cancels = [campaign] if row.cancel else []
         try:
-            while part := restore_some(store, row.id, len(entries)):
+            reader = TaskReader()
+            while part := restore_some(store, row.id, len(entries), reader):
                 bodies |= part.bodies
                 entries += part.entries
                 cancels += part.cancels
@@ -280,12 +303,18 @@ class SchedulerService:
             end_unreadable(store, row.id, exc.what)
             return None
         self._recall_workers()
+        if store.seats.shared:  # another process may have led it
+            self._core.state.stops.restore(
+                stop for stop in self.owed_stops() if stop.task.startswith(f"{campaign}/")
+            )
+            self._conversation.links.tell_owed()
         fresh = {entry.task.model.sha256 for entry in entries} - self._timed
         self._timed |= fresh
         for body, seconds in reversed(store.tasks.run_times(fresh) if fresh else ()):
             with contextlib.suppress(RemoteProtocolError):  # of another version
                 self._core.state.run_times.add(read_task(body), "", seconds)
-        self._manifests.take_up(row, store.campaigns.models(row.id), bodies, self.identity)
+        models = store.campaigns.models(row.id)
+        self._manifests.take_up(row, models, bodies, self._home)
         log.info("campaign.taken-up", campaign=row.id, tasks=len(entries), epoch=epoch)
         await SleepUntil(trio.current_time())
         if notes := self._missing_models.mark(entries, by_devices(row.spec)):
@@ -302,7 +331,8 @@ class SchedulerService:
             epoch=epoch,
             trust=trust_of_spec(row.spec),
         )
-        return RestoredCampaign(limits, entries, bodies, cancels, unfit_jobs_of_spec(row.spec))
+        unscored = store.scores.waiting(row.id) if any(model.evaluation for model in models) else {}
+        return RestoredCampaign(limits, entries, bodies, cancels, unfit_jobs_of_spec(row.spec), unscored)
 
     def _left_s(self, row: CampaignRow) -> float | None:
         """Seconds until the campaign's limit. A clock that was set meanwhile neither prolongs it nor ends it before it began."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -11,15 +11,14 @@ import trio
 
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.messages.work import WORK, Result
-from protocol.values.record import MAX_RECORD, Record
+from protocol.values.record import MAX_RECORD
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, RunOutcome
 from results.export.figures import figures_of
 from results.row.acceptance import check, not_as_asked
 from results.row.record import observe
-from results.row.scores import Scores
+from results.row.scores import WAITING, unanswered
 from results.row.witness import refusal
-from results.scoring.account import EvaluationAccount, score
 from scheduler.conversation import effects
 from scheduler.conversation.effects import CheckedRecord, LinkHandle, drive
 from scheduler.conversation.links import CONNECT_S
@@ -27,6 +26,7 @@ from scheduler.core.scheduler import SchedulerCore
 from scheduler.planning.devices import DeviceFinder, find, survey
 from scheduler.run.canaries import Canaries
 from scheduler.run.credentials import CredentialPresenter
+from scheduler.run.scoring import Scorings
 from scheduler.trust.book import TrustBook
 from swarm.blobs.client import fetch_blob
 from swarm.net.cost import BYTE_US, VERIFY_US, PeerClass
@@ -39,7 +39,6 @@ RESULT_US: Final = 3_000.0
 LOOKUPS: Final = 8
 """Searches of the index at once."""
 
-NO_REFERENCES: Final = "the references are on the machine that the campaign was submitted on"
 Aside = Callable[[Callable[[], CheckedRecord]], Awaitable[CheckedRecord]]
 
 
@@ -60,8 +59,10 @@ class TrioShell:
     """Whom this submitter trusts now."""
     canaries: Canaries
     """Repeats inferences of strangers' runs."""
-    evaluations: Callable[[str], Mapping[str, str]]
-    """How the answers to a campaign's examples are scored (`EvaluationAccount`), as JSON, by what tasks call them."""
+    stored: Callable[[], Awaitable[None]]
+    """Until all that was written to the store is on disk."""
+    scorings: Scorings
+    """Scores the answers of evaluated models."""
 
     def __post_init__(self) -> None:
         self._links = Links(self.network, ProtocolId.WORK, WORK, self.nursery, self._answer, cost=cost_us)
@@ -116,6 +117,8 @@ class TrioShell:
                 )
                 await self.presenter.introduce(link)
                 return link
+            case effects.Stored():
+                return await self.stored()
             case effects.Introduce(link):
                 return await self.presenter.introduce(_own(link))
             case effects.Reintroduce(link):
@@ -145,10 +148,10 @@ class TrioShell:
                 return await self.canaries.check(task, record)
             case effects.CheckRecord():
                 async with self._reading:
-                    examples = effect.task.examples
-                    known = {} if examples is None else self.evaluations(effect.task.campaign)
-                    by = None if examples is None else known.get(examples.name)
-                    return await self.aside(lambda: checked(effect, by))
+                    return await self.aside(lambda: checked(effect))
+            case effects.ScoreAnswers():
+                await self.stored()  # the record is read from there
+                return await self.scorings.score(effect)
             case _:
                 return await perform_call(effect)
 
@@ -163,15 +166,16 @@ async def perform_call(effect: Any) -> Message | bool | None:
         case effects.Reset():
             await link.reset()
             return None
+        case effects.Stored():
+            return None  # whoever asks from here has stored nothing
         case effects.Reintroduce():
             return False  # what is asked once was introduced by whoever asks
         case _:
             raise AssertionError(f"{effect} is not performed here")
 
 
-def checked(effect: effects.CheckRecord, evaluation: str | None = None) -> CheckedRecord:
-    """Read and check a record, and score its answers. `evaluation`: how (`EvaluationAccount`), as JSON; None: this machine does not know.
-    Raises `RemoteProtocolError`."""
+def checked(effect: effects.CheckRecord) -> CheckedRecord:
+    """Read and check a record. Raises `RemoteProtocolError`."""
     task = effect.task
     record = check(effect.result, effect.body, effect.peer, task, effect.signed_task)
     rejection = not_as_asked(record, task)
@@ -180,16 +184,8 @@ def checked(effect: effects.CheckRecord, evaluation: str | None = None) -> Check
         account = account.model_copy(update={"confirmed": True})
     if account is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
         rejection = refusal(record, observe(record), account)
-    scores = None
-    if task.examples is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
-        scores = _scored(record, evaluation).model_dump_json()
+    scores = None if task.examples is None else unanswered(record) or WAITING
     return CheckedRecord(record, figures_of(task, record, account), rejection, scores)
-
-
-def _scored(record: Record, evaluation: str | None) -> Scores:
-    if evaluation is None:
-        return Scores(why=NO_REFERENCES)
-    return score(record, EvaluationAccount.model_validate_json(evaluation))
 
 
 def cost_us(message: Message) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -14,12 +15,15 @@ from protocol.values.lease import Fence
 from protocol.wire.table import final, step
 from protocol.words import Reason
 from results.export.pivots import without_figures
+from results.row.scores import WAITING, Scores
 from results.row.verdicts import RowVerdict
 from scheduler.store import schema as t
 from scheduler.store.database import Database, batched, read
 from scheduler.store.events import EventRepository
+from scheduler.store.open_tasks import OpenTasks
 from scheduler.store.progress import unconfirmed_text
 from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, TaskRow, stale_reason
+from scheduler.store.scores import SCORING
 
 if TYPE_CHECKING:
     from scheduler.core.commands import (
@@ -57,6 +61,8 @@ class AttemptRepository:
 
     def __init__(self, database: Database, events: EventRepository) -> None:
         self._database, self._events = database, events
+        self._shared: OpenTasks | None = None
+        self._gathered: Callable[[], None] = lambda: None
 
     # -- reading --------------------------------------------------------------------------------------------------------------------
 
@@ -73,9 +79,7 @@ class AttemptRepository:
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> ResultReceipt:
         """The receipt for a result that belongs to no current attempt: stored before, or stale. Changes nothing."""
-        r = t.records.c
-        stored = sa.select(r.sha256).where(r.task == task, r.attempt == attempt, r.worker == worker)
-        if any(row.sha256 == sha256 for row in self._database.all(stored)):
+        if self._stored(task, attempt, worker) == sha256:
             return ResultReceipt(duplicate=True)
         row = self._database.row(TaskRow, t.tasks.c.id == task)
         return ResultReceipt(Reason.UNKNOWN if row is None else stale_reason(row.state, row.reason))
@@ -89,30 +93,61 @@ class AttemptRepository:
 
     # -- writing --------------------------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _change(self) -> Iterator[OpenTasks]:
+        """Rows to change. On disk when the block ends; if changes are gathered, when they are committed."""
+        shared = self._shared
+        if shared is None:
+            with self._database.transaction() as c:
+                rows = OpenTasks(self._database, self._events)
+                yield rows
+                rows.write(c)
+            return
+        before = bool(shared)
+        try:
+            yield shared
+        except BaseException:
+            shared.clear()  # a part of a change is none
+            raise
+        if shared and not before:
+            self._gathered()
+
+    def gather(self, gathered: Callable[[], None]) -> None:
+        """From now on changes stay in memory until `Database.commit`. `gathered` is called with the first one after each."""
+        self._shared = self._database.pending = OpenTasks(self._database, self._events)
+        self._gathered = gathered
+
+    def write_through(self) -> None:
+        """From now on each change is on disk at once. What was gathered and not committed is forgotten."""
+        self._shared = self._database.pending = None
+
     def begin(self, intents: Sequence[CommitTo]) -> None:
         """Store the intents before any worker is asked.
 
         Raises `LocalProtocolError` when a task is not pending, or for a hedge neither queued nor leased.
         """
-        with self._database.transaction() as c:
+        with self._change() as rows:
+            rows.load(intent.task for intent in intents)
             for intent in intents:
-                row = _task(c, intent.task) if intent.hedge else _step(c, intent.task, TaskEvent.COMMIT)
+                task = intent.task
+                row = rows.task(task) if intent.hedge else _step(rows, task, TaskEvent.COMMIT)
                 if row.state not in (_HEDGEABLE if intent.hedge else (TaskState.PENDING,)):
-                    raise LocalProtocolError(
-                        f"attempt {intent.attempt} of {intent.task}, which is {row.state}"
-                    )
-                of_task = t.attempts.c.task == intent.task
-                last = c.execute(sa.select(sa.func.max(t.attempts.c.attempt)).where(of_task)).scalar()
-                if intent.attempt != (last or 0) + 1:
-                    raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {last}")
+                    raise LocalProtocolError(f"attempt {intent.attempt} of {task}, which is {row.state}")
+                last = max(rows.attempts(task), default=0)
+                if intent.attempt != last + 1:
+                    raise LocalProtocolError(f"attempt {intent.attempt} of {task} after {last}")
                 trust = intent.trust.text
-                current = {"attempt": intent.attempt, "worker": intent.peer, "device": intent.device}
+                current: dict[str, Any] = {
+                    "attempt": intent.attempt,
+                    "worker": intent.peer,
+                    "device": intent.device,
+                }
                 if not intent.hedge:
                     fresh = {"state": TaskState.COMMITTING, "note": "", **_NO_LEASE, **_NO_PROGRESS}
-                    _update_task(c, intent.task, **current, **fresh, trust=trust)
-                c.execute(
-                    t.attempts.insert().values(
-                        task=intent.task,
+                    rows.update(task, **current, **fresh, trust=trust)
+                rows.begin(
+                    AttemptRow(
+                        task=task,
                         key=intent.key,
                         epoch=intent.epoch,
                         state=AttemptState.INTENDED,
@@ -122,10 +157,7 @@ class AttemptRepository:
                     )
                 )
                 hedge = {"hedge": True} if intent.hedge else {}
-                self._add_event(c, row, TaskEvent.COMMIT, **current, trust=trust, **hedge)
-
-    def _add_event(self, c: sa.Connection, row: TaskRow, event: TaskEvent, **fields: Any) -> None:
-        self._events.append(c, row.campaign, _EVENTS[event][0], row.id, **fields)
+                _add_event(rows, row, TaskEvent.COMMIT, **current, trust=trust, **hedge)
 
     def record_grant(self, grant: RecordGrant) -> None:
         """The worker granted a lease, or queued the task.
@@ -135,33 +167,32 @@ class AttemptRepository:
         """
         task, attempt, fence = grant.task, grant.attempt, grant.fence
         event = TaskEvent.ENQUEUE if grant.queued else TaskEvent.GRANT
-        with self._database.transaction() as c:
-            row = _task(c, task)
+        with self._change() as rows:
+            row = rows.task(task)
             values = {"lease": grant.lease, "incarnation": fence.incarnation, "number": fence.number}
             if row.attempt == attempt:
                 state = step(TASK, row.state, event, story=task)
                 position = {"position": grant.position, "start_s": grant.start_s}
-                _update_task(c, task, state=state, **position, **values)
-            elif not (grant.queued or grant.beside) or _hedge(c, row, attempt) is None:
+                rows.update(task, state=state, **position, **values)
+            elif not (grant.queued or grant.beside) or _hedge(rows, row, attempt) is None:
                 raise LocalProtocolError(
                     f"a grant for attempt {attempt} of {task}, which is at {row.attempt}"
                 )
-            _update_attempt(c, task, attempt, state=_EVENTS[event][1], **values)
-            device, key = _device(c, task, attempt), list(fence.key())
-            self._add_event(c, row, event, attempt=attempt, device=device, lease=grant.lease, fence=key)
+            rows.move(task, attempt, state=_EVENTS[event][1], **values)
+            device, key = rows.device(task, attempt), list(fence.key())
+            _add_event(rows, row, event, attempt=attempt, device=device, lease=grant.lease, fence=key)
 
     def switch(self, change: SwitchAttempt) -> None:
         """Make the hedge the current attempt; the attempt before ends without a record."""
         task = change.task
-        with self._database.transaction() as c:
-            row = _task(c, task)
-            hedge = _hedge(c, row, change.attempt)
+        with self._change() as rows:
+            row = rows.task(task)
+            hedge = _hedge(rows, row, change.attempt)
             if hedge is None or row.attempt != change.before:
                 raise LocalProtocolError(
                     f"attempt {change.attempt} of {task} after {change.before}, which is at {row.attempt}"
                 )
-            _update_task(
-                c,
+            rows.update(
                 task,
                 state=_AS_CURRENT[hedge.state],
                 attempt=change.attempt,
@@ -175,21 +206,20 @@ class AttemptRepository:
                 **_NO_POSITION,
                 **_NO_PROGRESS,
             )
-            self._end_one(c, row.campaign, task, change.before, change.event, change.reason, change.detail)
+            self._end_one(rows, row, change.before, change.event, change.reason, change.detail)
 
     def end_hedge(self, end: EndHedge) -> None:
         """End a hedge without a record; the task keeps its current attempt."""
-        with self._database.transaction() as c:
-            row = _task(c, end.task)
-            if _hedge(c, row, end.attempt) is None:
+        with self._change() as rows:
+            row = rows.task(end.task)
+            if _hedge(rows, row, end.attempt) is None:
                 raise LocalProtocolError(f"attempt {end.attempt} of {end.task} is not an open hedge")
-            self._end_one(c, row.campaign, end.task, end.attempt, end.event, end.reason, end.detail)
+            self._end_one(rows, row, end.attempt, end.event, end.reason, end.detail)
 
     def _end_one(
         self,
-        c: sa.Connection,
-        campaign: str,
-        task: str,
+        rows: OpenTasks,
+        row: TaskRow,
         attempt: int,
         event: TaskEvent,
         reason: Reason | None,
@@ -197,45 +227,42 @@ class AttemptRepository:
     ) -> None:
         """End one of two attempts: the task goes on with the other."""
         why = {"reason": reason, "detail": detail}
-        _update_attempt(c, task, attempt, state=_EVENTS[event][1], ended=self._database.wall(), **why)
+        rows.move(row.id, attempt, state=_EVENTS[event][1], ended=self._database.wall(), **why)
         fields = {key: value for key, value in why.items() if value}
-        device = _device(c, task, attempt)
+        device = rows.device(row.id, attempt)
         name = "task.ticket-ended" if event is TaskEvent.REFUSE else "task.attempt-ended"
-        self._events.append(c, campaign, name, task, attempt=attempt, device=device, **fields)
+        rows.add_event(row.campaign, name, row.id, attempt=attempt, device=device, **fields)
 
     def set_progress(self, lives: Sequence[LiveAttempt]) -> None:
         """Progress of running attempts. Those that are no longer current are ignored. The caller limits how often."""
         inactive = (*ENDED, TaskState.PENDING, TaskState.COMMITTING)
-        with self._database.transaction() as c:
+        with self._change() as rows:
+            rows.load(live.task for live in lives)
             for live in lives:
-                _update_task(
-                    c,
+                row = rows.find(live.task)
+                if row is None or row.attempt != live.attempt or row.state in inactive:
+                    continue
+                rows.update(
                     live.task,
-                    t.tasks.c.attempt == live.attempt,
-                    t.tasks.c.state.not_in(inactive),
                     state=TaskState.RUNNING if live.phase is not None else TaskState.LEASED,
                     phase=live.phase,
                     done=live.done,
                     total=live.total,
                     median_ms=live.median_ms,
                     note=live.note,
-                    begun=sa.func.coalesce(t.tasks.c.begun, self._database.wall()),
+                    begun=self._database.wall() if row.begun is None else row.begun,
                     **_NO_POSITION,
                 )
 
     def set_positions(self, positions: Sequence[QueuePosition]) -> None:
         """Queue positions of queued attempts. Those that are no longer current are ignored."""
-        with self._database.transaction() as c:
+        with self._change() as rows:
+            rows.load(queued.task for queued in positions)
             for queued in positions:
-                _update_task(
-                    c,
-                    queued.task,
-                    t.tasks.c.attempt == queued.attempt,
-                    t.tasks.c.state == TaskState.QUEUED,
-                    position=queued.position,
-                    start_s=queued.start_s,
-                    note=queued.note,
-                )
+                row = rows.find(queued.task)
+                if row is not None and row.attempt == queued.attempt and row.state is TaskState.QUEUED:
+                    place = {"position": queued.position, "start_s": queued.start_s, "note": queued.note}
+                    rows.update(queued.task, **place)
 
     def record_result(
         self,
@@ -253,50 +280,52 @@ class AttemptRepository:
         figures: Mapping[str, Any] | None = None,
         account: str | None = None,
         device_key: str = "",
-        scores: str | None = None,
+        scores: Scores | None = None,
     ) -> ResultReceipt:
         """Store a verified record of the current attempt under the current fence, and move the task by `event`, in one transaction.
         `figures`: of `results.export.figures.figures_of`, for lists. `account`: what was witnessed of a stranger's run, as JSON.
-        `device_key`: whose the device id is, if not the worker's. `scores`: of its answers, as JSON.
+        `device_key`: whose the device id is, if not the worker's. `scores`: of its answers; None: its model was not evaluated.
 
         The same record again gets the same receipt. A stale one changes nothing.
         """
         device_key = device_key or worker
         figures = {**figures, "device_key": device_key} if figures else None
-        with self._database.transaction() as c:
-            row = _find_task(c, task)
+        with self._change() as rows:
+            row = rows.find(task)
             if row is None:
                 return ResultReceipt(Reason.UNKNOWN)
-            r = t.records.c
-            stored = c.execute(
-                sa.select(r.sha256).where(r.task == task, r.attempt == attempt, r.worker == worker)
-            ).scalar()
-            if stored is not None:
-                return ResultReceipt(duplicate=True) if stored == sha256 else ResultReceipt(Reason.FENCED)
-            if final(TASK, row.state):
-                return ResultReceipt(stale_reason(row.state, row.reason))
-            current = (row.attempt, row.worker, row.fence)
-            if row.state is TaskState.PENDING or current != (attempt, worker, fence):
+            current = (row.attempt, row.worker, row.fence) == (attempt, worker, fence)
+            if not current or row.state in _CLOSED:  # an open one has no record
+                stored = self._stored(task, attempt, worker)
+                if stored is not None:
+                    return ResultReceipt(duplicate=True) if stored == sha256 else ResultReceipt(Reason.FENCED)
+                if final(TASK, row.state):
+                    return ResultReceipt(stale_reason(row.state, row.reason))
                 return ResultReceipt(Reason.FENCED)
-            self._end(
-                c, row, event, reason, detail, tries=event is TaskEvent.RETRY, record=sha256, figures=figures
-            )
-            c.execute(
-                t.records.insert().values(
-                    task=task,
-                    attempt=attempt,
-                    worker=worker,
-                    sha256=sha256,
-                    body=body,
-                    signature=signature,
-                    decides=event in (TaskEvent.SUCCEED, TaskEvent.FAIL, TaskEvent.CANCEL),
-                    accepted=self._database.wall(),
-                    account=account,
-                    device_key=device_key,
-                    scores=scores,
-                )
+            tries = event is TaskEvent.RETRY
+            self._end(rows, row, event, reason, detail, tries=tries, record=sha256, figures=figures)
+            if scores == WAITING:
+                rows.update(task, note=SCORING)
+            rows.add_record(
+                task=task,
+                attempt=attempt,
+                worker=worker,
+                sha256=sha256,
+                body=body,
+                signature=signature,
+                decides=event in (TaskEvent.SUCCEED, TaskEvent.FAIL, TaskEvent.CANCEL),
+                accepted=self._database.wall(),
+                account=account,
+                device_key=device_key,
+                scores=None if scores is None else scores.model_dump_json(),
             )
             return ResultReceipt()
+
+    def _stored(self, task: str, attempt: int, worker: str) -> str | None:
+        """The hash of the record of this attempt, if there is one."""
+        r = t.records.c
+        query = sa.select(r.sha256).where(r.task == task, r.attempt == attempt, r.worker == worker)
+        return next((str(row.sha256) for row in self._database.all(query)), None)
 
     def doubt_results(self, worker: str) -> None:
         """Mark the results of a stranger for campaigns that have not ended: it was refuted."""
@@ -318,42 +347,40 @@ class AttemptRepository:
     def end(self, end: EndAttempt) -> None:
         """End the current attempt (0: none has begun) without a record: refused, given back, lost, failed or cancelled."""
         event = end.event
-        with self._database.transaction() as c:
-            row = _step(c, end.task, event)
+        with self._change() as rows:
+            row = _step(rows, end.task, event)
             if row.attempt != end.attempt:
                 raise LocalProtocolError(
                     f"{event} for attempt {end.attempt} of {end.task}, which is at {row.attempt}"
                 )
             tries = event in (TaskEvent.LOSE, TaskEvent.RETRY)
             if end.stop is None:
-                self._end(c, row, event, end.reason, end.detail, tries=tries)
+                self._end(rows, row, event, end.reason, end.detail, tries=tries)
                 return
             asked, until = self._database.wall() - end.stop.since_s, self._database.wall() + end.stop.left_s
             words = unconfirmed_text(row.device, asked, until)
             detail = "; ".join(filter(None, (end.detail, words)))
-            self._end(c, row, event, end.reason, detail, tries=tries)
-            unconfirmed = {"state": AttemptState.UNCONFIRMED, "ended": until, "detail": words}
-            _update_attempt(c, end.task, end.attempt, **unconfirmed)
+            self._end(rows, row, event, end.reason, detail, tries=tries)
+            rows.move(end.task, end.attempt, state=AttemptState.UNCONFIRMED, ended=until, detail=words)
             fields = {"attempt": end.attempt, "device": row.device, "asked": asked, "until": until}
-            self._events.append(c, row.campaign, "stop.unconfirmed", row.id, **fields)
+            rows.add_event(row.campaign, "stop.unconfirmed", row.id, **fields)
 
     def end_stop(self, end: EndStop) -> None:
         """A run whose stop was not confirmed is over. Does nothing if the campaign was deleted meanwhile."""
-        with self._database.transaction() as c:
-            task = _find_task(c, end.task)
-            where = (*_is(end.task, end.attempt), t.attempts.c.state == AttemptState.UNCONFIRMED)
-            attempt = next(iter(read(c, AttemptRow, *where)), None)
-            if task is None or attempt is None:
+        with self._change() as rows:
+            task = rows.find(end.task)
+            attempt = rows.attempts(end.task).get(end.attempt)
+            if task is None or attempt is None or attempt.state is not AttemptState.UNCONFIRMED:
                 return
             state = AttemptState.FAILED if task.state is TaskState.FAILED else AttemptState.CANCELLED
             now, over = self._database.wall(), _CONFIRMED if end.confirmed else _LAPSED
-            _update_attempt(c, end.task, end.attempt, state=state, ended=now, detail=over)
+            rows.move(end.task, end.attempt, state=state, ended=now, detail=over)
             before = task.detail.removesuffix(attempt.detail).removesuffix("; ")
             detail = before if end.confirmed else "; ".join(filter(None, (before, over)))
-            _update_task(c, end.task, detail=detail)
+            rows.update(end.task, detail=detail)
             name = "stop.confirmed" if end.confirmed else "stop.lapsed"
             fields = {"attempt": end.attempt, "device": attempt.device}
-            self._events.append(c, task.campaign, name, end.task, **fields)
+            rows.add_event(task.campaign, name, end.task, **fields)
 
     def end_pending(self, end: EndPending) -> None:
         """End many pending tasks for one reason: failed or cancelled."""
@@ -386,7 +413,7 @@ class AttemptRepository:
 
     def _end(
         self,
-        c: sa.Connection,
+        rows: OpenTasks,
         row: TaskRow,
         event: TaskEvent,
         reason: Reason | None,
@@ -400,8 +427,7 @@ class AttemptRepository:
         now = self._database.wall()
         why = {"reason": reason, "detail": detail}
         ended = final(TASK, state)
-        _update_task(
-            c,
+        rows.update(
             row.id,
             state=state,
             tries=row.tries + tries,
@@ -413,16 +439,17 @@ class AttemptRepository:
             **why,
         )
         if ended:
-            c.execute(t.results.insert().values(**_result_columns(row, state, now, reason, figures)))
+            rows.add_result(**_result_columns(row, state, now, reason, figures))
         if row.attempt and row.state is not TaskState.PENDING:
-            _update_attempt(c, row.id, row.attempt, state=_EVENTS[event][1], ended=now, **why)
+            rows.move(row.id, row.attempt, state=_EVENTS[event][1], ended=now, **why)
         current = {"attempt": row.attempt, "worker": row.worker, "device": row.device}
         fields = {key: value for key, value in {**why, "record": record}.items() if value}
-        self._add_event(c, row, event, **current, **fields)
+        _add_event(rows, row, event, **current, **fields)
 
 
 _CONFIRMED: Final = "its device confirmed that it was stopped"
 _LAPSED: Final = "its device never confirmed that it was stopped, and its lease is over"
+_CLOSED: Final = (*ENDED, TaskState.PENDING)
 _HEDGEABLE: Final = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 """Where a task may have a hedge."""
 _AS_CURRENT: Final = {
@@ -450,42 +477,18 @@ def _result_columns(
     return columns
 
 
-def _find_task(c: sa.Connection, task: str) -> TaskRow | None:
-    return next(iter(read(c, TaskRow, t.tasks.c.id == task)), None)
+def _add_event(rows: OpenTasks, row: TaskRow, event: TaskEvent, **fields: Any) -> None:
+    rows.add_event(row.campaign, _EVENTS[event][0], row.id, **fields)
 
 
-def _task(c: sa.Connection, task: str) -> TaskRow:
-    row = _find_task(c, task)
-    if row is None:
-        raise LocalProtocolError(f"no task {task} in the store")
-    return row
-
-
-def _step(c: sa.Connection, task: str, event: TaskEvent) -> TaskRow:
+def _step(rows: OpenTasks, task: str, event: TaskEvent) -> TaskRow:
     """The task, if `event` is possible now."""
-    row = _task(c, task)
+    row = rows.task(task)
     step(TASK, row.state, event, story=task)
     return row
 
 
-def _hedge(c: sa.Connection, row: TaskRow, attempt: int) -> AttemptRow | None:
+def _hedge(rows: OpenTasks, row: TaskRow, attempt: int) -> AttemptRow | None:
     """That attempt, if it is open and not the task's current one."""
-    open_ = t.attempts.c.state.in_(tuple(_AS_CURRENT))
-    other = t.attempts.c.attempt != row.attempt
-    return next(iter(read(c, AttemptRow, *_is(row.id, attempt), open_, other)), None)
-
-
-def _is(task: str, attempt: int) -> tuple[sa.ColumnElement[bool], ...]:
-    return t.attempts.c.task == task, t.attempts.c.attempt == attempt
-
-
-def _device(c: sa.Connection, task: str, attempt: int) -> str:
-    return str(c.execute(sa.select(t.attempts.c.device).where(*_is(task, attempt))).scalar() or "")
-
-
-def _update_task(c: sa.Connection, task: str, *where: sa.ColumnElement[bool], **values: Any) -> None:
-    c.execute(t.tasks.update().where(t.tasks.c.id == task, *where).values(**values))
-
-
-def _update_attempt(c: sa.Connection, task: str, attempt: int, **values: Any) -> None:
-    c.execute(t.attempts.update().where(*_is(task, attempt)).values(**values))
+    known = rows.attempts(row.id).get(attempt)
+    return known if known is not None and known.state in _AS_CURRENT and attempt != row.attempt else None

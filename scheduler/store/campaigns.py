@@ -15,8 +15,8 @@ from protocol.values.task import Task, task_body
 from protocol.words import UNIT, Reason
 from scheduler.campaign.destination import results_of_spec
 from scheduler.store import schema as t
-from scheduler.store.database import Database, values_of
-from scheduler.store.deletion import delete_rows
+from scheduler.store.database import Database, read, values_of
+from scheduler.store.deletion import delete_rows, owe_forgets
 from scheduler.store.events import EventRepository
 from scheduler.store.experiments import claim_run
 from scheduler.store.rows import (
@@ -55,9 +55,12 @@ class CampaignRepository:
     ) -> bool:
         """Store a whole campaign. `tasks` None: they are planned once its devices are known.
 
-        `claim`: the experiment run that the campaign is. False: another process has started that run, and nothing is stored.
+        `claim`: the experiment run that the campaign is. False: another process has started that run, or stored this campaign, and nothing
+        is stored.
         """
         with self._database.transaction() as c:
+            if c.execute(sa.select(t.campaigns.c.id).where(t.campaigns.c.id == new.id)).first():
+                return False
             if claim is not None and not claim_run(c, new.id, claim, self._database.wall()):
                 return False
             created = self._database.wall()
@@ -177,13 +180,16 @@ class CampaignRepository:
         query = sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_(None), t.campaigns.c.cancel)
         return tuple(row.id for row in self._database.all(query))
 
-    def delete(self, campaign: str) -> bool:
-        """Delete an ended campaign and all that belongs to it here, but not what it was as a run. False: it has not ended, or is not
-        stored."""
+    def delete(self, campaign: str, scheduler: str = "") -> bool:
+        """Delete an ended campaign and all that belongs to it here, but not what it was as a run; its workers are to forget it if
+        `scheduler`, the key of this home, signed it. False: it has not ended, or is not stored."""
         with self._database.transaction() as c:
             ended = sa.and_(t.campaigns.c.id == campaign, t.campaigns.c.ended.is_not(None))
-            if not c.execute(sa.select(t.campaigns.c.id).where(ended)).first():
+            row = next(iter(read(c, CampaignRow, ended)), None)
+            if row is None:
                 return False
+            attempts = read(c, AttemptRow, t.attempts.c.task == t.tasks.c.id, t.tasks.c.campaign == campaign)
+            owe_forgets(c, row, attempts, scheduler, self._database.wall())
             delete_rows(c, campaign)
             return True
 

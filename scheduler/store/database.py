@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -40,6 +40,10 @@ class ServerLocation:
         ).render_as_string()
 
 
+class LeadershipLost(ResourceError):
+    """Another process carries on campaigns of this one, which did not renew its seat in time. What it wanted to write is not stored."""
+
+
 Location = Path | ServerLocation
 LOOKS_LIKE: Final = "a store on a server looks like postgresql://user:password@host/database; in a password, @ is written %40 and / %2F"
 
@@ -59,6 +63,8 @@ class Backend(ABC):
     """One per open store; it counts its own writes."""
 
     location: Location
+    shared: ClassVar[bool] = False
+    """Whether several scheduler processes can run its campaigns; see `scheduler.store.seats`."""
     has_median: ClassVar[bool] = False
     """Whether it computes a median of many rows faster than they can be read."""
 
@@ -115,6 +121,16 @@ class Backend(ABC):
     def claim(self, c: sa.Connection) -> None:  # noqa: B027  (a lock in the home does it for a file)
         """Be the only one that runs this store's campaigns until the connection ends. Raises `ResourceError` when another does."""
 
+    def join(self, c: sa.Connection) -> None:  # noqa: B027
+        """Run campaigns of this store, beside others, until the connection ends. Raises `ResourceError` while another process claims it."""
+
+    def sit(self, c: sa.Connection, seat: int) -> bool:
+        """Take a seat until the connection ends. False: another process has it."""
+        return True
+
+    def fence(self, seat: int, term: int) -> None:  # noqa: B027
+        """From now on each transaction fails with `LeadershipLost` if the seat's term is another one."""
+
     @abstractmethod
     def describe(self, c: sa.Connection) -> dict[str, Any]:
         """For people: `engine` (name and version), `bytes` on disk, and details."""
@@ -148,6 +164,22 @@ class Backend(ABC):
             ) from exc
 
 
+class PendingWrites(Protocol):
+    """Changes that are to be on disk before anything else is read or written."""
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        ...
+
+    def write(self, c: sa.Connection) -> None:
+        """Write all of them inside the open transaction `c`."""
+        ...
+
+    def written(self) -> None:
+        """They are on disk."""
+        ...
+
+
 class Database:
     """One connection, for one thread at a time. `wall` gives seconds since 1970."""
 
@@ -156,6 +188,9 @@ class Database:
         self.location, self.wall = location, wall
         self.waits: Callable[[float], None] | None = None
         """Called with the seconds so far whenever another process has kept the store locked for long; None: that is an error at once."""
+        self.pending: PendingWrites | None = None
+        """What was changed in memory only; None: nothing ever is."""
+        self._writing = False
         self.backend = backend_of(location)
         self._connection = self.backend.connect()
         try:
@@ -200,23 +235,43 @@ class Database:
             self._connection = fresh
         return self._connection
 
+    def changes(self) -> int:
+        """A number that changes when another connection writes."""
+        with self.backend.errors():
+            return self.backend.changes(self.connection)
+
     def call(self, query: Callable[[sa.Connection], R]) -> R:
         """`query` of the connection. Raises `ResourceError`."""
+        self.commit()
         with self.backend.errors():
             return query(self.connection)
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """A write transaction; only one process at a time has one. It is on disk when the block ends, or undone when the block raises."""
+        """A write transaction; only one process at a time has one. It is on disk when the block ends, or undone when the block raises.
+        Changes that are pending are its first part."""
         with self.backend.errors():
             c = self.connection
             try:
                 self._begin(c)
+                self._writing = True
+                if self.pending:
+                    self.pending.write(c)
                 yield c
                 self.backend.commit(c)
             except BaseException:
                 self.backend.roll_back(c)
                 raise
+            finally:
+                self._writing = False
+        if self.pending:
+            self.pending.written()
+
+    def commit(self) -> None:
+        """Write what is pending, unless the open transaction has written it. Raises `ResourceError`; then it still is."""
+        if self.pending and not self._writing:
+            with self.transaction():
+                pass
 
     def _begin(self, c: sa.Connection) -> None:
         began = time.monotonic()
@@ -234,6 +289,7 @@ class Database:
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
         """A read transaction: it sees the store as of one instant. Nothing else may use this store meanwhile."""
+        self.commit()
         with self.backend.errors():
             c = self.connection
             self.backend.begin_snapshot(c)
@@ -262,6 +318,7 @@ class Database:
 
     def tuples(self, query: sa.Executable) -> Sequence[Sequence[Any]]:
         """The driver's own rows, of columns that need no conversion: half the time for very many rows."""
+        self.commit()
         with self.backend.errors():
             result = self.connection.execute(query)
             cursor: Any = result.cursor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,15 +70,7 @@ class DeletionRepository:
             tasks, records = delete_rows(c, campaign)
             c.execute(t.runs.delete().where(t.runs.c.campaign == campaign))
             others = set(c.execute(sa.select(t.models.c.sha256)).scalars())
-            forgets: tuple[ForgetRow, ...] = ()
-            if row.scheduler == scheduler and row.outcome is not CampaignStatus.ADOPTED:
-                devices = {one.worker: one.device for one in attempts if one.worker != UNKNOWN_WORKER}
-                now = self._database.wall()
-                forgets = tuple(
-                    ForgetRow(campaign, worker, device, row.epoch, now) for worker, device in devices.items()
-                )
-            if forgets:
-                c.execute(t.forgets.insert(), [values_of(one) for one in forgets])
+            forgets = owe_forgets(c, row, attempts, scheduler, self._database.wall())
         gone = tuple(model for model in models if model.sha256 not in others)
         return DeletedRows(
             row, tasks, records, gone, forgets, "" if run is None else f"{run.experiment}@{run.version}"
@@ -103,6 +96,19 @@ class DeletionRepository:
         with self._database.transaction() as c:
             old = f.since < self._database.wall() - KEEP_S
             c.execute(t.forgets.delete().where(old | f.campaign.in_(sa.select(t.campaigns.c.id))))
+
+
+def owe_forgets(
+    c: sa.Connection, row: CampaignRow, attempts: Iterable[AttemptRow], scheduler: str, now: float
+) -> tuple[ForgetRow, ...]:
+    """Inside the open transaction: note who is to forget a campaign that goes. None but of campaigns that `scheduler` signed and leads."""
+    if row.scheduler != scheduler or row.outcome is CampaignStatus.ADOPTED:
+        return ()
+    devices = {one.worker: one.device for one in attempts if one.worker != UNKNOWN_WORKER}
+    forgets = tuple(ForgetRow(row.id, worker, device, row.epoch, now) for worker, device in devices.items())
+    if forgets:
+        c.execute(t.forgets.insert(), [values_of(one) for one in forgets])
+    return forgets
 
 
 def delete_rows(c: sa.Connection, campaign: str) -> tuple[int, int]:

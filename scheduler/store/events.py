@@ -11,14 +11,38 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from scheduler.store import schema as t
 from scheduler.store.database import Database, values_of
 from scheduler.store.rows import EventRow
+from scheduler.store.statements import RowStatement
+
+_INSERT: Final = RowStatement(t.events.insert(), tuple(EventRow.__dataclass_fields__))
+_NUMBER: Final = (
+    t.campaigns.update()
+    .where(t.campaigns.c.id == sa.bindparam("of"))
+    .values(next_seq=t.campaigns.c.next_seq + sa.bindparam("count"))
+    .returning(t.campaigns.c.next_seq)
+)
+_LAST: Final = sa.select(t.events.c.hash).where(
+    t.events.c.campaign == sa.bindparam("of"), t.events.c.seq == sa.bindparam("last")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event without its number."""
+
+    campaign: str
+    at: float
+    """Seconds since 1970."""
+    name: str
+    task: str | None
+    fields: Mapping[str, Any]
 
 
 class EventRepository:
@@ -41,21 +65,24 @@ class EventRepository:
         each: Sequence[tuple[str | None, Mapping[str, Any]]],
     ) -> None:
         """Append an event for each of these tasks with its fields, inside the open transaction `c`."""
-        next_seq = c.execute(
-            t.campaigns.update()
-            .where(t.campaigns.c.id == campaign)
-            .values(next_seq=t.campaigns.c.next_seq + len(each))
-            .returning(t.campaigns.c.next_seq)
-        ).scalar_one()
-        seq, at, rows = next_seq - len(each), self._database.wall(), list[dict[str, Any]]()
-        before = (t.events.c.campaign == campaign, t.events.c.seq == seq - 1)
-        previous = c.execute(sa.select(t.events.c.hash).where(*before)).scalar() or ""
-        for task, fields in each:
-            row = EventRow(campaign, seq, at, event, task, fields)
-            previous = chain_hash(previous, row)
-            rows.append(values_of(replace(row, hash=previous)))
-            seq += 1
-        c.execute(t.events.insert(), rows)
+        at = self._database.wall()
+        self.append_all(c, [NewEvent(campaign, at, event, task, fields) for task, fields in each])
+
+    def append_all(self, c: sa.Connection, news: Sequence[NewEvent]) -> None:
+        """Append events of any campaigns inside the open transaction `c`."""
+        by_campaign: dict[str, list[NewEvent]] = {}
+        for event in news:
+            by_campaign.setdefault(event.campaign, []).append(event)
+        for campaign, events in by_campaign.items():
+            next_seq = c.execute(_NUMBER, {"of": campaign, "count": len(events)}).scalar_one()
+            first = next_seq - len(events)
+            previous = c.execute(_LAST, {"of": campaign, "last": first - 1}).scalar() or ""
+            rows = []
+            for seq, event in enumerate(events, first):
+                row = EventRow(campaign, seq, event.at, event.name, event.task, event.fields)
+                previous = chain_hash(previous, row)
+                rows.append(values_of(row) | {"hash": previous})
+            _INSERT.run(c, rows)
 
     def add(self, campaigns: Sequence[str], event: str, /, *, task: str | None = None, **fields: Any) -> None:
         """Add an event that changes no other table to each of these campaigns."""

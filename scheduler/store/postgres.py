@@ -2,7 +2,9 @@
 
     begin     takes an advisory lock for the transaction: readers never wait, writers wait for each other
     commit    increments a counter in its last statement, so that other processes can poll for changes
-    claim     takes an advisory lock for the session: two machines with one key do not run the same campaigns
+    claim     takes an advisory lock for the session: nobody runs campaigns meanwhile, as while a copy is restored
+    join      shares that lock: several processes with one key run campaigns, each in its own seat (`scheduler.store.seats`)
+    fence     each transaction sees first that the process's term in its seat has not ended
 
 A pooler that changes the session between transactions (pgbouncer's transaction mode) breaks the claim and the schema's search path.
 """
@@ -17,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
 
 from protocol.errors import ResourceError
-from scheduler.store.database import BUSY_MS, LOOKS_LIKE, Backend, ServerLocation
+from scheduler.store.database import BUSY_MS, LOOKS_LIKE, Backend, LeadershipLost, ServerLocation
 
 CONNECT_S: Final = 10
 """How long to wait for the server when a connection is made."""
@@ -32,13 +34,21 @@ _ALIVE: Final = {
 """For libpq: notices a silent server within half a minute."""
 
 
+FROZEN_MS: Final = 5_000
+"""A scheduler process that stands still inside a transaction for so long is cut off: others wait for its lock."""
+_ENDED: Final = "SK001"
+"""The SQL state of a transaction of a process whose term in its seat has ended."""
+
+
 class PostgreSQL(Backend):
     """One connection with the schema of one scheduler as its search path."""
 
-    has_median = True
+    has_median = shared = True
 
     def __init__(self, location: ServerLocation) -> None:
         self.location = self._server = location
+        self._seat: int | None = None
+        self._fence = ""
         self._own = 0
         """Changes that this connection made: `changes` does not count them."""
         self._claimed = False
@@ -68,12 +78,16 @@ class PostgreSQL(Backend):
         c.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
         if self._claimed:
             self.claim(c)
+        if self._seat is not None:
+            self.join(c)
+            if not self.sit(c, self._seat):
+                raise self._lost()
 
     def begin(self, c: sa.Connection) -> None:
         self._at_once(
             c,
             f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {self.busy_ms};"
-            f" SELECT pg_advisory_xact_lock({self._key('write')})",
+            f" SELECT pg_advisory_xact_lock({self._key('write')}){self._fence}",
         )
 
     def commit(self, c: sa.Connection) -> None:
@@ -118,21 +132,47 @@ class PostgreSQL(Backend):
         return int(c.exec_driver_sql("SELECT changes FROM store_version").scalar_one()) - self._own
 
     def claim(self, c: sa.Connection) -> None:
+        refusal = "another machine with the same scheduler.key runs the campaigns of this store"
+        self._lock(c, "pg_advisory_lock", refusal, "stop the scheduler on that machine first")
+        self._claimed = True
+
+    def join(self, c: sa.Connection) -> None:
+        refusal = "another machine with the same scheduler.key restores a copy of this store"
+        self._lock(c, "pg_advisory_lock_shared", refusal, "try again when it is done")
+
+    def _lock(self, c: sa.Connection, function: str, refusal: str, hint: str) -> None:
         try:  # wait: the server may not know yet that the previous process has ended
             self._at_once(
                 c,
                 f"BEGIN; SET LOCAL lock_timeout = {self.claim_ms};"
-                f" SELECT pg_advisory_lock({self._key('run')}); COMMIT",
+                f" SELECT {function}({self._key('run')}); COMMIT",
             )
         except DBAPIError as exc:
             self.roll_back(c)
             if getattr(exc.orig, "sqlstate", None) != "55P03":
                 raise
-            raise ResourceError(
-                f"{self.location}: another machine with the same scheduler.key runs the campaigns of this store",
-                hint="stop the scheduler on that machine first",
-            ) from None
-        self._claimed = True
+            raise ResourceError(f"{self.location}: {refusal}", hint=hint) from None
+
+    def sit(self, c: sa.Connection, seat: int) -> bool:
+        key = self._key(f"seat {seat}")
+        if not c.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar_one():
+            return False
+        c.exec_driver_sql(f"SET idle_in_transaction_session_timeout = {FROZEN_MS}")
+        self._seat = seat
+        return True
+
+    def fence(self, seat: int, term: int) -> None:
+        kept = f"SELECT FROM seats WHERE seat = {seat:d} AND term = {term:d}"
+        self._fence = (
+            f"; DO $$ BEGIN IF NOT EXISTS ({kept}) THEN"
+            f" RAISE EXCEPTION 'the term has ended' USING ERRCODE = '{_ENDED}'; END IF; END $$"
+        )
+
+    def _lost(self) -> LeadershipLost:
+        return LeadershipLost(
+            f"{self.location}: another process has taken over campaigns of this one",
+            hint="it did not renew its seat in time; it starts again by itself",
+        )
 
     def describe(self, c: sa.Connection) -> dict[str, Any]:
         size = (
@@ -151,6 +191,8 @@ class PostgreSQL(Backend):
 
     def explain(self, error: DBAPIError) -> ResourceError | None:
         state = getattr(error.orig, "sqlstate", None)
+        if state == _ENDED:
+            return self._lost()
         message = _first_line(str(error.orig), self._server.url.password)
         what, hint = _what(state, message) or ("", "")
         if not what and isinstance(error, (OperationalError, InternalError)):

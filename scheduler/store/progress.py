@@ -37,7 +37,7 @@ def progress_text(task: TaskRow, outcome: str = "", *, wall: Callable[[], float]
     """One phrase, safe to be shown. `outcome`: what it measured, in words."""
     match task.state:
         case TaskState.SUCCEEDED:
-            return outcome or "done"
+            return "; ".join(filter(None, [outcome or "done", safe_text(task.note, 200)]))
         case TaskState.FAILED:
             why = task.detail.splitlines() or [str(task.reason)]
             return safe_text(f"failed: {why[0]}", 300)

@@ -63,12 +63,20 @@ class Retention:
     """Deletes what is older than `keep`, and remembers in `folder` how late it is."""
 
     def __init__(
-        self, folder: Path, keep: str, open_store: Callable[[], Store], wall: Callable[[], float] = time.time
+        self,
+        folder: Path,
+        keep: str,
+        open_store: Callable[[], Store],
+        wall: Callable[[], float] = time.time,
+        *,
+        scheduler: str = "",
     ) -> None:
+        """`scheduler`: the key of this home, by which the workers of its campaigns forget them too."""
         self._place = folder / FILE
         self._keep, self._keep_s = keep, parse_age(keep)
         self._open = open_store
         self._wall = wall
+        self._scheduler = scheduler
 
     async def run(self) -> None:
         """Now and once an hour, in a thread, for ever."""
@@ -98,7 +106,7 @@ class Retention:
             known = known.after(wall, passed_s, self._keep_s)
             most = most_at_once(known, len(ended))
             old = [row.id for row in ended if row.ended is not None and row.ended < known.time - self._keep_s]
-            deleted = tuple(id for id in old[:most] if store.campaigns.delete(id))
+            deleted = tuple(id for id in old[:most] if store.campaigns.delete(id, self._scheduler))
             if deleted:
                 known = replace(known, deleted=known.time)
                 log.info(

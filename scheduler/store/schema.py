@@ -206,6 +206,22 @@ forgets = _table("forgets", rows.ForgetRow, keys=("campaign", "worker"))
 
 sendings = _table("sendings", rows.SendingRow, keys=("campaign",), campaign="campaigns.id")
 
+_shared = sa.MetaData()
+seats = sa.Table(
+    "seats",
+    _shared,
+    sa.Column("seat", Whole, primary_key=True),
+    sa.Column("term", Whole, nullable=False),
+    sa.Column("place", Text, nullable=False),
+    sa.Column("peer", Text, nullable=False),
+    sa.Column("until", Real, nullable=False),
+)
+"""Scheduler processes that share a store on a server; see `scheduler.store.seats`. `until`: seconds since 1970, by the server's clock."""
+led = sa.Table(
+    "led", _shared, sa.Column("campaign", Text, primary_key=True), sa.Column("seat", Whole, nullable=False)
+)
+"""Which of them leads which campaign. In no copy of the store."""
+
 Migration = Callable[[sa.Connection], None]
 
 
@@ -238,6 +254,12 @@ def add_sendings(c: sa.Connection) -> None:
     sendings.create(c, checkfirst=True)
 
 
+def add_seats(c: sa.Connection) -> None:
+    """Version 6: schedulers that share a store on a server."""
+    if c.dialect.name == "postgresql":
+        _shared.create_all(c)
+
+
 def _add_column(c: sa.Connection, column: sa.Column[Any], rule: str = "") -> None:
     """Unless its table has it."""
     table = column.table.name
@@ -246,6 +268,13 @@ def _add_column(c: sa.Connection, column: sa.Column[Any], rule: str = "") -> Non
         c.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind} {rule}")
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (baseline, add_remarks, add_forgets, add_scores, add_sendings)
+MIGRATIONS: Final[tuple[Migration, ...]] = (
+    baseline,
+    add_remarks,
+    add_forgets,
+    add_scores,
+    add_sendings,
+    add_seats,
+)
 """Numbered steps, only ever appended to. A store knows how many of them it has been through. The baseline makes the tables of today, so
 each later step leaves alone what it finds."""

@@ -4,8 +4,9 @@
     cancel ── campaigns.request_cancel ─▶ │ store │ ◀── attempts.begin, record_grant, record_result, end
     watch  ◀─ tasks.all, events.since ─── └───────┘
 
-Every method of a repository that writes is one transaction, and returns once it is on disk. Each can raise `ResourceError` (disk full,
-locked, damaged), and then nothing has changed. One process schedules; others read, submit and cancel meanwhile.
+Every method of a repository that writes is one transaction, and returns once it is on disk; the scheduler process gathers those that move
+tasks (`gather`) and says nothing about them before they are committed. Each can raise `ResourceError` (disk full, locked, damaged), and
+then nothing has changed. One process leads a campaign (`scheduler.store.seats`); others read, submit and cancel meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from scheduler.store.deletion import DeletionRepository
 from scheduler.store.events import EventRepository
 from scheduler.store.experiments import ExperimentRepository
 from scheduler.store.results import ResultRepository
+from scheduler.store.scores import ScoreRepository
+from scheduler.store.seats import SeatRepository
 from scheduler.store.sendings import SendingRepository
 from scheduler.store.settings import SchedulerSettings, StoreSettings
 from scheduler.store.tasks import TaskRepository, WorkerRepository
@@ -43,13 +47,15 @@ class Store:
         self.tasks = TaskRepository(database)
         self.attempts = AttemptRepository(database, self.events)
         self.results = ResultRepository(database)
+        self.scores = ScoreRepository(database, self.events)
         self.experiments = ExperimentRepository(database)
         self.workers = WorkerRepository(database)
         self.sendings = SendingRepository(database, self.events)
         self.deletions = DeletionRepository(database)
+        self.seats = SeatRepository(database)
 
     def claim(self) -> None:
-        """Be the one that runs this store's campaigns until it is closed. Raises `ResourceError` when another machine does."""
+        """Have the store alone until it is closed: no process runs its campaigns. Raises `ResourceError` when another machine does."""
         self.database.call(self.database.backend.claim)
 
     def wait_while_busy(self, waits: Callable[[float], None]) -> None:
@@ -58,7 +64,7 @@ class Store:
 
     def changes_by_others(self) -> int:
         """A number that changes when another process writes. Cheap enough to poll."""
-        return self.database.call(self.database.backend.changes)
+        return self.database.changes()
 
     def copy_to(self, target: Path) -> bool:
         """Copy a SQLite store to the new file `target`, as of one instant. False: the store is on a server."""
@@ -72,11 +78,31 @@ class Store:
             "version": database.call(database.backend.version),
             **database.call(database.backend.describe),
             "open_campaigns": database.count(t.campaigns, t.campaigns.c.ended.is_(None)),
+            "schedulers": [asdict(seat) for seat in self.seats.all()],
             "rows": {table.name: database.count(table) for table in t.metadata.sorted_tables},
         }
 
+    def gather(self, gathered: Callable[[], None]) -> None:
+        """From now on what becomes of tasks is written by `commit` at the latest, together. `gathered` is called when there is something
+        to commit.
+        """
+        self.attempts.gather(gathered)
+
+    def write_through(self) -> None:
+        """The end of that: each change is on disk at once again. What was gathered and not committed is forgotten."""
+        self.attempts.write_through()
+
+    def commit(self) -> None:
+        """Write all that was gathered. Raises `ResourceError`."""
+        self.database.commit()
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether something was gathered that is not on disk."""
+        return bool(self.database.pending)
+
     def close(self) -> None:
-        """Close the store. Every change is on disk already."""
+        """Close the store. What was not committed is lost, everything else is on disk already."""
         self.database.close()
 
     def __enter__(self) -> Store:
@@ -113,7 +139,8 @@ def has_store(home: Home) -> bool:
     return isinstance(location, ServerLocation) or location.exists()
 
 
-def delete_old(store: Store, older_s: float, *, keep: int = 0) -> tuple[str, ...]:
-    """Delete campaigns that ended more than `older_s` ago, but not the `keep` that ended last; gives their ids. Blocking."""
+def delete_old(store: Store, older_s: float, *, keep: int = 0, scheduler: str = "") -> tuple[str, ...]:
+    """Delete campaigns that ended more than `older_s` ago, but not the `keep` that ended last; gives their ids. The workers of those that
+    `scheduler` signed are to forget them. Blocking."""
     old = store.campaigns.old(older_s, keep=keep)
-    return tuple(campaign.id for campaign in old if store.campaigns.delete(campaign.id))
+    return tuple(campaign.id for campaign in old if store.campaigns.delete(campaign.id, scheduler))

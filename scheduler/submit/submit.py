@@ -17,9 +17,10 @@ from protocol.formats.reference_model import NAME, reference_model, reference_sh
 from protocol.values.advert import Advert
 from protocol.values.attempt import TaskState
 from protocol.values.task import Model, Task, read_task
-from scheduler.campaign.against import uses_reference
+from scheduler.campaign.against import Bases
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
+from scheduler.campaign.reach import FindUnits
 from scheduler.campaign.text import read_spec
 from scheduler.models.describe import Fetch, describe_models, find_model, no_fetch
 from scheduler.models.evaluate import Evaluations
@@ -43,13 +44,20 @@ def new_campaign_id(choose: Callable[[str], str] = secrets.choice) -> str:
 
 
 def submit_campaign(
-    home: Home, file: Path, *, wait_s: float, campaign_id: str | None = None, fetch: Fetch = no_fetch
+    home: Home,
+    file: Path,
+    *,
+    wait_s: float,
+    campaign_id: str | None = None,
+    fetch: Fetch = no_fetch,
+    find_units: FindUnits | None = None,
 ) -> str:
-    """Store the campaign in `file`; gives its id. When this returns, everything it needs is on disk. `fetch` brings models by URL.
+    """Store the campaign in `file`; gives its id. When this returns, everything it needs is on disk. `fetch` brings models by URL,
+    `find_units` as of `load_campaign`.
 
     Raises `CampaignError` for a bad file or model, `ResourceError` for a full disk; then nothing was stored.
     """
-    campaign = load_campaign(file)
+    campaign = load_campaign(file, find_units=find_units)
     folder = file.absolute().parent
     models = describe_models(campaign, folder, fetch)
     with open_store(home) as store:
@@ -104,7 +112,7 @@ def store_campaign(
         folder=folder,
     )
     rows = [_new_model(name, file) for name, file in models.items()]
-    if uses_reference(campaign):
+    if Bases(campaign).reference:
         spool_reference(home.spool)
         rows.append(NewModel(NAME, reference_sha256(), len(reference_model()), facts=NAME))
     return campaign_id if store.campaigns.create(new, rows, tasks, claim=claim) else None

@@ -58,3 +58,5 @@ WAITING: Final = ThreadPool("waiting", 64)
 """Threads that wait for a process: runs, launches, probes, standard input."""
 CANARIES: Final = ThreadPool("canaries", 1)
 """Inferences that check what strangers put out."""
+SCORING: Final = ThreadPool("scoring", 1)
+"""Answers of evaluated models: a metric may take a minute."""

@@ -37,7 +37,7 @@ from protocol.wire.codec import Frame, FrameKind
 from protocol.words import ProtocolId, Reason
 from swarm.base.threads import DISK
 from swarm.blobs.pieces import count_of, from_bits, span
-from swarm.blobs.wire import STALL_S, FrameReader
+from swarm.blobs.wire import STALL_S, FrameReader, PieceMemory
 from swarm.net.addresses import Address, PeerId
 from swarm.net.network import Network, Stream
 
@@ -47,7 +47,8 @@ PIECE_S: Final = 120.0
 """Time limit of one such piece, however slow the link."""
 
 Sink = Callable[[bytearray], object]
-"""Stores the next bytes, in order. Called in a worker thread; the OSError or ValueError that it raises goes to the caller."""
+"""Stores the next bytes, in order, and keeps nothing of what it was given. Called in a worker thread; the OSError or ValueError that it
+raises goes to the caller."""
 Progress = Callable[[int, int], None]
 """(bytes so far, bytes in all)"""
 Request = FetchPiece | AskPieces | AskPieceHashes | AskHolders
@@ -64,6 +65,8 @@ class BlobClient:
     grant: TransferGrant | None
     piece_s: float
     """Time limit of one reply, bytes included."""
+    memory: PieceMemory
+    """For what comes."""
     pending: deque[Request] = field(default_factory=deque)
     _calls: int = 0
 
@@ -115,9 +118,9 @@ class BlobClient:
                 case PieceFollows() as head if isinstance(request, FetchPiece):
                     self.size = head.size
                     head = head.model_copy(update={"offset": self._check_piece(request, head)})
-                    return request, head, await self._reader.raw(head.length)
+                    return request, head, await self._bytes(head.length)
                 case PieceFollows() as head if isinstance(request, AskPieceHashes):
-                    return request, head, await self._reader.raw(head.length)
+                    return request, head, await self._bytes(head.length)
                 case HavePieces() as have if isinstance(request, AskPieces) or (
                     isinstance(request, FetchPiece) and request.missing is not None
                 ):
@@ -127,6 +130,11 @@ class BlobClient:
                 case _:
                     pass
         raise RemoteProtocolError(f"{peer} sent a {type(frame.message).__name__} out of turn")
+
+    async def _bytes(self, length: int) -> bytearray:
+        data = self.memory.take(length)
+        await self._reader.raw(data)
+        return data
 
     def _check_piece(self, request: FetchPiece, head: PieceFollows) -> int:
         """The offset of the piece that follows."""
@@ -153,11 +161,12 @@ async def blob_client(
     size: int | None = None,
     grant: TransferGrant | None = None,
     piece_s: float = PIECE_S,
+    memory: PieceMemory | None = None,
 ) -> AsyncIterator[BlobClient]:
     """A stream for requests for one file; the block raises `Unreachable` when the peer stalls or the link breaks."""
     stream = await network.open(peer, ProtocolId.BLOB, addresses)
     try:
-        yield BlobClient(stream, sha256, size, grant, piece_s)
+        yield BlobClient(stream, sha256, size, grant, piece_s, memory or PieceMemory(1))
     except trio.TooSlowError:
         slow = f"no byte for {STALL_S:g} s, or a piece took over {piece_s:g} s"
         raise Unreachable(f"{peer} stopped sending {sha256[:12]}… ({slow})") from None
@@ -200,6 +209,7 @@ async def fetch_blob(
             if data:
                 await DISK.run(sink, data)
                 position += len(data)
+                client.memory.give(data)
                 if progress is not None:
                     progress(position, client.size)
             if position >= client.size:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -47,10 +48,10 @@ from swarm.net.network import Network, Stream
 
 IDLE_S: Final = 60.0
 """A taker may think for so long between two pieces."""
-READ_SIZE: Final = 2 * BURST
-"""Bytes read at once, about a MiB."""
 PIECE_US: Final = 0.2
 """Processor time to look at one piece of a file, in µs (an estimate)."""
+NO_WAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+"""Read only what is in memory. Of Linux."""
 MAX_COUNTED: Final = 64
 """Files of which it is known what was sent to somebody."""
 MAX_HASHED: Final = 16
@@ -268,21 +269,23 @@ class BlobServer:
             self._sent.move_to_end(opened.sha256)
             if len(self._sent) > MAX_COUNTED:
                 self._sent.popitem(last=False)
-        for start in range(0, max(length, 1), READ_SIZE):
-            size = min(READ_SIZE, length - start)
+        part = memoryview(bytearray(min(BURST, length)))
+        for start in range(0, max(length, 1), BURST):
+            data = part[: length - start]
             try:
-                data = await SERVING.run(_read, opened.file, offset + start, size)
+                size = await _read(opened.file, offset + start, data)
             except OSError as exc:
                 log.warning("blob.unreadable", sha256=ask.sha256, why=str(exc))
                 if not start:
                     raise _Absent("it cannot be read here") from None
                 raise trio.BrokenResourceError from None
-            if len(data) != size:  # it was cut short under us
+            if size != len(data):  # it was cut short under us
                 raise trio.BrokenResourceError
             if not start:
                 moved = None if chosen is None else offset
                 await _say(stream, call, PieceFollows(size=opened.size, length=length, offset=moved))
-            await _send_bytes(stream, data)
+            with trio.fail_after(STALL_S):
+                await stream.send_all(data)
 
     def _unsent(self, opened: _Open, missing: bytes) -> int | None:
         """The first of these pieces that nobody was sent yet. None: there is none of them here."""
@@ -322,15 +325,31 @@ def _open_file(path: Path) -> tuple[BinaryIO, int]:
     return file, size
 
 
-def _read(file: BinaryIO, offset: int, length: int) -> bytes:
-    if length <= 0:  # an offset may be larger than any file: the system would refuse to go there
-        return b""
+async def _read(file: BinaryIO, offset: int, into: memoryview) -> int:
+    """Read from there on; returns how many bytes there were. In a worker thread, unless they are in memory already."""
+    size = _read_memory(file, offset, into)
+    return size if size == len(into) else await SERVING.run(_read_file, file, offset, into)
+
+
+def _read_memory(file: BinaryIO, offset: int, into: memoryview) -> int:
+    """What the system holds of the file in memory, where it can tell."""
+    if isinstance(file, io.BytesIO):
+        return _read_file(file, offset, into)
+    if not (NO_WAIT and into):
+        return 0
+    with contextlib.suppress(OSError):  # it is on the disk, or on one where the system cannot tell
+        return os.preadv(file.fileno(), [into], offset, NO_WAIT)
+    return 0
+
+
+def _read_file(file: BinaryIO, offset: int, into: memoryview) -> int:
+    if not into:  # an offset may be larger than any file: the system would refuse to go there
+        return 0
     file.seek(offset)
-    parts: list[bytes] = []
-    while length and (data := file.read(length)):
-        parts.append(data)
-        length -= len(data)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    size = 0
+    while size < len(into) and (count := file.readinto(into[size:])):  # type: ignore[attr-defined]  # files without a buffer have it
+        size += count
+    return size
 
 
 async def _send_bytes(stream: Stream, data: bytes) -> None:

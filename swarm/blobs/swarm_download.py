@@ -42,7 +42,7 @@ from swarm.base.threads import DISK, HASHING
 from swarm.blobs.client import BlobClient, Progress, blob_client
 from swarm.blobs.piece_picker import DEPTH, PiecePicker, PieceSource
 from swarm.blobs.pieces import Hashes, count_of, divides, from_bits, span, to_bits
-from swarm.blobs.wire import STALL_S
+from swarm.blobs.wire import STALL_S, PieceMemory
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
 
@@ -80,7 +80,7 @@ class PartialStore(Protocol):
         ...
 
     def put(self, index: int, data: bytearray) -> bool:
-        """Store a piece; False when its hash is wrong."""
+        """Store a piece, and keep nothing of `data`; False when its hash is wrong."""
         ...
 
 
@@ -142,6 +142,7 @@ class _Pull:
     holders_named: trio.Event = field(default_factory=trio.Event)
     """The leader has named the holders, or will not."""
     storing: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(STORING))
+    memory: PieceMemory = field(default_factory=lambda: PieceMemory(STORING))
     leader_error: SarkError | None = None
     """Why the leader gives nothing more."""
     no_hashes: bool = False
@@ -376,6 +377,7 @@ class _Pull:
                 size=request.size,
                 grant=None if source.leader else self.grant,
                 piece_s=PIECE_S,
+                memory=self.memory,
             ) as client:
                 source.relayed = request.relayed(source.peer)
                 asked_at = trio.current_time()
@@ -436,6 +438,7 @@ class _Pull:
             self.picker.invalid(index)
             self._drop(source, RemoteProtocolError(f"{source.peer} sent a piece with a wrong hash"))
             return
+        self.memory.give(data)
         before, self.grew_at = len(self.picker.missing), trio.current_time()
         self.picker.stored(source, index, self.grew_at)
         left, size = len(self.picker.missing), self.request.size

@@ -18,6 +18,25 @@ BURST: Final = 8 * WRITE_SIZE
 """Bytes handed to the stream under one deadline: whole frames, and few timers."""
 
 
+class PieceMemory:
+    """Memory of pieces that were stored, for those that come next: to get as much from the system anew costs more than to fill it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._free: list[bytearray] = []
+
+    def take(self, size: int) -> bytearray:
+        """So many bytes, of any content."""
+        if self._free and len(self._free[-1]) == size:
+            return self._free.pop()
+        return bytearray(size)
+
+    def give(self, piece: bytearray) -> None:
+        """Nobody needs these any more."""
+        if len(self._free) < self._most:
+            self._free.append(piece)
+
+
 class FrameReader:
     """Frames and raw bytes, in turns, from one stream."""
 
@@ -40,9 +59,9 @@ class FrameReader:
         del self._buffer[: PREFIX + size]
         return BLOB.decode(body)
 
-    async def raw(self, count: int) -> bytearray:
-        """Exactly `count` bytes. Each read may wait `STALL_S`."""
-        data = bytearray(count)
+    async def raw(self, data: bytearray) -> None:
+        """Fill all of `data`. Each read may wait `STALL_S`."""
+        count = len(data)
         filled = min(count, len(self._buffer))
         data[:filled] = self._buffer[:filled]
         del self._buffer[:filled]
@@ -55,7 +74,6 @@ class FrameReader:
                 view[filled : filled + len(part)] = part
                 filled += len(part)
                 limit.deadline = trio.current_time() + STALL_S
-        return data
 
     async def _have(self, count: int) -> bool:
         while len(self._buffer) < count:

@@ -73,10 +73,10 @@ class _Shortlist:
                 return candidate.contact
         return None
 
-    def hedge(self, before: float) -> None:
-        """Mark peers asked before `before` as slow: they block nobody any more."""
+    def hedge(self, now: float, after_s: float) -> None:
+        """Mark peers asked so long ago as slow: they block nobody any more."""
         for candidate in self.candidates.values():
-            if candidate.state is _State.ASKED and candidate.asked_at <= before:
+            if candidate.state is _State.ASKED and candidate.asked_at + after_s <= now:
                 candidate.state = _State.SLOW
 
     @property
@@ -163,7 +163,7 @@ class Lookups:
             while True:
                 now = trio.current_time()
                 if not patient:
-                    shortlist.hedge(now - client.hedge_s)
+                    shortlist.hedge(now, client.hedge_s)
                 while len(shortlist.waiting) < ALPHA and (unasked := shortlist.next(now)) is not None:
                     client.nursery.start_soon(client.ask_into, send, unasked, question, say.FoundPeers)
                 waiting = shortlist.waiting

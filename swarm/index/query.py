@@ -389,11 +389,17 @@ class Query:
         return answers
 
 
+NEWER: Final = frozenset({"features"})
+"""Attributes that holders of older versions do not know: to them, no device would meet such a clause."""
+
+
 def _sendable(requirement: Requirement) -> Requirement:
-    """As many clauses as fit into a frame. All of them are checked here again in any case."""
+    """As many clauses as fit into a frame, of attributes that every holder knows. All of them are checked here again in any case."""
     clauses = []
     room, elements = MAX_FRAME // 2, MAX_ELEMENTS // 2
     for clause in requirement.clauses:
+        if clause.attribute in NEWER:
+            continue
         wire = clause.to_wire()
         room -= len(pack(wire))
         elements -= len(wire) + (len(clause.value) if isinstance(clause.value, tuple) else 0) + 1

@@ -80,6 +80,7 @@ async def open_node(
     settings: RoleSettings,
     *,
     holder: bool,
+    identity: Identity | None = None,
     health: bool = True,
     admit: Admit = lambda peer: None,
     gater: ConnectionGater | None = None,
@@ -87,8 +88,9 @@ async def open_node(
 ) -> AsyncIterator[RunningNode]:
     """Run a node of `role` until the context ends; then withdraw its advert and close, within about a second.
 
-    `holder`: store adverts for others and route for them, while this node can be dialled. `health`: answer pings. `admit`: which peers'
-    adverts are stored; `gater`: who may connect. `tell` gets a line for people when it turns out whether this node can be dialled.
+    `holder`: store adverts for others and route for them, while this node can be dialled. `identity`: if not the role's key.
+    `health`: answer pings. `admit`: which peers' adverts are stored; `gater`: who may connect. `tell` gets a line for people when it turns
+    out whether this node can be dialled.
 
     Raises `ResourceError` when another node uses the folder, the key is damaged or readable by others, or a port is taken. Never raises
     `Unreachable`: gates that do not answer yet are retried for ever.
@@ -99,7 +101,7 @@ async def open_node(
     gater.limits = replace(gater.limits, all=for_others(files))
     log.debug("node.files", allowed=files)
     with lock_folder(folder, wait_s=LOCK_WAIT_S), lasting_objects():
-        identity = load_or_create(home.key(role))
+        identity = identity or load_or_create(home.key(role))
         incarnation = next_incarnation(folder / "incarnation")
         rng = random.Random()
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
@@ -26,9 +26,11 @@ from swarm.net.network import Network
 from swarm.net.settings import RoleSettings
 from swarm.reach.autonat import AutoNatServer
 from swarm.reach.keeper import ReachKeeper
-from swarm.reach.mdns import Lan
 from swarm.reach.reachability import Reach
 from swarm.reach.upnp import keep_port_open
+
+if TYPE_CHECKING:
+    from swarm.reach.mdns import Lan
 
 MEET_WITHIN_S: Final = 5.0
 MAX_PEERS: Final = 24
@@ -90,6 +92,8 @@ async def run_presence(
             if settings.upnp and port is not None:
                 nursery.start_soon(keep_port_open, port, keeper.mapped, tell)
         if settings.lan and listens_beyond_loopback(settings.listen or ANYWHERE):
+            from swarm.reach.mdns import Lan  # 5 MiB, for those who have neighbours
+
             meet = partial(_meet, network, index)
             fallback.lan = Lan(network.peer_id, lambda: network.addresses, meet, announce=role != "scheduler")
             nursery.start_soon(fallback.lan.run)

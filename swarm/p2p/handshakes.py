@@ -12,11 +12,13 @@ from typing import Final
 import trio
 from libp2p.abc import IRawConnection, ISecureConn
 from libp2p.exceptions import BaseLibp2pError
+from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from swarm.net.addresses import PeerId
 from swarm.net.cost import Bucket, FairQueue, Share
 from swarm.net.limits import decrement
+from swarm.p2p.session import BatchSession
 
 HANDSHAKE_US: Final = 5_000.0
 """Proving both keys and setting up the muxer and its tasks (an estimate)."""
@@ -114,11 +116,15 @@ class PacedNoise(NoiseTransport):
     """Noise, of which inbound handshakes wait for their turn once the peer has asked for one."""
 
     async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
-        """As libp2p's."""
+        """As libp2p's, and many messages at once from then on."""
         remote = conn.get_remote_address()
         if remote is not None:
             await self.may_begin(remote[0])
-        return await super().secure_inbound(conn)
+        return BatchSession(await super().secure_inbound(conn))
+
+    async def secure_outbound(self, conn: IRawConnection, peer_id: ID) -> ISecureConn:
+        """The same."""
+        return BatchSession(await super().secure_outbound(conn, peer_id))
 
     async def may_begin(self, ip: str) -> None:
         """Waits for the turn of an address; a node sets it."""

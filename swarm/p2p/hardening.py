@@ -42,7 +42,8 @@ from swarm.net.memory import MemoryAccount
 from swarm.p2p.connection_gater import ConnectionGater
 from swarm.p2p.handshakes import CrowdedError, HandshakeTurns, PacedNoise
 from swarm.p2p.looks import Looks
-from swarm.p2p.yamux import BoundedYamux, PatientStream
+from swarm.p2p.muxed_stream import PatientStream
+from swarm.p2p.yamux import BoundedYamux
 
 LIBP2P: Final = "0.8.1"
 MAX_NEGOTIATION_BYTES: Final = 1024
@@ -52,7 +53,6 @@ MAX_IDENTIFY: Final = 16_384
 MAX_CONNECTIONS: Final = 1024
 _READ_MODULES: Final = (
     "libp2p.io.msgio",
-    "libp2p.stream_muxer.yamux.yamux",
     "libp2p.host.ping",
     "libp2p.utils.varint",
 )

@@ -53,6 +53,10 @@ class NodeHost(BasicHost):
         if peer_id in self._opened or conn is None or conn.muxed_conn.is_initiator:
             super()._schedule_identify(peer_id, reason=reason)
 
+    def ask_who(self, peer: ID) -> None:
+        """Have a peer that dialled us say which protocols it speaks."""
+        super()._schedule_identify(peer, reason="it wants something of us")
+
     def opened(self, peer: ID, prefix: str) -> bool:
         """Whether `peer` opened a stream of a protocol with this prefix lately."""
         return self._opened.get(peer, "").startswith(prefix)

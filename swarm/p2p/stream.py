@@ -20,7 +20,7 @@ from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 from protocol.words import ProtocolId
 from swarm.net.addresses import PeerId
 from swarm.p2p.connection_value import ConnectionUse
-from swarm.p2p.yamux import PatientStream
+from swarm.p2p.muxed_stream import PatientStream
 
 CLOSE_WITHIN_S: Final = 1.0
 
@@ -53,9 +53,7 @@ class NodeStream:
                 raise trio.ClosedResourceError("nothing can be sent after send_eof")
             if not view:
                 await trio.lowlevel.checkpoint()
-            size = self._muxed.conn.max_frame
-            for start in range(0, len(view), size):
-                await self._muxed.write(view[start : start + size])
+            await self._muxed.write(view)
             if self._opened_by_peer:
                 self._use.note(trio.current_time(), answered=False)
 

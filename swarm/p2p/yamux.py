@@ -1,32 +1,38 @@
 """Yamux as libp2p speaks it, with its limits kept: windows, buffers, pings, cancellation.
 
 libp2p 0.8.1 logs a peer that overruns its window and keeps the bytes, never asks whether a silent peer is alive, resets a
-stream after its reader pauses for 5 s, and leaves half a frame on the wire when a writer is cancelled. These two classes are
-given to libp2p in place of its own; the frames on the wire are the same.
+stream after its reader pauses for 5 s, leaves half a frame on the wire when a writer is cancelled, ignores the end of a stream that
+comes with an acknowledgement, and reads and writes each frame by itself. This class and `PatientStream` are given to libp2p in place
+of its own; the frames on the wire are the same.
 """
 
 from __future__ import annotations
 
 import contextlib
-import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+import structlog
 import trio
 from libp2p.connection_types import ConnectionType
 from libp2p.io.exceptions import IOException
 from libp2p.network.connection.exceptions import RawConnError
-from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
+from libp2p.stream_muxer.exceptions import MuxedStreamError
 from libp2p.stream_muxer.yamux import yamux
 
 from swarm.net.memory import MemoryAccount
 from swarm.p2p.connection_value import ConnectionUse
+from swarm.p2p.frames import FrameParser, YamuxFrame, header
 from swarm.p2p.looks import Looks
+from swarm.p2p.muxed_stream import MAX_WINDOW, PatientStream, ReceiveBuffer
+from swarm.p2p.session import FRAME_HEADER, MAX_PLAINTEXT, RELAYED_PLAINTEXT
 
-MAX_FRAME: Final = 65_507
+MAX_FRAME: Final = MAX_PLAINTEXT - FRAME_HEADER
 """Payload that fills exactly one Noise message behind the 12-byte frame header; the fastest size (measured)."""
-MAX_WINDOW: Final = 4 * 1024 * 1024
-"""How far one stream's receive window may grow, in bytes: memory for one stalled reader, 335 Mbit/s at 100 ms."""
+MAX_BURST: Final = 4
+"""Frames of one stream that are written at once where the peer takes them as fast as they come."""
+QUICK_S: Final = 0.02
+"""Who waited longer to write writes a single frame next time: other streams have their turn in between."""
 MAX_BUFFERED: Final = 8 * 1024 * 1024
 """Bytes one connection may hold for readers of ours that have not come yet."""
 MAX_STREAMS: Final = 512
@@ -41,158 +47,23 @@ answered too late, and connections that ended for it made more work (docs/decisi
 LATE_S: Final = 1.0
 """Who looks so much later than meant had no processor to look with: it says nothing of the peer, which is asked again."""
 WRITE_WITHIN_S: Final = 5.0
-"""A frame once begun must be finished; a socket that takes no bytes for so long is dead."""
-RELAYED_FRAME: Final = MAX_FRAME - 30
-"""On a circuit: with the header of its own yamux and Noise's length and seal it still fits one frame of the stream that carries it."""
+"""For each frame: once begun it must be finished; a socket that takes no bytes for so long is dead."""
+RELAYED_FRAME: Final = RELAYED_PLAINTEXT - FRAME_HEADER
+"""On a circuit."""
 RELAYED_WRITE_WITHIN_S: Final = 20.0
 """On a circuit: it waits for the stream that carries it, and that for a gate and for a link beyond it."""
 
 SWEEP_S: Final = 30.0
 """Between two looks for streams that ended with bytes that nobody read."""
-GROW_WITHIN_S: Final = 0.5
-"""A reader that uses up half its window faster than this gets a larger one."""
 
 _LINK_ERRORS: Final = (RawConnError, IOException, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-def _header(kind: int, flags: int, stream_id: int, length: int) -> bytes:
-    return struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, flags, stream_id, length)
+log = structlog.get_logger("sark.links")
 
 
-class Overrun(trio.TooSlowError):
-    """The peer sent more than it was granted. libp2p closes the connection on this class of error, and on no other."""
-
-
-class LinkLost(trio.TooSlowError):
-    """The connection ended within a frame. Of the class that makes libp2p close the connection at once."""
-
-
-class _Buffer(bytearray):
-    """Bytes received for one stream; counts against the stream's window and the connection's cap."""
-
-    def __init__(self, conn: BoundedYamux, stream_id: int) -> None:
-        super().__init__()
-        self._conn = conn
-        self._stream_id = stream_id
-
-    def extend(self, data: Any) -> None:
-        if self._conn.admit(self._stream_id, len(data)):
-            super().extend(data)
-
-
-class _Buffers(dict[int, bytearray]):
-    """The connection's buffers by stream; every new one is a counting one, and there are not too many."""
-
-    def __init__(self, conn: BoundedYamux) -> None:
-        super().__init__()
-        self._conn = conn
-
-    def __setitem__(self, stream_id: int, buffer: bytearray) -> None:
-        if len(self) >= MAX_STREAMS:
-            raise Overrun(f"more than {MAX_STREAMS} streams")
-        self._conn.opening(stream_id)
-        super().__setitem__(stream_id, _Buffer(self._conn, stream_id))
-
-
-class PatientStream(yamux.YamuxStream):
-    """Reader and writer wait as long as their callers like, and lose nothing when they are cancelled."""
-
-    conn: BoundedYamux
-
-    finished = False
-    """The peer said that it has sent everything (as opposed to: the link broke)."""
-    rest = b""
-    """What had arrived of a finished stream when its connection closed."""
-    deaf = False
-    """Nobody here reads or writes any more."""
-    refused = False
-    """The peer is being reset for it."""
-    _owed = 0
-
-    def __init__(self, stream_id: int, conn: BoundedYamux, is_initiator: bool) -> None:
-        self._changed = trio.Event()
-        super().__init__(stream_id, conn, is_initiator)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """As usual; but what libp2p sets wakes whoever waits for it."""
-        # libp2p sets this for a FIN, a reset and a lost connection alike; only the first means that all has arrived
-        if name == "recv_closed" and value and not (self.recv_closed or self.closed):
-            self.finished = not self.conn.event_shutting_down.is_set()
-        grown = name == "send_window" and value > getattr(self, name, 0)
-        super().__setattr__(name, value)
-        if grown or name == "closed":
-            self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
-
-    def stop(self) -> None:
-        """Nobody here will read or write any more: whoever still waits is woken, and a peer that sends on is reset."""
-        self.deaf = True
-        self._wake()
-        event = self.conn.stream_events.get(self.stream_id)
-        if event is not None:
-            event.set()
-
-    async def writable(self) -> None:
-        """Wait until at least a byte can be sent, or nothing ever can."""
-        while self.send_window <= 0 and not (self.closed or self.deaf):
-            await self._changed.wait()
-
-    async def write(self, data: bytes | memoryview) -> None:
-        """Send all of `data` as the window allows. Between looking at the window and taking from it nobody else runs."""
-        view = memoryview(data)
-        while view:
-            await self.writable()
-            if self.send_closed or self.closed or self.deaf:
-                raise MuxedStreamError("the stream is closed for sending")
-            part = view[: min(self.send_window, self.conn.max_frame)]
-            view = view[len(part) :]
-            self.send_window -= len(part)
-            header = _header(yamux.TYPE_DATA, 0, self.stream_id, len(part))
-            await self.conn._write_frame(b"".join((header, part)))
-
-    async def read(self, n: int | None = -1) -> bytes:
-        """Between 1 and `n` bytes (all there are for -1). MuxedStreamEOF when the peer has finished, else MuxedStreamReset."""
-        await trio.lowlevel.checkpoint()  # cancelled here or while waiting, never after bytes were taken
-        conn, stream_id = self.conn, self.stream_id
-        while not self.deaf:
-            buffer = conn.stream_buffers.get(stream_id)
-            if buffer:
-                data = bytes(buffer) if n is None or n < 0 else bytes(buffer[:n])
-                del buffer[: len(data)]
-                self._give_back(len(data))
-                if self.closed and not buffer:
-                    conn._finalize_stream_locked(self, fully_closed=True)
-                return data
-            if self.rest:
-                size = len(self.rest) if n is None or n < 0 else n
-                data, self.rest = self.rest[:size], self.rest[size:]
-                return data
-            if self.finished:
-                raise MuxedStreamEOF("the peer has finished")
-            event = conn.stream_events.get(stream_id)
-            if self.reset_received or self.closed or event is None:
-                raise MuxedStreamReset("the stream was reset, or its connection is gone")
-            await event.wait()
-            if conn.stream_events.get(stream_id) is event:
-                conn.stream_events[stream_id] = trio.Event()
-        raise MuxedStreamReset("the stream was closed here")
-
-    def _give_back(self, size: int) -> None:
-        """Grant the peer what was read, once it is half the window: small messages then cost one frame and not two."""
-        self._owed += size
-        if self._owed * 2 < self.target_recv_window or self.closed or self.recv_closed:
-            return
-        grown = min(self.target_recv_window, MAX_WINDOW - self.target_recv_window, self.conn.spare())
-        if trio.current_time() - self.epoch_start > GROW_WITHIN_S:
-            grown = 0
-        self.target_recv_window += grown
-        self.epoch_start = trio.current_time()
-        grant, self._owed = self._owed + grown, 0
-        self.recv_window += grant
-        self.conn.later(self.send_window_update, grant)
+class Overrun(Exception):
+    """The peer sent more than it was granted, or what is no yamux; the connection is closed."""
 
 
 class BoundedYamux(yamux.Yamux):
@@ -200,7 +71,8 @@ class BoundedYamux(yamux.Yamux):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.stream_buffers = _Buffers(self)
+        self.stream_buffers: dict[int, ReceiveBuffer] = {}  # type: ignore[assignment]  # libp2p looks at their lengths only
+        self._parser = FrameParser()
         self.memory = MemoryAccount()
         """Shared by the connections of a node. Circuits are bounded by their number."""
         self.looks = Looks()
@@ -226,33 +98,118 @@ class BoundedYamux(yamux.Yamux):
         self.relayed = self.secured_conn.get_connection_type() is ConnectionType.RELAYED
         self.max_frame = RELAYED_FRAME if self.relayed else MAX_FRAME
         self._write_within_s = RELAYED_WRITE_WITHIN_S if self.relayed else WRITE_WITHIN_S
+        self._burst = 1
         self.carriers: set[int] = set()
         """Streams that carry circuits: what waits on them is bounded by their own windows."""
-        self._secured_read = self.secured_conn.read
-        self.secured_conn.read = self._read_and_note  # type: ignore[method-assign]
 
-    def opening(self, stream_id: int) -> None:
-        """A stream begins. No more is read of a peer that opens many."""
-        self._opened += stream_id % 2 != self.next_stream_id % 2
+    # -- what comes ------------------------------------------------------------------------------------------------------
 
-    def admit(self, stream_id: int, size: int) -> bool:
-        """Buffer `size` more bytes for the stream? Raises `Overrun` when the peer was not granted them."""
-        stream = self.streams[stream_id]
-        if isinstance(stream, PatientStream) and stream.deaf:
+    async def handle_incoming(self) -> None:
+        """Take what comes until the connection ends, or the peer breaks the rules; then close it and tell every stream."""
+        try:
+            while not self.event_shutting_down.is_set():
+                while self._opened:  # no more is read of a peer that opens many streams
+                    self._opened -= 1
+                    await self.stream_turn()
+                data = await self.secured_conn.read()
+                if not data:
+                    break
+                self.heard_at = trio.current_time()
+                for frame, body, begins, ends in self._parser.feed(data):
+                    if begins:
+                        await self._begin(frame)
+                    if body:
+                        self._deliver(frame.stream_id, body)
+                    if ends:
+                        self._end(frame)
+        except Overrun as error:
+            log.info("link.broken", peer=self.owner, why=str(error))
+        except _LINK_ERRORS:
+            pass  # the connection ended
+        await self._cleanup_on_error()
+
+    async def _begin(self, frame: YamuxFrame) -> None:
+        """What a header says by itself, before any body."""
+        _, kind, flags, stream_id, length = frame
+        if frame.version or kind > yamux.TYPE_GO_AWAY:
+            raise Overrun(f"a frame of version {frame.version} and type {kind}")
+        if kind == yamux.TYPE_GO_AWAY:
+            self.event_shutting_down.set()
+        elif kind == yamux.TYPE_PING:
+            if flags & yamux.FLAG_SYN:
+                await self._write_frame(header(kind, yamux.FLAG_ACK, 0, length))
+            elif flags & yamux.FLAG_ACK:
+                took = trio.current_time() - self._ping_sent_time
+                self._rtt = (self._rtt + took) / 2 if self._rtt else took
+                self._ping_event.set()
+        else:
+            if kind == yamux.TYPE_DATA and length > MAX_WINDOW:
+                raise Overrun(f"a frame of {length} bytes is larger than any window")
+            if flags & yamux.FLAG_SYN:
+                await self._accept(stream_id)
+            stream = self.streams.get(stream_id)
+            if stream is None:
+                return
+            if kind == yamux.TYPE_WINDOW_UPDATE:
+                stream.send_window += length
+                _patient(stream).wake()
+            elif length > stream.recv_window and not _patient(stream).deaf:
+                raise Overrun(f"stream {stream_id}: {length} bytes into a window of {stream.recv_window}")
+
+    async def _accept(self, stream_id: int) -> None:
+        """The peer opens a stream."""
+        if stream_id in self.streams or stream_id % 2 == self.next_stream_id % 2:
+            raise Overrun(f"stream {stream_id} is not the peer's to open")
+        if len(self.streams) >= MAX_STREAMS:
+            raise Overrun(f"more than {MAX_STREAMS} streams")
+        self._opened += 1
+        stream = PatientStream(stream_id, self, False)
+        self._add(stream)
+        await self._write_frame(header(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_ACK, stream_id, 0))
+        await self.new_stream_send_channel.send(stream)
+
+    def _add(self, stream: PatientStream) -> None:
+        self.streams[stream.stream_id] = stream
+        self.stream_buffers[stream.stream_id] = ReceiveBuffer()
+        self.stream_events[stream.stream_id] = trio.Event()
+
+    def _deliver(self, stream_id: int, body: bytes) -> None:
+        """Bytes for a stream, which may have gone meanwhile. Raises `Overrun` when there is no room."""
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.closed:
+            return
+        stream, size = _patient(stream), len(body)
+        if stream.deaf:
             # once: who sends on and reads nothing would have us pile up replies
             if not stream.refused:
                 stream.refused = True
                 self.later(stream.reset)
-            return False
-        if size > stream.recv_window:
-            raise Overrun(f"stream {stream_id}: {size} bytes into a window of {stream.recv_window}")
+            return
         if stream_id not in self.carriers:
             waiting = size + self.waiting()
             if waiting > MAX_BUFFERED:
                 raise Overrun(f"more than {MAX_BUFFERED} bytes wait on one connection")
             if not self.memory.buffer(self, waiting):
                 raise Overrun("no memory is left, and this peer takes most of it")
-        return True
+        self.stream_buffers[stream_id].append(body)
+        stream.recv_window -= size
+        stream.hear()
+
+    def _end(self, frame: YamuxFrame) -> None:
+        """The peer finishes or resets a stream, with the last byte of a frame."""
+        stream = self.streams.get(frame.stream_id)
+        if stream is None or not frame.flags & (yamux.FLAG_FIN | yamux.FLAG_RST):
+            return
+        stream = _patient(stream)
+        if frame.flags & yamux.FLAG_RST:
+            stream.closed = stream.reset_received = True
+        elif not stream.recv_closed:
+            stream.recv_closed = stream.finished = True
+            stream.closed = stream.send_closed
+        stream.hear()
+        if stream.closed:
+            stream.wake()
+            self._finalize_stream_locked(stream, fully_closed=True)
 
     def waiting(self) -> int:
         """Bytes for readers that have not come yet."""
@@ -283,29 +240,27 @@ class BoundedYamux(yamux.Yamux):
         with contextlib.suppress(*_LINK_ERRORS):
             await action(*arguments)
 
-    async def _read_and_note(self, n: int | None = None) -> bytes:
-        while self._opened:
-            self._opened -= 1
-            await self.stream_turn()
-        data = await self._secured_read(n)
-        self.heard_at = trio.current_time()
-        return data
-
-    async def _read_data_body(self, length: int) -> bytes:
-        if length > MAX_WINDOW:
-            raise Overrun(f"a frame of {length} bytes is larger than any window")
-        try:
-            return bytes(await super()._read_data_body(length))
-        except _LINK_ERRORS as error:
-            raise LinkLost("the connection ended within a frame") from error
-
     async def _cleanup_on_error(self) -> None:
         """Close everything; what had arrived of finished streams stays readable."""
         self.memory.buffer(self, 0)
-        for stream_id, stream in self.streams.items():
-            if isinstance(stream, PatientStream) and stream.finished:
-                stream.rest = bytes(self.stream_buffers.get(stream_id, b""))
+        streams = [_patient(stream) for stream in self.streams.values()]
+        for stream in streams:
+            if stream.finished:
+                stream.rest = self.stream_buffers.get(stream.stream_id)
         await super()._cleanup_on_error()
+        for stream in streams:
+            stream.wake()
+
+    async def close(self, error_code: int = yamux.GO_AWAY_NORMAL) -> None:
+        """As libp2p's, and writers learn of it."""
+        streams = [_patient(stream) for stream in self.streams.values()]
+        try:
+            await super().close(error_code)
+        finally:
+            for stream in streams:
+                stream.wake()
+
+    # -- whether the peer is there -----------------------------------------------------------------------------------------
 
     @property
     def matters(self) -> bool:
@@ -345,7 +300,7 @@ class BoundedYamux(yamux.Yamux):
         self._ping_event = trio.Event()
         within = PONG_WITHIN_S if self.matters or first else CASUAL_PONG_WITHIN_S
         with trio.move_on_after(within):
-            await self._write_frame(_header(yamux.TYPE_PING, yamux.FLAG_SYN, 0, self._ping_id))
+            await self._write_frame(header(yamux.TYPE_PING, yamux.FLAG_SYN, 0, self._ping_id))
             await self._ping_event.wait()
         late = trio.current_time() - request - within
         if self.heard_at < request and not first and late < LATE_S:
@@ -362,20 +317,48 @@ class BoundedYamux(yamux.Yamux):
             )
         return self._said_at + PING_EVERY_S - trio.current_time()
 
+    # -- what is sent ------------------------------------------------------------------------------------------------------
+
+    @property
+    def burst(self) -> int:
+        """Bytes of one stream that are written at once."""
+        return self._burst * self.max_frame
+
+    async def send(self, stream_id: int, data: memoryview) -> None:
+        """Write data of a stream, at most a `burst`, in frames that each fill one message of Noise."""
+        pieces: list[bytes | memoryview] = []
+        for start in range(0, len(data), self.max_frame):
+            part = data[start : start + self.max_frame]
+            pieces += (header(yamux.TYPE_DATA, 0, stream_id, len(part)), part)
+        await self._write(pieces)
+        if self._said_at <= self.heard_at:
+            self._said_at = trio.current_time()
+
     async def _write_frame(self, data: bytes) -> None:
-        """Write one frame whole. Waiting for the turn can be cancelled; half a frame would garble every stream."""
-        async with self._write_lock:
+        """Write one frame that carries no data."""
+        await self._write((data,))
+
+    async def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write frames whole. Waiting for the turn can be cancelled; half a frame would garble every stream."""
+        try:
+            self._write_lock.acquire_nowait()
+        except trio.WouldBlock:
+            await self._write_lock.acquire()
+        try:
             if self.event_closed.is_set():
                 raise RawConnError("the connection is closed")
-            written = False
-            with trio.move_on_after(self._write_within_s, shield=True):
-                await self.secured_conn.write(data)
+            began, written = trio.current_time(), False
+            within_s = self._write_within_s * max(1, len(pieces) // 2)
+            with trio.move_on_after(within_s, shield=True):
+                await self.secured_conn.write(b"".join(pieces))
                 written = True
-            if data[1] == yamux.TYPE_DATA and self._said_at <= self.heard_at:
-                self._said_at = trio.current_time()
+            quick = trio.current_time() - began < QUICK_S
+            self._burst = min(2 * self._burst, MAX_BURST) if quick else 1
             if not written:
                 await self.cut()
-                raise RawConnError(f"the peer took no bytes for {self._write_within_s:g} s")
+                raise RawConnError(f"the peer took no bytes for {within_s:g} s")
+        finally:
+            self._write_lock.release()
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def cut(self) -> None:
@@ -393,12 +376,10 @@ class BoundedYamux(yamux.Yamux):
         self.next_stream_id += 2
         stream = PatientStream(stream_id, self, True)
         stream._owns_backlog_slot = True
-        self.streams[stream_id] = stream
-        self.stream_buffers[stream_id] = bytearray()
-        self.stream_events[stream_id] = trio.Event()
+        self._add(stream)
         opened = False
         try:
-            await self._write_frame(_header(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_SYN, stream_id, 0))
+            await self._write_frame(header(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_SYN, stream_id, 0))
             opened = True
         except _LINK_ERRORS as error:
             raise MuxedStreamError("the connection broke") from error
@@ -406,3 +387,9 @@ class BoundedYamux(yamux.Yamux):
             if not opened:
                 self.later(stream.reset)
         return stream
+
+
+def _patient(stream: yamux.YamuxStream) -> PatientStream:
+    """All streams of these connections are."""
+    assert isinstance(stream, PatientStream)
+    return stream

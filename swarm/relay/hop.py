@@ -42,8 +42,8 @@ QUIET_S: Final = 90.0
 """So does one on which nothing is sent for this long; both ends ping each other every few seconds."""
 LAST_WORDS_S: Final = 10.0
 """After one side has finished."""
-CHUNK: Final = 65_507
-"""One frame in, one frame out; with a rate limit, no circuit waits long for another's chunk."""
+CHUNK: Final = 4 * 65_507
+"""Whole frames in, whole frames out; with a rate limit, no circuit waits long for another's chunk."""
 
 log = structlog.get_logger("sark.relay")
 

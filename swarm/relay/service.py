@@ -127,12 +127,14 @@ class Relays(INotifee):
             raise Unreachable(f"{peer} accepts no circuits: {error}") from error
 
     async def _belongs(self, peer: PeerId) -> bool:
-        """Whether it supports one of our protocols. Right after connecting it may not have said so yet."""
+        """Whether it supports one of our protocols: it has used one, or says so. A peer of another implementation is asked now."""
         target, store = ID(peer_id_bytes(peer)), self.host.get_peerstore()
-        for _ in range(LOOKS):
+        for look in range(LOOKS):
             protocols = store.get_protocols(target) if store.has_peer(target) else []
             if self.host.opened(target, OWN_PROTOCOLS) or any(p.startswith(OWN_PROTOCOLS) for p in protocols):
                 return True
+            if not look:
+                self.host.ask_who(target)
             await trio.sleep(LOOK_EVERY_S)
         return False
 

@@ -71,6 +71,31 @@ import sys; print(*sys.modules)"""
     assert sorted(set(done.stdout.splitlines()[-1].split()) & set(unwanted)) == []
 
 
+IDLE = (
+    *("numpy", "onnxruntime", "onnx", "sqlalchemy", "sqlite3", "fastapi", "hypercorn", "plistlib", "httpx"),
+    *("requests", "http.client", "zeroconf", "miniupnpc", "aioquic", "dns", "Crypto", "coincurve"),
+)
+"""What an idle worker has no use for."""
+
+
+@pytest.mark.real
+def test_an_idle_worker_holds_nothing_that_it_has_no_use_for(tmp_path: Path) -> None:
+    words = ["--home", str(tmp_path), "join", "--no-calibrate", "--no-lan", "--stop-with-stdin"]
+    program = f"""import contextlib, sark
+with contextlib.suppress(SystemExit): sark.main({[*words, "--listen", "/ip4/127.0.0.1/tcp/0"]!r})
+import sys; print(*sys.modules)"""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert "is a worker now" in worker.stdout.readline()
+        worker.stdin.close()
+        held = worker.stdout.read().splitlines()[-1].split()
+    assert "libp2p.host.basic_host" in held
+    assert sorted(set(held) & set(IDLE)) == []
+
+
 def test_a_name_that_the_terminal_cannot_show_is_shown_in_part_and_ends_nothing() -> None:
     program = "import sark; sark.app.command('say')(lambda: print('für ▶')); sark.main(['say'])"
     done = subprocess.run(

@@ -171,6 +171,7 @@ def test_declared_weights_are_those_that_torch_builds(
     (tmp_path / "model.json").write_text(json.dumps(fields))
     tmp_path.chmod(0o755)  # a node of root runs models as nobody
     (tmp_path / "w.safetensors").chmod(0o644)
-    events = run(tmp_path, torch_zygote, trusted=False)
+    shape = tuple(size if isinstance(size, int) else 3 for size in declaration.input_shape())
+    events = run(tmp_path, torch_zygote, trusted=False, shapes={"x": shape})
     assert one(events, CheckReport).agrees is True
-    assert len(one(events, ModelDescription).shapes["x"]) == len(declaration.input_shape())
+    assert one(events, ModelDescription).shapes["x"] == shape

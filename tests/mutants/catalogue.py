@@ -44,7 +44,7 @@ FENCES: Final = (
         "return (attempt.number, attempt.fence) == (result.attempt, result.fence)", "return attempt.number == result.attempt",
         "tests/scheduler/conversation/test_fences.py"),
     _one("fences", "the store takes a result under any fence", "scheduler/store/attempts.py",
-        "if row.state is TaskState.PENDING or current != (attempt, worker, fence):", "if row.state is TaskState.PENDING:", *_OF_STORE),
+        "current = (row.attempt, row.worker, row.fence) == (attempt, worker, fence)", "current = (row.attempt, row.worker) == (attempt, worker)", *_OF_STORE),
     _one("fences", "a record may speak of another fence", "results/row/acceptance.py",
         "result.fence", "record.fence", "tests/scheduler/run/test_receive.py"),
     _one("fences", "a lease is renewed under another fence", _LEDGER,
@@ -68,7 +68,7 @@ GRANTS: Final = (
     _one("grants", "a stale quote is as good as a fresh one", _LEDGER,
         "if request.commit.ledger is not None and request.commit.ledger != self.version:", "if False:", *_OF_LEDGER),
     _one("grants", "an attempt's number is stored twice", "scheduler/store/attempts.py",
-        "if intent.attempt != (last or 0) + 1:", "if False:", *_OF_STORE),
+        "if intent.attempt != last + 1:", "if False:", *_OF_STORE),
     _one("grants", "a task of which nothing runs is hedged", "scheduler/store/attempts.py",
         "if row.state not in (_HEDGEABLE if intent.hedge else (TaskState.PENDING,)):", "if False:", *_OF_STORE),
     _one("grants", "a narrower permission carries what was accepted under a wider one", _ACCESS,
@@ -143,7 +143,7 @@ EXPIRY: Final = (
         "return not (steady and RETENTION_S < wall - item.stored < CLOCK_JUMP_S)", "return not RETENTION_S < wall - item.stored",
         "tests/node/conversation"),
     _one("expiry", "a campaign's time limit does not end its runs", _LEDGER,
-        "if ends_at is not None and ends_at <= now:", "if False:", "tests/node/capacity/test_preemption.py"),
+        "if ends_at is not None and ends_at <= now:", "if False:", "tests/node/capacity/test_limits.py"),
 )  # fmt: skip
 
 REVOCATION: Final = (

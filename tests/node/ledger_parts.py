@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from node.capacity.allocations import SlotRequest
+from node.capacity.allocations import SlotRequest, WarnCommand
 from node.capacity.ledger import Ledger
 from protocol.messages.permission import ALL, CallPermission
-from protocol.messages.work import Commit, Granted, HeldLease, Queued
+from protocol.messages.work import Commit, Granted, HeldLease, Preempt, Queued
+from protocol.values.lease import LeaseState
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 
@@ -80,3 +81,32 @@ def linked(*peers: str, **settings: Any) -> Ledger:
     for peer in peers or (ANN, BOB, CAT, DEE):
         ledger.link_up(peer, 0.0)
     return ledger
+
+
+def warning_of(run: HeldLease, grace_s: float, priority: int) -> WarnCommand:
+    note = Preempt(lease=run.lease, fence=run.fence, grace_s=grace_s, priority=priority)
+    return WarnCommand(ANN, (ANN, campaign_of(ANN)), note)
+
+
+def run_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLease:
+    """It is granted and runs."""
+    answer = ledger.commit(wanted, now)
+    assert isinstance(answer, Granted)
+    ledger.take_commands()
+    place = ledger.allocation(answer.lease)
+    assert place is not None
+    assert place.state is LeaseState.RUNNING
+    place.began_at = now
+    return held(answer)
+
+
+def ticket_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLease:
+    """It has to wait."""
+    answer = ledger.commit(wanted, now)
+    assert isinstance(answer, Queued)
+    return held(answer)
+
+
+def warned(ledger: Ledger) -> list[str]:
+    """The leases whose schedulers get a warning of preemption; takes all orders."""
+    return [order.note.lease for order in ledger.take_commands() if isinstance(order, WarnCommand)]

@@ -63,13 +63,17 @@ WEAKNESSES: Final[dict[str, tuple[Weakness, ...]]] = {
         Weakness("protocol/wire/base.py", "MAX_FRAME: Final = 64 * 1024", "MAX_FRAME: Final = 2**33"),
     ),
     "window-overrun": (
-        Weakness("swarm/p2p/yamux.py", "if size > stream.recv_window:", "if False:"),
+        Weakness(
+            "swarm/p2p/yamux.py",
+            "elif length > stream.recv_window and not _patient(stream).deaf:",
+            "elif False:",
+        ),
         Weakness("swarm/p2p/yamux.py", "if waiting > MAX_BUFFERED:", "if False:"),
         Weakness("swarm/p2p/yamux.py", "if not self.memory.buffer(self, waiting):", "if False:"),
     ),
     "stream-flood": (
         Weakness("swarm/net/limits.py", "MAX_INBOUND: Final = 32", "MAX_INBOUND: Final = 10**6"),
-        Weakness("swarm/p2p/yamux.py", "if len(self) >= MAX_STREAMS:", "if False:"),
+        Weakness("swarm/p2p/yamux.py", "if len(self.streams) >= MAX_STREAMS:", "if False:"),
     ),
     "slow-streams": (
         Weakness("swarm/net/limits.py", "_of_protocol, (peer, protocol)", '_of_protocol, ("", protocol)'),

@@ -47,6 +47,7 @@ from protocol.messages.work import (
 )
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer
 from protocol.values.attempt import TaskState
+from protocol.values.features import FORGET
 from protocol.values.lease import Fence
 from protocol.values.match import match
 from protocol.values.reading import DeviceReading
@@ -140,6 +141,7 @@ class FakeWorker:
         """How often a record was fetched from it."""
         self.sign = self.identity.sign
         self.advert = Advert(
+            features=(FORGET,),
             peer=self.peer,
             seq=1,
             device=f"d-{name}",

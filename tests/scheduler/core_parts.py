@@ -47,7 +47,7 @@ def a_live_task(
     n: int, state: TaskState, worker: str, lease: str | None, fence: Fence | None, **more: Any
 ) -> TaskEntry:
     """A task with an attempt, as a store has it after a restart. `more`: of the entry, or of the attempt."""
-    of_attempt = {name: more.pop(name) for name in ("inherited", "stranger") if name in more}
+    of_attempt = {name: more.pop(name) for name in ("found", "inherited", "stranger") if name in more}
     current = Attempt(1, worker, lease, fence, AttemptStatus.RESTORED, **of_attempt)
     return TaskEntry(a_task(n), state, current, **more)
 

@@ -73,7 +73,7 @@ def hush() -> None:
 
 
 def one(seed: int, mode: str = "") -> Outcome:
-    """One run. `mode`: empty, or the flag "swarm", "day" or "real-store"."""
+    """One run. `mode`: empty, or the flag "swarm", "day", "storms" or "real-store"."""
     if mode == "swarm":
         from tests.simulation.swarm_run import run_swarm
 
@@ -83,6 +83,8 @@ def one(seed: int, mode: str = "") -> Outcome:
         from tests.simulation.day import run_day
 
         return run_day(seed)
+    if mode == "storms":
+        return run(seed, STORM if seed % 2 else few_kinds(seed))
     if mode == "real-store" or seed % STORE_EVERY == 0:
         return run(seed, WITH_STORE)
     match seed % STORM_EVERY:
@@ -199,11 +201,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--swarm", action="store_true", help="the real services on the in-memory swarm")
     parser.add_argument("--real-store", action="store_true", help="SQLite beside the double of the store")
+    parser.add_argument("--storms", action="store_true", help="much goes wrong in every run")
     parser.add_argument("--day", action="store_true", help="whole days of devices that are away now and then")
     args = parser.parse_args()
-    mode = next((name for name in ("swarm", "day", "real_store") if getattr(args, name)), "").replace(
-        "_", "-"
-    )
+    mode = next(
+        (name for name in ("swarm", "day", "storms", "real_store") if getattr(args, name)), ""
+    ).replace("_", "-")
     if args.seed is not None:
         return int(bool(replay(args.seed, mode, trace=args.trace).breaches))
     figures, began = Figures(), time.perf_counter()

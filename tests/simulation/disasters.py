@@ -12,6 +12,7 @@ from typing import Final
 from protocol.values.attempt import TASK
 from protocol.values.lease import LeaseState
 from protocol.wire.table import final
+from scheduler.store.rows import CampaignStatus
 from tests.simulation.faults import FAULTS_S, MOST_SCHEDULERS, Faults
 from tests.simulation.history import Kind
 from tests.simulation.sim_adopter import SimAdopter
@@ -164,6 +165,14 @@ class Disasters(Faults):
             self.kernel.after(after_s, partial(self._kill, scheduler, rng.choice((0.1, 2.0, 10.0))))
 
     def leader(self, campaign: str) -> SimScheduler:
-        """Who has the campaign in the end: of those that adopted it, and of the copies of a home, the one with the highest epoch."""
+        """Who has the campaign in the end: of those that adopted it, and of the copies of a home, the one with the highest epoch.
+
+        Who stepped down does not, even for one that was put back to a lower epoch since.
+        """
         having = [one for one in self.schedulers if campaign in one.store.campaigns]
-        return max(having, key=lambda one: (one.store.campaigns[campaign].epoch, one is self.home[campaign]))
+
+        def order(one: SimScheduler) -> tuple[bool, int, bool]:
+            folder = one.store.campaigns[campaign]
+            return folder.ended != CampaignStatus.ADOPTED, folder.epoch, one is self.home[campaign]
+
+        return max(having, key=order)

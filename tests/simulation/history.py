@@ -40,7 +40,7 @@ class Kind(StrEnum):
     """`who` has a record on disk: task, attempt, worker, fence, sha256;
     word: the task's state after it; number: 1 if it counts as a try."""
     ENDED = "ended"
-    """A task reached a final state at `who`: task, word."""
+    """A task reached a final state at `who`: task, word; number: in a home from which `who` was copied, so many milliseconds ago."""
     ACKNOWLEDGED = "acknowledged"
     """A worker got the acknowledgement that `who` has recorded its result: task, worker, sha256."""
     CANCEL_ASKED = "cancel-asked"

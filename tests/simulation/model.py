@@ -407,6 +407,7 @@ class World(Disasters):
         history.final, stored = {}, set()
         for scheduler in self.schedulers:
             store = scheduler.store
+            store.commit()
             stored |= {one.sha256 for one in store.attempts.values() if one.sha256}
             for row in store.tasks.values():
                 if self.leader(row.campaign) is not scheduler:

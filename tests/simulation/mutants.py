@@ -16,7 +16,13 @@ MUTANTS: Final = (
     Mutant("an offered place is free", shows=2, make_ledger=worker.with_slots(worker.OfferedIsFree)),
     Mutant("begins before the device is free", shows=3, make_ledger=worker.with_slots(worker.DeviceIsFree)),
     Mutant("forgets idempotency keys", shows=3, make_ledger=worker.ForgetsKeys),
-    Mutant("leases never expire", shows=25, make_ledger=worker.NeverExpires),
+    Mutant(
+        "leases never expire",
+        shows=17,
+        faults=(14, 20),
+        only=frozenset({"crash_scheduler", "cut"}),
+        make_ledger=worker.NeverExpires,
+    ),
     Mutant("ignores cancels", shows=0, make_ledger=worker.IgnoresCancel),
     Mutant("stops what is being timed", shows=4, make_ledger=worker.NeverTimed),
     Mutant("fences repeat", shows=0, make_ledger=worker.FencesRepeat),
@@ -95,6 +101,7 @@ MUTANTS: Final = (
         "takes results again", shows=2, store=scheduler.TakesAgain, make_scheduler=scheduler.AnyFenceIsCurrent
     ),
     Mutant("accepts a result before it is on disk", shows=4, make_scheduler=scheduler.AcceptsEarly),
+    Mutant("answers before the commit", switches=frozenset({"answers-before-the-commit"})),
     Mutant("does not flush", store=scheduler.NoFlush),
     Mutant("accepts a campaign in memory", shows=3, store=scheduler.AcceptsInMemory),
     Mutant("stores what it decided after it was sent", make_scheduler=scheduler.StoresLater),
@@ -133,12 +140,5 @@ MUTANTS: Final = (
         make_scheduler=scheduler.LeavesItsFormerSelfInCharge,
     ),
     Mutant("copies lead under one epoch", shows=13, disasters=(3, 5), make_scheduler=scheduler.StepsByOne),
-    Mutant(
-        "refuses what ran before an adoption",
-        shows=2379,
-        faults=(14, 20),
-        only=frozenset({"fill_worker", "adopt"}),
-        make_scheduler=scheduler.RefusesWhatRanBefore,
-    ),
     Mutant("does not take up campaigns after a restart", switches=frozenset({"forgets-campaigns"})),
 )

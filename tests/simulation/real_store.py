@@ -20,7 +20,7 @@ from scheduler.core.stops import OwedStop
 from scheduler.run.restore import entries_of, owed_stops
 from scheduler.store.rows import NewCampaign, WorkerTask
 from scheduler.store.store import Store
-from tests.simulation.sim_store import SimCampaign, SimStore, StoreImage, Tell
+from tests.simulation.sim_store import SimCampaign, SimStore, StoreImage, Tell, tasks_in
 
 MEMORY: Final = Path("/dev/shm")
 BOTH: Final = (
@@ -47,6 +47,7 @@ class RealStore(SimStore):
         super().__init__(owner, tell, wall)
         self._folder = TemporaryDirectory(prefix="sark-sim-", dir=MEMORY if MEMORY.is_dir() else None)
         self._files = 0
+        self._touched: dict[str, None] = {}
         self._open_real(None)
 
     def _open_real(self, source: Path | None) -> None:
@@ -70,12 +71,14 @@ class RealStore(SimStore):
     # -- the same as the double ---------------------------------------------------------------------------------------------------------
 
     def create(self, folder: SimCampaign, tasks: Sequence[Task]) -> None:
+        self.commit()
         super().create(folder, tasks)
         self.real.campaigns.create(_new(folder, tasks[0].scheduler), [], tasks)
 
     def take_over(
         self, folder: SimCampaign, bodies: Mapping[str, bytes], found: Mapping[str, WorkerTask], *, epoch: int
     ) -> None:
+        self.commit()
         super().take_over(folder, bodies, found, epoch=epoch)
         tasks = [(read_task(body), body) for body in bodies.values()]
         new = _new(folder, tasks[0][0].scheduler)
@@ -84,6 +87,7 @@ class RealStore(SimStore):
 
     def request_cancel(self, tasks: Iterable[str]) -> None:
         chosen = list(tasks)
+        self.commit()
         super().request_cancel(chosen)
         for task in chosen:
             self.real.campaigns.request_cancel(task)
@@ -91,6 +95,8 @@ class RealStore(SimStore):
     def crashed(self) -> None:
         """What the next process opens is the file as it is now."""
         super().crashed()
+        self._touched = {}
+        self.real.write_through()
         self.real.close()
         self.real = Store(self.path, wall=self.wall)
         self.compare(self.tasks)
@@ -115,17 +121,20 @@ class RealStore(SimStore):
         self.real.campaigns.end(campaign, **words)
 
     def cancel_requests(self) -> list[str]:
+        self.commit()
         requests = super().cancel_requests()
         _same(sorted(requests), sorted(self.real.tasks.cancel_requests()), "requests to cancel")
         return requests
 
     def owed_stops(self, now: float) -> list[OwedStop]:
+        self.commit()
         ours, theirs = super().owed_stops(now), owed_stops(self.real, now, self.wall())
         by_task = attrgetter("task", "attempt")
         _same(sorted(ours, key=by_task), sorted(theirs, key=by_task), "owed stops")
         return theirs
 
     def restored(self, campaign: str) -> list[TaskEntry]:
+        self.commit()
         unfinished = sorted(row.id for row in self.real.campaigns.unfinished())
         _same(sorted(row.id for row in self.unfinished()), unfinished, "unfinished campaigns")
         return entries_of(self.real, campaign, self.real.tasks.bodies(campaign))
@@ -134,23 +143,49 @@ class RealStore(SimStore):
         double = super().face()
         attempts = {name: self._both(name, getattr(double.attempts, name)) for name in BOTH}
         double.attempts = SimpleNamespace(**attempts)
-        double.tasks.set_wait_reason = self.real.tasks.set_wait_reason
-        double.tasks.set_wait_until = self.real.tasks.set_wait_until
-        double.tasks.set_notes = lambda notes: self.real.tasks.set_notes(notes)
-        double.events.add = lambda campaigns, name, **what: self.real.events.add(campaigns, name, **what)
+        double.tasks.set_wait_reason = self._committed(self.real.tasks.set_wait_reason)
+        double.tasks.set_wait_until = self._committed(self.real.tasks.set_wait_until)
+        double.tasks.set_notes = self._committed(self.real.tasks.set_notes)
+        double.events.add = self._committed(self.real.events.add)
         return double
 
     def _both(self, name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
         def both(*args: Any, **named: Any) -> Any:
+            if name == "known_result":
+                self.commit()  # the real one does so before it reads
             self._open()
             answer = ours(*args, **named)
             theirs = getattr(self.real.attempts, name)(*args, **named)
             if name in ("record_result", "known_result"):
                 _same(answer, theirs, f"{name} of {named['task']}")
-            self.compare(_tasks(args, named))
+            self._touched |= dict.fromkeys(tasks_in(args, named))
+            if not self.uncommitted:
+                self._compare_touched()
             return answer
 
         return both
+
+    def _committed(self, write: Callable[..., None]) -> Callable[..., None]:
+        """The same with what was gathered before it, as the real one does it."""
+
+        def committed(*args: Any, **named: Any) -> None:
+            self.commit()
+            write(*args, **named)
+
+        return committed
+
+    def gather(self, gathered: Callable[[], None]) -> None:
+        super().gather(gathered)
+        self.real.gather(lambda: None)
+
+    def commit(self) -> None:
+        super().commit()
+        self.real.commit()
+        self._compare_touched()
+
+    def _compare_touched(self) -> None:
+        touched, self._touched = self._touched, {}
+        self.compare(touched)
 
     def compare(self, tasks: Iterable[str]) -> None:
         """Raises `LocalProtocolError` where the two do not hold the same of these tasks."""
@@ -169,16 +204,6 @@ class RealStore(SimStore):
 def _same(ours: object, theirs: object, what: str) -> None:
     if ours != theirs:
         raise LocalProtocolError(f"{what}: {ours} in the double, {theirs} in the store")
-
-
-def _tasks(args: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
-    """The tasks that a method's arguments name."""
-    if "task" in named:
-        return [named["task"]]
-    (first,) = args
-    if isinstance(first, (list, tuple)):
-        return [one.task for one in first]
-    return list(first.tasks) if hasattr(first, "tasks") else [first.task]
 
 
 def _new(folder: SimCampaign, scheduler: str) -> NewCampaign:

@@ -278,14 +278,6 @@ class NeverReconcilesLinks(WorkerLinks):
         return await self.renew(handle, link)
 
 
-class RefusesWhatRanBefore(SchedulerConversation):
-    """After an adoption takes each run that nobody reported then for one of its own."""
-
-    def perhaps_anothers(self, entry: TaskEntry, peer: str) -> bool:
-        attempt = entry.at(peer)
-        return attempt is not None and attempt.found
-
-
 class NeverReconciles(SchedulerConversation):
     """A link that came up again is renewed, and nobody is asked what it holds."""
 

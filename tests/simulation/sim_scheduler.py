@@ -62,6 +62,8 @@ HELD_S = 5.0
 """For so long a task that is held, and a worker without work, may stand side by side."""
 BEAT_S = 1.0
 """Slower than the real one's, to save time."""
+COMMITS_S = (0.0, 0.0, 0.01, 0.05)
+"""How long what was written waits for its commit."""
 Tell = Callable[..., None]
 
 
@@ -153,6 +155,7 @@ class SimScheduler:
         self._chance = random.Random(
             f"{name} {self.process.offset}"
         )  # the system's, which no copy of a home shares
+        self._disk = random.Random(f"the disk of {name} {self.process.offset}")
         self._tell = tell
         self._adverts = adverts
         self._make_core = make_core
@@ -187,6 +190,8 @@ class SimScheduler:
             lambda name: self._tell(Kind.STEPPED_DOWN, who=self.name, campaign=name),
         )
         self.store.others = self._others
+        self.store.gather(lambda: self.process.spawn(self._commit()))
+        self._committed = Flag()
         self.conversation = self._make_conversation(
             self._make_core(random.Random(self._rng.random()), self._trust_of),
             Shell(self),
@@ -204,6 +209,13 @@ class SimScheduler:
 
     async def _live(self) -> None:
         await self._beat()
+
+    async def _commit(self) -> None:
+        """As `scheduler.run.commits.GroupCommit`, which waits for a turn of its loop: here longer, so that something happens meanwhile."""
+        await self.process.sleep(self._disk.choice(COMMITS_S))
+        self.store.commit()
+        committed, self._committed = self._committed, Flag()
+        committed.set()
 
     def crash(self) -> None:
         """kill -9."""
@@ -303,9 +315,9 @@ class SimScheduler:
                 self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word, number=rivals)
         if isinstance(message, RevealRequest) and isinstance(reply, Reveal):
             held = self.core.state.by_lease(end.peer, message.lease, message.fence)
-            assert held is not None
-            before = self.store.revealed.setdefault((end.peer, message.lease, held[0].id), reply)
-            assert before == reply, f"{end.peer} was told something else of {message.lease}"
+            if held is not None:  # it may have ended while it waited for a commit
+                before = self.store.revealed.setdefault((end.peer, message.lease, held[0].id), reply)
+                assert before == reply, f"{end.peer} was told something else of {message.lease}"
         if isinstance(message, Result) and isinstance(reply, Accepted):
             word = {"task": message.task, "sha256": message.sha256}
             self._tell(Kind.ACKNOWLEDGED, who=self.name, worker=end.peer, **word)
@@ -426,6 +438,9 @@ class SimScheduler:
                     for lease in reply.leases:
                         self._tell(Kind.CANCEL_CONFIRMED, who=self.name, worker=end.peer, lease=lease)
                 return reply
+            case effects.Stored():
+                if self.store.uncommitted and "answers-before-the-commit" not in self._mutant:
+                    await self._committed.wait(self.process)
             case effects.Reset(end):
                 end.drop()
             case effects.Drop(peer):
@@ -453,7 +468,8 @@ class SimScheduler:
                     raise RemoteProtocolError("the record is of another attempt")
                 if account is not None and record.outcome is RunOutcome.COMPLETE:
                     refused = refusal(record, observe(record), account)
-                    assert refused is None or self.has_copy, f"an honest record is refused: {refused}"
+                    lie = result.sha256 in self._air.lies
+                    assert refused is None or self.has_copy or lie, f"an honest record is refused: {refused}"
                     return CheckedRecord(record, {}, refused)
                 return CheckedRecord(record, {})
             case effects.RepeatInference():

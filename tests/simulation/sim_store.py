@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -36,6 +36,7 @@ from scheduler.store.rows import (
     UNKNOWN_WORKER,
     UNOBSERVED_EPOCH,
     AttemptState,
+    CampaignStatus,
     ResultReceipt,
     WorkerTask,
     stale_reason,
@@ -82,6 +83,8 @@ class Row:
     trust: str = ""
     ended: float | None = None
     """Not kept: what has ended counts as ended just now."""
+    ended_at: float | None = None
+    """For the history: its end by the wall clock."""
 
 
 @dataclass(slots=True)
@@ -124,7 +127,11 @@ class SimStore:
 
     def __init__(self, owner: str, tell: Tell, wall: Callable[[], float]) -> None:
         self.owner = owner
-        self._tell = tell
+        self._tell_now = tell
+        self._gathered: Callable[[], None] | None = None
+        self._before: dict[str, tuple[Row, dict[int, Try]]] = {}
+        """Tasks as they are on disk, of those that changed since the last commit."""
+        self._unheard: list[tuple[Kind, dict[str, object]]] = []
         self.wall = wall
         self.campaigns: dict[str, SimCampaign] = {}
         self.tasks: dict[str, Row] = {}
@@ -139,6 +146,50 @@ class SimStore:
         self.others: Callable[[CommitTo], int] = lambda intent: 0
         """Workers that could have had an attempt and have not tried the task."""
 
+    # -- group commit -------------------------------------------------------------------------------------------------------------------
+
+    def gather(self, gathered: Callable[[], None]) -> None:
+        """From now on what becomes of tasks is on disk, and has happened, once it is committed. `gathered` is called when there is
+        something to commit.
+        """
+        self._gathered = gathered
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether a crash would lose something."""
+        return bool(self._before)
+
+    def commit(self) -> None:
+        """All of it is on disk."""
+        if self._before:
+            self._open()
+            self._before = {}
+            unheard, self._unheard = self._unheard, []
+            for kind, what in unheard:
+                self._tell_now(kind, **what)
+
+    def _tell(self, kind: Kind, **what: object) -> None:
+        if self._before:
+            self._unheard.append((kind, what))
+        else:
+            self._tell_now(kind, **what)
+
+    def _gathers(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        """The same as a part of a commit to come."""
+
+        def gathering(*args: Any, **named: Any) -> Any:
+            first = self._gathered is not None and not self._before
+            for task in tasks_in(args, named) if self._gathered is not None else ():
+                row = self.tasks.get(task)
+                if row is not None and task not in self._before:
+                    self._before[task] = replace(row), {one.attempt: replace(one) for one in self.tries(task)}
+            answer = change(*args, **named)
+            if first and self._before and self._gathered is not None:
+                self._gathered()
+            return answer
+
+        return gathering
+
     def create(self, folder: SimCampaign, tasks: Sequence[Task]) -> None:
         """As `submit` does."""
         self.changes += 1
@@ -149,16 +200,32 @@ class SimStore:
         self._tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
 
     def crashed(self) -> None:
-        """The process was killed. Nothing is lost."""
+        """The process was killed. What was not committed is lost, and nothing else."""
+        self._forget(self.tasks, self.attempts)
+        self._before, self._unheard, self._gathered = {}, [], None
+
+    def _forget(self, tasks: dict[str, Row], attempts: dict[tuple[str, int], Try]) -> None:
+        """What was not committed, from these."""
+        for task, (row, tries) in self._before.items():
+            tasks[task] = row
+            for attempt in [one for one in attempts if one[0] == task]:
+                del attempts[attempt]
+            attempts |= {(task, number): one for number, one in tries.items()}
 
     def image(self) -> StoreImage:
-        """All that it holds now, as in a backup, or in a snapshot of the machine."""
+        """All that is on disk now, as in a backup, or in a snapshot of the machine."""
         self._images += 1
-        self._tell(Kind.IMAGED, who=self.owner, number=self._images)
-        return deepcopy((self._images, self.campaigns, self.tasks, self.attempts, None))
+        self._tell_now(Kind.IMAGED, who=self.owner, number=self._images)
+        image = deepcopy((self._images, self.campaigns, self.tasks, self.attempts, None))
+        self._forget(image[2], image[3])
+        return deepcopy(image)
 
     def tell_all(self) -> None:
-        """Of a copy, for the history: what is open in it."""
+        """Of a copy, for the history: what is open in it, and what has ended."""
+        for row in self.tasks.values():
+            if row.ended_at is not None:
+                ago_ms = round(1000 * (self.wall() - row.ended_at))
+                self._tell(Kind.ENDED, who=self.owner, task=row.id, word=str(row.state), number=ago_ms)
         begun = []
         for (task, attempt), one in self.attempts.items():
             row = self.tasks[task]
@@ -262,6 +329,7 @@ class SimStore:
 
     def next_epoch(self, campaign: str, *, above: int = 0, step: int = 1) -> int:
         """A higher one than any before."""
+        self.commit()
         self._open()
         folder = self.campaigns[campaign]
         folder.epoch = max(folder.epoch, above) + step
@@ -435,27 +503,30 @@ class SimStore:
 
     def end_campaign(self, campaign: str, **_: object) -> None:
         """All of its tasks have ended."""
+        self.commit()
         self._open()
         folder = self.campaigns[campaign]
         if any(not final(TASK, self.tasks[task].state) for task in folder.tasks):
             raise LocalProtocolError(f"campaign {campaign} still has open tasks")
-        folder.ended = "ended"
+        left = any(self.tasks[task].reason is Reason.ADOPTED for task in folder.tasks)
+        folder.ended = CampaignStatus.ADOPTED if left else "ended"
 
     def face(self) -> Any:
         """The repositories that the conversation uses. What is for people is not kept here."""
-        attempts = SimpleNamespace(
-            begin=self.begin_attempts,
-            record_grant=self.record_grant,
-            switch=self.switch,
-            end_hedge=self.end_second,
-            end=self.end_attempt,
-            end_pending=self.end_pending,
-            end_stop=self.end_stop,
-            record_result=self.record_result,
-            known_result=self.known_result,
-            set_progress=self.set_progress,
-            set_positions=lambda positions: None,
-        )
+        changes: dict[str, Callable[..., Any]] = {
+            "begin": self.begin_attempts,
+            "record_grant": self.record_grant,
+            "switch": self.switch,
+            "end_hedge": self.end_second,
+            "end": self.end_attempt,
+            "end_pending": self.end_pending,
+            "end_stop": self.end_stop,
+            "record_result": self.record_result,
+            "set_progress": self.set_progress,
+            "set_positions": lambda positions: None,
+        }
+        gathering = {name: self._gathers(change) for name, change in changes.items()}
+        attempts = SimpleNamespace(known_result=self.known_result, **gathering)
         return SimpleNamespace(
             attempts=attempts,
             tasks=SimpleNamespace(
@@ -506,6 +577,7 @@ class SimStore:
         if before is not TaskState.PENDING and known is not None:
             known.state = ENDS_AS[event]
         if final(TASK, row.state):
+            row.ended_at = self.wall()
             self._tell(Kind.ENDED, who=self.owner, task=row.id, word=str(row.state))
 
     def _tell_stop(self, kind: Kind, known: Try, **what: object) -> None:
@@ -517,3 +589,13 @@ class SimStore:
         if row.fence is not None:
             values["fence"] = row.fence.key()
         self._tell(kind, who=self.owner, **(values | what))
+
+
+def tasks_in(args: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
+    """The tasks that the arguments of a change name."""
+    if "task" in named:
+        return [named["task"]]
+    (first,) = args
+    if isinstance(first, (list, tuple)):
+        return [one.task for one in first]
+    return list(first.tasks) if hasattr(first, "tasks") else [first.task]

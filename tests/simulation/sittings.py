@@ -45,7 +45,7 @@ def sittings_are_apart(history: History) -> Iterator[Breach]:
         before = history.sittings.get(event.task)
         if event.kind is not Kind.COMMITTED:
             if event.kind is Kind.ENDED or event.word in ("succeeded", "failed", "cancelled"):
-                ended.setdefault((event.who, event.task), event.at)
+                ended.setdefault((event.who, event.task), event.at - (event.number or 0) / 1000)
                 ended_anywhere.setdefault(event.task, event.at)
         elif before is not None and event.number is not None:
             at = ended.get((event.who, before), ended_anywhere.get(before))

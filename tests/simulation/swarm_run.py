@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 from trio.testing import MockClock
@@ -93,7 +93,7 @@ class Script:
 class Device:
     """A machine with a worker on it that may be killed and started again."""
 
-    def __init__(self, storm: Storm, name: str) -> None:
+    def __init__(self, storm: Scene, name: str) -> None:
         self.storm = storm
         self.name = name
         self.identity = Identity.from_seed(name)
@@ -147,7 +147,8 @@ class Device:
         self.scope = trio.CancelScope()
         storm.tell(Kind.BORN, worker=network.peer_id)
         worker = await storm.nursery.start(self._serve, network, parts)
-        storm.nursery.start_soon(self._watch, worker, self.incarnation)
+        if storm.look_s is not None:
+            storm.nursery.start_soon(self._watch, worker, self.incarnation, storm.look_s)
 
     async def _serve(
         self,
@@ -159,11 +160,11 @@ class Device:
         with self.scope:
             await run_worker(WorkerSettings(), network, self, parts, task_status=task_status)  # type: ignore[arg-type]
 
-    async def _watch(self, worker: Worker, incarnation: int) -> None:
+    async def _watch(self, worker: Worker, incarnation: int, look_s: float) -> None:
         """Tell what the ledger lets run."""
         while self.incarnation == incarnation and self.scope is not None and not self.scope.cancel_called:
             self.storm.look(self, worker)
-            await trio.sleep(0.05)
+            await trio.sleep(look_s)
 
     def kill(self) -> None:
         """As by kill -9, and everything that it ran with it."""
@@ -173,9 +174,32 @@ class Device:
             self.scope.cancel()
 
 
+class Scene(Protocol):
+    """What a device knows of the run that it is in."""
+
+    folder: Path
+    swarm: MemorySwarm
+    nursery: trio.Nursery
+    look_s: float | None
+    """How often what runs there is looked at; None: never."""
+
+    def clock(self) -> float: ...
+    def seconds(self) -> float: ...
+    def tell(self, kind: Kind, **what: object) -> None: ...
+    def look(self, device: Device, worker: Worker) -> None: ...
+
+
+def sightings(devices: Iterable[Device], requirement: Requirement) -> tuple[Sighting, ...]:
+    """The devices that fit, by their newest adverts."""
+    signed = SignedAdvert(body=b"", signature=b"s" * 64)
+    adverts = (device.advert for device in devices if device.advert is not None)
+    return tuple(Sighting(advert, signed, 0.0) for advert in adverts if match(requirement, advert).fits)
+
+
 class Storm:
     """One run."""
 
+    look_s: float | None = 0.05
     nursery: trio.Nursery
     swarm: MemorySwarm
 
@@ -231,9 +255,7 @@ class Storm:
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
         """Everybody that ever published."""
         await trio.lowlevel.checkpoint()
-        signed = SignedAdvert(body=b"", signature=b"s" * 64)
-        adverts = [device.advert for device in self.devices if device.advert is not None]
-        fits = tuple(Sighting(advert, signed, 0.0) for advert in adverts if match(requirement, advert).fits)
+        fits = sightings(self.devices, requirement)
         return QueryResult(fits, (), len(fits), True, {})
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:

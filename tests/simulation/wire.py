@@ -126,6 +126,8 @@ class Air:
         """(from, to): nothing passes in this direction."""
         self.stations: dict[str, Station] = {}
         self.injected: Counter[str] = Counter()
+        self.lies: set[str] = set()
+        """Hashes of records that say what is not so."""
         self.dropped: Callable[[str, str], None] = lambda one, other: None
         """Called with both ends of a link that lost a message, once each way round."""
 

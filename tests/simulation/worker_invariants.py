@@ -79,10 +79,16 @@ def one_answer(history: History) -> Iterator[Breach]:
 
 
 def no_orphan_run(history: History) -> Iterator[Breach]:
-    """No process lives on for more than two seconds after its lease was ended, or after a cancel reached its worker."""
+    """No process lives on for more than two seconds after its lease was ended, or after a cancel reached its worker.
+
+    A worker that is put back gives names of leases again: a cancel may mean either run of such a name, which is left out.
+    """
     grace = history.limits.stop_s + history.limits.slack_s
     dead = {(e.worker, e.lease): e.at for e in history.of(Kind.DEAD)}
     died = list(history.of(Kind.DIED))
+    tasks: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for event in history.of(Kind.BEGAN):
+        tasks[event.worker, event.lease].add(event.task)
     alive: set[tuple[str, str]] = set()
     values: set[tuple[str, str]] = set()
     last = history.events[-1].at if history.events else 0.0
@@ -102,7 +108,7 @@ def no_orphan_run(history: History) -> Iterator[Breach]:
             continue
         gone = min((e.at for e in died if e.worker == event.worker and e.at >= event.at), default=None)
         end = dead.get(run, gone)
-        if run not in alive or (gone is not None and (end is None or gone < end)):
+        if run not in alive or len(tasks[run]) > 1 or (gone is not None and (end is None or gone < end)):
             continue
         if event.kind is Kind.CANCEL_CONFIRMED:
             if end is None or end > event.at + history.limits.slack_s:

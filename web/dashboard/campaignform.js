@@ -12,20 +12,21 @@ export function campaignForm({ edit }) {
   const name = h("input", { id: "f-name", onchange: (event) => edit(() => ({ campaign: event.target.value.trim() || undefined })) });
   const locked = h("p", { class: "quiet" });
   const all = h("fieldset", { class: "bare" }, h("legend", { class: "hidden" }, "The campaign"), h("p", {}, h("label", { for: "f-name" }, "Name "), name), parts.map((part) => part.element));
-  const offered = { models: [], units: [], peers: null, error: "" };
+  const offered = { models: [], units: [], formats: null, peers: null, error: "" };
   let values = {};
   const fillParts = () => {
     for (const part of parts) part.fill(values, offered);
   };
   return {
     element: h("section", { "aria-labelledby": "form-head", class: "campaignform" }, h("h2", { id: "form-head" }, "Form"), locked, busy, all),
-    // `editable`: the text is written as the form writes it
-    fill(given, editable) {
+    // `formats`: of the models' files, if all are known; `editable`: the text is written as the form writes it
+    fill(given, formats, editable) {
       const reason = !given ? "The text has errors: correct it there first." : "jobs" in given ? "The text uses model_url and jobs, which the form cannot edit." : editable ? "" : "The text is JSON, which the form cannot edit.";
       all.disabled = reason !== "";
       locked.textContent = reason;
       if (reason) return;
       values = given;
+      offered.formats = formats;
       show(name, typeof given.campaign === "string" ? given.campaign : "");
       fillParts();
     },
@@ -40,7 +41,7 @@ export function campaignForm({ edit }) {
       };
       await Promise.all([
         load("/api/v1/models?limit=200", ({ models }) => (offered.models = models)),
-        load("/api/v1/campaign-schema", (schema) => (offered.units = (schema.$defs?.Campaign?.properties?.units?.items?.anyOf ?? []).flatMap((one) => one.enum ?? []))),
+        load("/api/v1/units", ({ units }) => (offered.units = units)),
         load("/api/v1/peers?limit=1000", ({ peers }) => (offered.peers = peers)),
       ]);
     },
@@ -135,23 +136,50 @@ function unitsPart(edit) {
   const turn = (unit, on) => edit((given) => ({ units: on ? [...list(given.units), unit] : list(given.units).filter((one) => one !== unit) }));
   return {
     element: h("fieldset", {}, h("legend", {}, "Compute units"), offers, more),
-    fill(given, { units, peers }) {
+    fill(given, { units, formats, peers }) {
       const chosen = list(given.units).map(String);
       const devices = new Map(); // unit -> ids of the devices that have it
-      for (const peer of peers ?? []) for (const { unit } of peer.units) devices.set(unit, (devices.get(unit) ?? new Set()).add(peer.device));
-      const all = [...new Set([...units, ...devices.keys(), ...chosen])];
+      const known = new Map(units.map((one) => [one.unit, one.formats])); // unit -> formats; null: not known
+      const runs = new Map(known);
+      for (const peer of peers ?? []) {
+        for (const one of peer.units) {
+          devices.set(one.unit, (devices.get(one.unit) ?? new Set()).add(peer.device));
+          const plain = one.unit.replace(/^(GPU|TensorRT) \d+ /, "$1 "); // one of several GPUs
+          const others = runs.get(one.unit);
+          if (known.has(plain)) runs.set(one.unit, known.get(plain));
+          else runs.set(one.unit, one.formats && others !== null ? [...new Set([...(others ?? []), ...one.formats])] : null);
+        }
+      }
+      const all = [...new Set([...runs.keys(), ...chosen])];
       const offered = all.filter((unit) => devices.has(unit) || (!devices.size && chosen.includes(unit)));
       const rest = all.filter((unit) => !offered.includes(unit));
-      const box = (unit) => h("label", { class: "check" }, h("input", { type: "checkbox", value: unit, onchange: (event) => turn(unit, event.target.checked) }), ` ${unit} `, h("span", { class: "quiet" }, devices.has(unit) ? count(devices.get(unit).size, "device") : ""));
-      const sign = JSON.stringify([all, offered, offered.map((unit) => devices.get(unit)?.size)]);
+      // why a unit measures none of the models; empty: it may measure one
+      const unfit = (unit) => {
+        const taken = runs.get(unit);
+        return !formats || !taken || formats.some((form) => taken.includes(form)) ? "" : `runs ${words(taken)}, not ${words(formats)}`;
+      };
+      const box = (unit) =>
+        h(
+          "label",
+          { class: unfit(unit) ? "check unfit" : "check" },
+          h("input", { type: "checkbox", value: unit, onchange: (event) => turn(unit, event.target.checked) }),
+          ` ${unit} `,
+          h("span", { class: "quiet" }, [devices.has(unit) && count(devices.get(unit).size, "device"), unfit(unit)].filter(Boolean).join("; ")),
+        );
+      const sign = JSON.stringify([all.map((unit) => [unit, unfit(unit)]), offered.map((unit) => [unit, devices.get(unit)?.size])]);
       if (replaceChanged(offers, sign, offered.map(box), !offered.length && h("p", { class: "quiet" }, "No devices yet."))) {
         replace(others, rest.map(box));
         if (chosen.some((unit) => rest.includes(unit))) more.open = true;
       }
-      for (const one of more.parentElement.querySelectorAll("input")) one.checked = chosen.includes(one.value);
+      for (const one of more.parentElement.querySelectorAll("input")) {
+        one.checked = chosen.includes(one.value);
+        one.disabled = !one.checked && unfit(one.value) !== ""; // one that is chosen can be unchecked
+      }
     },
   };
 }
+
+const words = (forms) => (forms.length > 1 ? `${forms.slice(0, -1).join(", ")} and ${forms.at(-1)}` : forms[0]);
 
 // -- devices ----------------------------------------------------------------------------------------------------------------------------
 

@@ -60,3 +60,9 @@ export function configuration(unit, threads, batch) {
 
 // Orders texts so that numbers in them count as numbers.
 export const collate = new Intl.Collator(undefined, { numeric: true }).compare;
+
+// What something is compared with, as far as that is something else: "yolo fp32", "CPU (ONNX)" or "yolo fp32 on CPU (ONNX)".
+export function againstWords(model, unit, ownModel, ownUnit) {
+  if (unit === ownUnit) return model;
+  return model === ownModel ? unit : `${model} on ${unit}`;
+}

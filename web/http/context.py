@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,15 +18,21 @@ from protocol.errors import SarkError, Unreachable
 from protocol.messages.work import Action
 from protocol.words import WorkerState
 from results.analysis.sittings import HeldIntervals
+from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.model import Campaign
+from scheduler.campaign.reach import FindUnits
 from scheduler.models.describe import Fetch
 from scheduler.models.fetch import downloader
-from scheduler.models.uploads import Uploads
-from scheduler.store.store import Store, open_store
+from scheduler.models.uploads import Uploads, placed
+from scheduler.preview.look import units_finder
+from scheduler.store.database import ServerLocation
+from scheduler.store.store import Store, open_store, store_location
 from scheduler.submit.daemon import is_running
 from scheduler.submit.keep_running import CHECK_S, keep_running
 from swarm.base.home import Home
 from swarm.base.threads import DISK
 from swarm.download.urls import FOR_OTHERS, UrlReach
+from swarm.net.identity import load_or_create
 from web.http.coverage import CoverageView
 from web.http.feeds import Feeds
 from web.http.idempotency import IdempotencyStore
@@ -68,6 +76,7 @@ class ApiContext:
     feeds: Feeds = field(init=False)
     idempotency: IdempotencyStore = field(init=False)
     uploads: Uploads = field(init=False)
+    find_units: FindUnits = field(init=False)
     coverage: CoverageView = field(init=False)
     uploading: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UPLOADS))
     file_sizes: dict[str, float] = field(default_factory=dict)
@@ -79,10 +88,21 @@ class ApiContext:
     _computing: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     def __post_init__(self) -> None:
-        self.idempotency = IdempotencyStore(self.home.folder("scheduler") / "idempotency")
+        self.idempotency = IdempotencyStore(
+            self.home.folder("scheduler") / "idempotency", self._shared_secret()
+        )
         self.feeds = Feeds(self.open_store, partial(is_running, self.home))
         self.uploads = Uploads(self.home)
+        self.find_units = units_finder(lambda: self.gates())
         self.coverage = CoverageView(partial(self.isolated, lambda store: store.results.coverage()))
+
+    def _shared_secret(self) -> bytes | None:
+        """Of servers on several machines that share a store: they have the same scheduler key."""
+        if not isinstance(store_location(self.home), ServerLocation):
+            return None
+        return hmac.digest(
+            load_or_create(self.home.key("scheduler")).seed, b"sark idempotency keys", hashlib.sha256
+        )
 
     @asynccontextmanager
     async def shared_store(self) -> AsyncIterator[Store]:
@@ -115,6 +135,11 @@ class ApiContext:
     def open_store(self) -> Store:
         """A new connection, which the caller closes. Blocking; raises `ResourceError`."""
         return open_store(self.home)
+
+    def read_campaign(self, data: bytes, file: str) -> Campaign:
+        """A campaign that was sent here, with its models where they lie. Blocking; raises `CampaignError`."""
+        campaign = parse_campaign(data, file, find_units=self.find_units)
+        return placed(campaign, self.uploads, allow_paths=self.allow_paths)
 
     def fetch_model(self, reach: UrlReach | None = None) -> Fetch:
         """Downloads models by URL, without a progress display. `reach`: where from, if not as for campaigns over HTTP."""

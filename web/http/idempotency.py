@@ -3,13 +3,15 @@
     claim (key, request hash, id of the new campaign) ──▶ on disk ──▶ store the campaign ──▶ store the answer with the claim
 
 A server that was killed in between finds the claim, and its campaign id tells whether the campaign was stored. Servers of one home share
-the keys; a lock file for each key lets one of them answer at a time.
+the keys; a lock file for each key lets one of them answer at a time. Servers on several machines share their store alone: there the key
+and the request give the campaign's id, so that whichever server is asked again finds the campaign.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -50,6 +52,8 @@ class _Claim(JsonModel):
 @dataclass(slots=True)
 class IdempotencyStore:
     folder: Path
+    secret: bytes | None = None
+    """Of a store that servers on several machines share; None: it is this machine's."""
     wall: Callable[[], float] = time.time
     _cleaned_up: float = 0.0
 
@@ -96,7 +100,8 @@ class IdempotencyStore:
         self._clean_up()
         claim = self._read(path)
         if claim is None:
-            claim = _Claim(request_hash=request_hash, campaign=new_campaign_id(), at=self.wall())
+            campaign = self._campaign_id(f"{path.stem} {request_hash}".encode())
+            claim = _Claim(request_hash=request_hash, campaign=campaign, at=self.wall())
             _write(path, claim)
         if claim.request_hash != request_hash:
             raise HttpProblem(
@@ -105,6 +110,12 @@ class IdempotencyStore:
                 hint="use a new key for each request",
             )
         return claim
+
+    def _campaign_id(self, request: bytes) -> str:
+        if self.secret is None:
+            return new_campaign_id()
+        draws = iter(hmac.digest(self.secret, request, hashlib.sha512))
+        return new_campaign_id(lambda letters: letters[next(draws) % len(letters)])
 
     def _read(self, path: Path) -> _Claim | None:
         try:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from protocol.errors import CampaignError
+from protocol.formats.frameworks import taken_by
 from protocol.values.attempt import TaskState
 from results.row.form import JsonModel
 from results.row.row import configurations_of
-from scheduler.campaign.fields import MAX_DURATION_S
-from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.fields import MAX_DURATION_S, UNITS
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_schema
 from scheduler.experiments.clone import campaign_clone
 from scheduler.experiments.deletion import DeletedCampaign, delete_campaign
 from scheduler.models.describe import describe_models
 from scheduler.models.files import Models
-from scheduler.models.uploads import placed
 from scheduler.output.schemas import (
     CampaignDetail,
     CampaignInfo,
@@ -103,6 +101,20 @@ async def _campaign_text(request: Request) -> tuple[bytes, str]:
 
 CampaignText = Annotated[tuple[bytes, str], Depends(_campaign_text)]
 """The body, and the file name that errors show."""
+
+
+class UnitFormatsView(JsonModel):
+    """A compute unit that is known here."""
+
+    unit: str
+    formats: tuple[str, ...] | None
+    """Of models that it runs; null: it measures no file, or may run any."""
+
+
+class OfferedUnits(JsonModel):
+    """All of them."""
+
+    units: tuple[UnitFormatsView, ...]
 
 
 class CampaignPage(JsonModel):
@@ -316,7 +328,6 @@ async def validate_campaign(
     ] = True,
 ) -> ValidationReport:
     """Validate a campaign's text: all errors with line and hint, or what the campaign would measure."""
-    place = partial(placed, uploads=context.uploads, allow_paths=context.allow_paths)
 
     def describe(campaign: Campaign) -> Models:
         models = describe_models(campaign, context.uploads.folder, context.fetch_model())
@@ -324,7 +335,7 @@ async def validate_campaign(
         return models
 
     return await context.isolated(
-        lambda store: check(*text, place, describe if models else None), fetching=True
+        lambda store: check(*text, context.read_campaign, describe if models else None), fetching=True
     )
 
 
@@ -333,7 +344,7 @@ async def plan_campaign_(context: Context, text: CampaignText) -> LivePlan:
     """Plan a campaign on the current devices: where, when, how long, and why not. Commits nothing."""
 
     def make(store: Store) -> LivePlan:
-        campaign = placed(parse_campaign(*text), context.uploads, allow_paths=context.allow_paths)
+        campaign = context.read_campaign(*text)
         models = describe_models(campaign, context.uploads.folder, context.fetch_model())
         made = plan_campaign(context.home, campaign, models, context.gates())
         with contextlib.suppress(OSError):  # the plan is useful even if it cannot be stored
@@ -353,6 +364,12 @@ async def explain_campaign_(context: Context, campaign: CampaignId) -> WhyReport
 async def explain_task(context: Context, campaign: CampaignId, n: Number) -> WhyReport:
     """Explain a task's state."""
     return await context.isolated(lambda store: _explain(context, store, campaign, n))
+
+
+@planning.get("/units")
+def list_units() -> OfferedUnits:
+    """List the compute units that are known here, with the formats of models that each runs. Devices may have others: see `/peers`."""
+    return OfferedUnits(units=tuple(UnitFormatsView(unit=unit, formats=taken_by(unit)) for unit in UNITS))
 
 
 @planning.get("/campaign-schema")
@@ -377,7 +394,7 @@ def creation(
     def create(store: Store, new: str) -> CampaignInfo:
         if store.campaigns.get(new) is None:
             uploads = context.uploads
-            campaign = placed(parse_campaign(body, file), uploads, allow_paths=context.allow_paths)
+            campaign = context.read_campaign(body, file)
             models = describe_models(campaign, uploads.folder, context.fetch_model())
             check_devices(context.home, campaign, context.gates)
             folder = str(uploads.folder)

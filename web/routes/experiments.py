@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.errors import CampaignError
 from results.row.form import JsonModel
-from scheduler.campaign.load import parse_campaign
 from scheduler.experiments.judge import judge_ended
 from scheduler.experiments.service import begin, read_schedule, remove, save_campaign, set_schedule
 from scheduler.experiments.view import (
@@ -25,7 +24,6 @@ from scheduler.experiments.view import (
     version_view,
 )
 from scheduler.models.describe import describe_models
-from scheduler.models.uploads import placed
 from scheduler.preview.look import check_devices
 from scheduler.store.rows import ExperimentRow, VersionRow
 from scheduler.store.store import Store
@@ -136,7 +134,7 @@ async def save_experiment(
 
     def save(store: Store) -> tuple[SavedVersion, bool]:
         uploads = context.uploads
-        campaign = placed(parse_campaign(*text), uploads, allow_paths=context.allow_paths)
+        campaign = context.read_campaign(*text)
         if campaign.schedule is not None:
             _refuse_webhook(context, campaign.schedule.webhook)
         models = describe_models(campaign, uploads.folder, context.fetch_model(FOR_OTHERS))

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 from drivers.contract import memory
+from drivers.contract.memory import _unchanged
 
 SIZE = 1_000_000
 
@@ -46,3 +51,37 @@ def test_the_bytes_are_the_same_afterwards_and_a_file_just_read_is_in_memory(tmp
     if memory.PLATFORM == "linux":
         with model.open("rb") as file:
             assert memory.resident_share(file.fileno(), SIZE) == 1.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_that_leaves_its_libraries_holds_less_and_works_as_before() -> None:
+    program = """import decimal, json, sqlite3, ssl
+from pathlib import Path
+
+import pytest
+from drivers.contract.memory import leave_libraries
+def of_files(): return int(Path("/proc/self/status").read_text().split("RssFile:")[1].split()[0])
+before = of_files()
+leave_libraries()
+print(before, of_files(), json.dumps(str(decimal.Decimal(2).sqrt())), len(ssl.create_default_context().get_ciphers()) > 0)"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    before, after, root, ciphers = done.stdout.split()
+    assert int(after) < int(before) / 2
+    assert (root, ciphers) == ('"1.414213562373095048801688724"', "True")
+
+
+def test_a_mapping_with_pages_of_its_own_is_kept() -> None:
+    smaps = """7f0000000000-7f0000001000 r-xp 00000000 08:01 42   /lib/code.so
+Size:                  4 kB
+Anonymous:             0 kB
+7f0000001000-7f0000003000 r--p 00001000 08:01 42   /lib/code.so
+Size:                  8 kB
+Anonymous:             8 kB
+7f0000003000-7f0000004000 rw-p 00003000 08:01 42   /lib/code.so
+Anonymous:             0 kB
+7f0000004000-7f0000005000 r--p 00000000 00:00 0
+Anonymous:             0 kB
+7f0000005000-7f0000006000 r--s 00000000 08:01 43   /usr/lib/cache
+Anonymous:             0 kB
+"""
+    assert list(_unchanged(smaps)) == [(0x7F0000000000, 0x1000)]

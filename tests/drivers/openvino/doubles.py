@@ -148,6 +148,8 @@ class CoreDouble:
         self.precision = precision
         self.threads = threads
         self.runs_on: list[str] | None = None
+        self.obeys = True
+        """It computes in the type that it is asked for."""
         self.model = ModelDouble([PortDouble({"x"}, [1])])
         self.read: list[str] = []
         self.asked: list[dict[str, object]] = []
@@ -167,7 +169,9 @@ class CoreDouble:
         self.asked.append(dict(config))
         told: dict[str, object] = {
             "EXECUTION_DEVICES": self.runs_on or [device],
-            "INFERENCE_PRECISION_HINT": TypeDouble(self.precision),
+            "INFERENCE_PRECISION_HINT": TypeDouble(
+                str(config.get("INFERENCE_PRECISION_HINT", self.precision)) if self.obeys else self.precision
+            ),
             "INFERENCE_NUM_THREADS": self.threads or config.get("INFERENCE_NUM_THREADS"),
             "ENABLE_CPU_PINNING": True,
         }

@@ -121,6 +121,20 @@ def test_where_few_digits_are_the_reason_the_row_says_so_and_only_there(onnx: st
     assert one(run(core, onnx), CheckReport).note.startswith("it differs in float32, too")
 
 
+def test_the_type_in_which_it_computes_is_told_and_float32_can_be_asked_for(onnx: str) -> None:
+    core = CoreDouble(precision="bf16")
+    assert one(run(core, onnx), ModelDescription).compute_type == "bf16"
+    assert "INFERENCE_PRECISION_HINT" not in core.asked[0]
+    core.asked.clear()
+    events = run(core, onnx, compute_type="f32")
+    assert one(events, ModelDescription).compute_type == "f32"
+    assert one(events, CheckReport).tolerance != 2e-2
+    assert core.asked[0]["INFERENCE_PRECISION_HINT"] == "f32"
+    core.obeys = False
+    with pytest.raises(Unfit, match="compute_type f32: CPU computes in bf16 all the same"):
+        run(core, onnx, compute_type="f32")
+
+
 def test_threads_are_those_that_openvino_uses(onnx: str) -> None:
     described = one(run(CoreDouble(threads=7), onnx), ModelDescription)
     assert described.threads == 7

@@ -16,6 +16,7 @@ import pytest
 
 from drivers.contract.base import MIB, Crashed, Event, Limits, MeasureReport, WorkOrder
 from drivers.launch import probe_tier as sandbox
+from drivers.launch import prober
 from drivers.launch.launch import Zygote, measure
 from drivers.sandbox import landlock, linux, mac, mounts, seccomp, windows
 from drivers.sandbox.enter import Tier
@@ -436,11 +437,11 @@ def test_a_home_that_holds_nothing_but_the_program_has_nothing_to_hide(tmp_path:
     """A user made for the program alone: what leads to its code is seen by every launch."""
     inside = tmp_path / ".local" / "share"
     inside.mkdir(parents=True)
-    order = WorkOrder("model", sandbox.UNIT, 1, 1, dims={"port": 1, "pid": 1, "size": 1, "root": 0})
+    order = WorkOrder("model", prober.UNIT, 1, 1, dims={"port": 1, "pid": 1, "size": 1, "root": 0})
 
     def sees_it(code: tuple[str, ...]) -> bool:
         try:
-            sandbox.SandboxProber(str(tmp_path), code).attempts(order)["reads_home"]()
+            prober.SandboxProber(str(tmp_path), code).attempts(order)["reads_home"]()
         except OSError:
             return False
         return True
@@ -459,11 +460,11 @@ def test_a_system_without_namespaces_is_partial_and_says_what_to_look_at() -> No
     tier, reasons = sandbox.judge(sandbox.TIERS, held(Tier.FULL, got))
     assert tier is Tier.PARTIAL
     assert "kernel.apparmor_restrict_unprivileged_userns" in reasons[0]
-    assert reasons[1] == sandbox.OPEN["sees_processes"]
+    assert reasons[1] == prober.OPEN["sees_processes"]
 
 
 def test_a_sandbox_that_leaks_is_not_the_one_it_calls_itself() -> None:
-    everything = tuple(sandbox.OPEN)
+    everything = tuple(prober.OPEN)
     got: dict[Tier, tuple[str, ...] | str] = {Tier.FULL: ("connects",), Tier.PARTIAL: everything}
     tier, reasons = sandbox.judge(sandbox.TIERS, held(Tier.FULL, got))
     assert tier is Tier.NONE

@@ -89,6 +89,7 @@ def test_the_oldest_settled_records_are_dropped_when_there_are_too_many_bytes() 
     outbox = Outbox(lambda: 100.0, lambda: 100.0)
     share = bytes(MAX_SETTLED_BYTES // 4)
     made = [item(bytes([n]) + share[1:], stored=float(n)) for n in range(1, 6)]
+    removed: tuple[str, ...] = ()
     for one in made:
         outbox.put(one)
         _, removed = outbox.settle(one.sha256, keep=True)

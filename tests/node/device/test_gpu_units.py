@@ -30,6 +30,8 @@ from protocol.errors import LocalProtocolError, ResourceError
 from protocol.formats.frameworks import framework_of
 from protocol.formats.gpu_units import gpu_number, numbered, without_number
 from protocol.values.advert import MAX_ADVERT, UnitOffer, advert_body
+from protocol.values.match import as_seen
+from protocol.values.requirement import Requirement, parse_clause
 from swarm.base.settings import SettingsError
 
 PEER = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
@@ -188,6 +190,12 @@ def test_a_device_advertises_the_gpus_that_its_units_run_on_and_no_others(
     profile = probe_device(tmp_path, look, on=look.gpus)
     advert = build_advert(profile, PEER)
     assert [gpu.name for gpu in advert.gpus] == gpus
+    for unit, number in units.items():
+        seen = as_seen(
+            Requirement(clauses=(parse_clause(f"units has {unit}"), parse_clause("vram > 0 B"))), advert
+        )
+        assert [gpu.name for gpu in seen.gpus] == [NVIDIA.gpus[number or 0].name]
+    assert [NVIDIA.gpus[number].name for number in look.gpus.numbers] == gpus
     assert [gpu.name for gpu in profile.gpu_report.gpus] == ["Small", "Large"]
     offered = {offer.unit: profile.gpu_choice.of(offer.unit) for offer in advert.units}
     on_gpus = {unit: gpu and gpu.number for unit, gpu in offered.items() if "ONNX" in unit and "GPU" in unit}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -137,6 +138,8 @@ def test_nvidia_gpus_are_those_that_cuda_shows_and_the_library_is_closed_again(t
     assert nvml.open == 1
     sensors.close()
     assert nvml.open == 0
+    second = replace(Machine().monitor(tmp_path, nvml), gpus=(1, 7))
+    assert [gpu.memory for gpu in second.open().read().gpus] == [2 * GIB], "the one that units run on"
     both = Machine().monitor(tmp_path, nvml)
     assert len(both.open().read().gpus) == 2
     assert set(both.sensors()) == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from node.device.probe import (
 )
 from protocol.errors import LocalProtocolError
 from protocol.values.advert import MAX_ADVERT, GpuInfo, UnitOffer, advert_body
+from protocol.values.features import FEATURES, FORGET
 from protocol.values.reading import Sensor
 from protocol.wire.base import Line, Name
 from swarm.base.text import ascii_line, ascii_name
@@ -217,12 +219,32 @@ def test_an_advert_sheds_what_is_optional_until_it_fits() -> None:
     assert advert.monitors is None
 
 
+def test_an_advert_says_the_formats_of_units_that_nobody_else_knows(tmp_path: Path) -> None:
+    found = ProbedUnits(
+        (
+            UnitInfo("CPU (ONNX)", "onnx", "r", formats=("onnx",)),
+            UnitInfo("CPU (Mine)", "mine", "r", formats=("mine", "onnx")),
+            UnitInfo("CPU (Open)", "open", "r"),
+        ),
+        (),
+    )
+    offers = build_advert(probe_device(tmp_path, lambda: found), PEER).units
+    assert [(one.unit, one.formats) for one in offers] == [
+        ("CPU (ONNX)", None),
+        ("CPU (Mine)", ("mine", "onnx")),
+        ("CPU (Open)", None),
+    ]
+    assert "formats" not in offers[0].to_wire(), "the bytes of adverts of before"
+
+
 def test_a_small_advert_keeps_everything() -> None:
     small = rich(soc="Apple M2", os="macOS 15", name="mac", gpus=(), units=rich().units[:1])
     advert = build_advert(small, PEER, addresses=["/ip4/192.0.2.1/tcp/4001"], models=["a" * 64] * 4)
     assert len(advert.models) == 4
     assert advert.monitors == tuple(map(str, Sensor))
     assert build_advert(rich(monitors=()), PEER).monitors is None, "it shows nothing"
+    assert advert.features == FEATURES
+    assert build_advert(replace(small, simulated=True), PEER).features == (FORGET,), "a script takes no turns"
     assert advert.soc == "Apple M2"
 
 

@@ -19,7 +19,8 @@ import typer.main
 
 import node.cli.main
 import web.cli
-from node.cli.main import SERVE_PORT, options_given, with_places
+from node.cli.main import SERVE_PORT, with_places
+from node.cli.service import options_given
 from node.install.install import (
     install,
     not_carried,

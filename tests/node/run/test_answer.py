@@ -18,7 +18,7 @@ from protocol.values.record import DeviceFacts
 from protocol.values.task import Measure
 from results.row.canary import CanaryOutcome, judge_canary, seed_of
 from tests.drivers.onnx_models import OnnxModels
-from tests.node.run.test_runner import job, task
+from tests.node.run.runner_parts import job, task
 
 
 @pytest.fixture

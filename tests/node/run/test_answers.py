@@ -17,7 +17,7 @@ from protocol.values.answers import AnswerSet, answer_set, read_answers
 from protocol.values.record import Record, read_record, record_body
 from protocol.values.task import Model, Task
 from protocol.words import RunOutcome
-from tests.node.run.test_runner import (
+from tests.node.run.runner_parts import (
     CHECKED,
     CONTENT,
     LOADED,

@@ -7,7 +7,7 @@ import pytest
 from drivers.measure.telemetry import TelemetryReading, summarise
 from node.run.record_builder import COMPLETE, RunObservations
 from protocol.values.record import DeviceFacts, read_record, record_body
-from tests.node.run.test_runner import WORKER, job, task
+from tests.node.run.runner_parts import WORKER, job, task
 from tests.results.row.test_sustained import row_of
 
 S = 1_000_000_000

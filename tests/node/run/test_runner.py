@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import importlib.util
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +11,6 @@ import pytest
 import trio
 
 from drivers.contract.base import (
-    BesideReport,
     BetweenLaunches,
     Cancelled,
     CheckReport,
@@ -31,7 +25,6 @@ from drivers.contract.base import (
     ModelDescription,
     OperatorReport,
     OutOfMemory,
-    OutputReport,
     ProgressReport,
     SampleBlock,
     TimedOut,
@@ -39,112 +32,33 @@ from drivers.contract.base import (
     WorkOrder,
     WrongUnit,
 )
-from drivers.launch.launch import AskReveal, Launch, Zygote, digest_of
 from node.device.lock import DeviceLock
 from node.run.record_builder import RecordJob, RunObservations, end_of
-from node.run.runner import ProgressReporter, RunBench, StopRun, limits, run, work_order
-from node.store.cache import ModelCache, Source
-from protocol.errors import RunError
+from node.run.runner import ProgressReporter, StopRun, limits, run, work_order
+from node.store.cache import Source
 from protocol.formats.phase import Phase
-from protocol.values.lease import Fence
 from protocol.values.record import (
-    BLOCK_FIELDS,
-    DeviceFacts,
     HostLoad,
     Record,
     read_record,
     record_body,
     unpack_samples,
 )
-from protocol.values.requirement import Requirement
-from protocol.values.task import Measure, Model, Task, Timeouts
+from protocol.values.task import Measure, Timeouts
 from protocol.words import Reason, RunOutcome
-
-WORKER = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
-CPU = "CPU (ONNX)"
-CONTENT = b"a model"
-
-
-def task(content: bytes = CONTENT, **changes: Any) -> Task:
-    fields: dict[str, Any] = {
-        "campaign": "c-1",
-        "task": "c-1/1",
-        "scheduler": WORKER,
-        "model": Model(name="m.onnx", sha256=hashlib.sha256(content).hexdigest(), size=len(content)),
-        "unit": CPU,
-        "requirement": Requirement(),
-        "measure": Measure(runs=10, loads=1),
-        "timeouts": Timeouts(),
-    }
-    return Task(**(fields | changes))
-
-
-def job(what: Task) -> RecordJob:
-    return RecordJob("w-1.1", Fence(incarnation=1, number=1), 1, what, "0" * 64, waited_s=2.0)
-
-
-def source_of(content: bytes) -> Source:
-    async def source(offset: int, sink: Any, progress: Any) -> None:
-        sink(bytearray(content[offset:]))
-        progress(len(content), len(content))
-
-    return source
-
-
-class ScriptedLaunch:
-    """A launch that yields these events and then raises, or waits to be killed."""
-
-    def __init__(self, *events: Event, then: DriverError | None = None, hangs: bool = False) -> None:
-        self._events, self._then, self._hangs = events, then, hangs
-        self.started = threading.Event()
-        self._killed = threading.Event()
-        self.dead = False
-
-    def events(self) -> Iterator[Event]:
-        self.started.set()
-        yield from self._events
-        if self._hangs:
-            self._killed.wait(5)
-            self.dead = True
-            raise Cancelled("the run was cancelled")
-        if self._then is not None:
-            raise self._then
-
-    def kill(self) -> None:
-        self._killed.set()
-
-
-def described(unit: str = CPU, *providers: str) -> ModelDescription:
-    return ModelDescription(
-        unit, "onnx", "onnxruntime 1", providers or ("CPUExecutionProvider",), 2, {"x": (1,)}, {"x": "f"}, 0
-    )
-
-
-MEASURED = MeasureReport((3, 1, 2), (9,), 0.1, 0.2, 300, 40, 1)
-CHECKED = CheckReport(True, "0" * 64, 1e-6, 1e-4)
-LOADED = LoadReport(5, 100, 200)
-
-
-def bench(folder: Path, launch: Any, content: bytes = CONTENT, **changes: Any) -> RunBench:
-    cache = ModelCache(folder / "cache", 10**9, free=lambda path: 10**12)
-    source = changes.pop("source", lambda what: source_of(content))
-    fields: dict[str, Any] = {
-        "worker": WORKER,
-        "facts": lambda: DeviceFacts(device="d-1", name="lab"),
-        "model": lambda what, model, progress: cache.using(model, source(what), progress),
-        "lock": DeviceLock("d-1", folder),
-        "launch": launch,
-        "memory_cap": 2 * 1024**3,
-    }
-    return RunBench(**(fields | changes))
-
-
-async def record_of(folder: Path, launch: ScriptedLaunch, what: Task | None = None) -> Record:
-    made = await run(
-        job(what or task()), bench(folder, lambda order, limits: launch), StopRun(), lambda *progress: None
-    )
-    assert read_record(record_body(made)) == made, "what is recorded can be sent"
-    return made
+from tests.node.run.runner_parts import (
+    CHECKED,
+    CONTENT,
+    CPU,
+    LOADED,
+    MEASURED,
+    ScriptedLaunch,
+    bench,
+    described,
+    job,
+    record_of,
+    task,
+)
 
 
 def test_a_task_becomes_a_work_order_word_for_word() -> None:
@@ -561,215 +475,6 @@ def test_stages_that_come_again_add_up() -> None:
     for stage, now in (("load", 0.0), ("run", 1.0), ("load", 3.0), ("", 7.0)):
         run_observations.enter(stage, now)
     assert run_observations.stages == {"load": 5.0, "run": 2.0}
-
-
-# -- with the real driver and a real model -------------------------------------------------------------------------------
-
-
-def magika() -> bytes:
-    """A real model, from its package."""
-    spec = importlib.util.find_spec("magika")
-    assert spec is not None
-    assert spec.origin is not None
-    return (Path(spec.origin).parent / "models/standard_v3_3/model.onnx").read_bytes()
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote("onnx").start() as started:
-        yield started
-
-
-async def real(folder: Path, zygote: Zygote, content: bytes, **changes: Any) -> tuple[Record, list[Phase]]:
-    phases: list[Phase] = []
-    made = bench(folder, lambda order, limits: Launch(order, limits, zygote), content)
-    what = task(content, measure=Measure(runs=20, loads=2, warmup=2), **changes)
-    record = await run(job(what), made, StopRun(), lambda phase, done, total, median: phases.append(phase))
-    return record, phases
-
-
-async def test_a_real_model_is_measured_in_real_processes(tmp_path: Path, zygote: Zygote) -> None:
-    record, phases = await real(tmp_path, zygote, magika())
-    assert record.outcome is RunOutcome.COMPLETE, record.detail
-    assert record.timings
-    samples = [unpack_samples(timing.samples) for timing in record.timings]
-    assert [len(of_launch) for of_launch in samples] == [10, 10]
-    assert min(map(min, samples)) > 0
-    assert [load.kind for load in record.loads if load.kind != "warm"][1:] == ["fresh"]
-    assert record.timings[0].began_s == 0.0
-    assert 0 < record.timings[1].began_s < 60
-    for timing in record.timings:
-        assert timing.blocks is not None
-        blocks = unpack_samples(timing.blocks)
-        assert sum(blocks[:: len(BLOCK_FIELDS)]) == 10
-        assert timing.wall_s == pytest.approx(sum(blocks[1 :: len(BLOCK_FIELDS)]) / 1e9)
-    assert record.ran is not None
-    assert record.ran.providers == ("CPUExecutionProvider",)
-    assert record.ran.shapes
-    assert list(dict.fromkeys(phases))[:3] == [Phase.FETCH, Phase.PREPARE, Phase.LOAD]
-    assert Phase.RUN in phases
-    stages = {stage.stage for stage in record.stages}
-    assert stages >= {"queue", "fetch", "prepare", "load", "warm-up", "run"}
-
-
-async def test_a_real_model_that_is_cut_short_is_broken_for_good(tmp_path: Path, zygote: Zygote) -> None:
-    record, _ = await real(tmp_path, zygote, magika()[:10_000])
-    assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, Reason.BROKEN_MODEL, True)
-
-
-async def test_a_unit_that_is_not_here_is_the_wrong_unit(tmp_path: Path, zygote: Zygote) -> None:
-    record, _ = await real(tmp_path, zygote, magika(), unit="DirectML (ONNX)")
-    assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, Reason.WRONG_UNIT, False)
-
-
-# -- witnessed runs ----------------------------------------------------------------------------------------------------------
-
-
-class Scheduler:
-    """Reveals, or refuses to, and notes what it is told."""
-
-    def __init__(self, refuses: bool = False) -> None:
-        self.refuses = refuses
-        self.told: list[tuple[int, str]] = []
-
-    async def reveal(self) -> tuple[bytes, bytes]:
-        await trio.lowlevel.checkpoint()
-        if self.refuses:
-            raise RunError("no", reason=Reason.UNKNOWN, permanent=False)
-        return b"o" * 32, b"r" * 32
-
-    def launch_ended(self, launch: int, digest: str) -> None:
-        self.told.append((launch, digest))
-
-
-class AskingLaunch(ScriptedLaunch):
-    """Asks for its reveal before its first event."""
-
-    def __init__(self, reveal: AskReveal, *events: Event) -> None:
-        super().__init__(*events)
-        self._reveal = reveal
-
-    def events(self) -> Iterator[Event]:
-        self._reveal()
-        yield from super().events()
-
-
-async def witnessed_record(folder: Path, scheduler: Scheduler, *events: Event) -> Record:
-    return await run(
-        job(task()),
-        bench(folder, lambda order, limits, reveal: AskingLaunch(reveal, *events)),
-        StopRun(),
-        lambda *progress: None,
-        witness=scheduler,
-    )
-
-
-OUTPUTS = (OutputReport("1" * 64), OutputReport("2" * 64))
-
-
-async def test_a_witnessed_run_tells_each_launch_as_it_ends_and_records_what_was_revealed(
-    tmp_path: Path,
-) -> None:
-    scheduler = Scheduler()
-    story = (LOADED, OUTPUTS[0], described(), MEASURED, CHECKED, LOADED, OUTPUTS[1], MEASURED)
-    record = await witnessed_record(tmp_path, scheduler, *story)
-    assert record.outcome is RunOutcome.COMPLETE
-    assert scheduler.told == [(at, digest_of(report).hex()) for at, report in enumerate(OUTPUTS, start=1)]
-    assert (record.opening, record.reveal) == (b"o" * 32, b"r" * 32)
-    noted = [timing.output for timing in record.timings]
-    assert [output.digest().hex() for output in noted if output is not None] == [
-        digest for _, digest in scheduler.told
-    ]
-    assert read_record(record_body(record)) == record
-
-
-async def test_a_run_whose_inputs_are_not_revealed_fails_with_the_schedulers_reason(tmp_path: Path) -> None:
-    record = await witnessed_record(tmp_path, Scheduler(refuses=True), LOADED)
-    assert (record.outcome, record.reason, record.detail) == (RunOutcome.FAILED, Reason.UNKNOWN, "no")
-
-
-async def test_a_run_that_waits_for_its_reveal_can_be_stopped(tmp_path: Path) -> None:
-    class Silent(Scheduler):
-        async def reveal(self) -> tuple[bytes, bytes]:
-            stop.now(Reason.CANCELLED)
-            await trio.sleep_forever()
-            raise AssertionError
-
-    stop = StopRun()
-    record = await run(
-        job(task()),
-        bench(tmp_path, lambda order, limits, reveal: AskingLaunch(reveal, LOADED)),
-        stop,
-        lambda *progress: None,
-        witness=Silent(),
-    )
-    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.CANCELLED)
-
-
-async def test_the_outputs_of_an_ordinary_run_are_recorded_without_a_reveal(tmp_path: Path) -> None:
-    record = await record_of(tmp_path, ScriptedLaunch(LOADED, OUTPUTS[0], described(), MEASURED, CHECKED))
-    assert record.timings[0].output is not None
-    assert record.timings[0].output.sha256 == "1" * 64
-    assert record.reveal is None
-
-
-OTHER = Model(name="other.onnx", sha256=hashlib.sha256(b"another").hexdigest(), size=7)
-
-
-async def test_all_models_of_a_task_are_fetched_and_held_until_it_is_measured(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path / "both", 10**9, free=lambda path: 10**12)
-
-    def model(what: RecordJob, which: Model, progress: Any) -> AbstractAsyncContextManager[Path]:
-        return cache.using(which, source_of(b"another" if which == OTHER else CONTENT), progress)
-
-    orders: list[tuple[bytes, ...]] = []
-
-    def launch(order: WorkOrder, limits: Limits) -> ScriptedLaunch:
-        orders.append(tuple(Path(path).read_bytes() for path in (order.model, *order.beside)))
-        return ScriptedLaunch(LOADED, described(), MEASURED, CHECKED)
-
-    both = job(task(beside=(OTHER,)))
-    record = await run(both, bench(tmp_path, launch, model=model), StopRun(), lambda *progress: None)
-    assert orders == [(CONTENT, b"another")]
-    assert record.outcome is RunOutcome.COMPLETE
-
-
-async def test_the_model_that_does_not_come_is_named(tmp_path: Path) -> None:
-    @contextlib.asynccontextmanager
-    async def model(what: RecordJob, which: Model, progress: Any) -> AsyncIterator[Path]:
-        if which == OTHER:
-            await trio.sleep_forever()
-        yield tmp_path
-
-    both = job(task(beside=(OTHER,), timeouts=Timeouts(fetch_s=0.01)))
-    fields = bench(tmp_path, lambda *_: ScriptedLaunch(), model=model)
-    record = await run(both, fields, StopRun(), lambda *progress: None)
-    assert record.reason is Reason.FETCH_FAILED
-    assert record.detail.startswith("other.onnx was not here after the fetch limit")
-
-
-def test_each_model_of_a_task_may_take_its_memory_and_all_together_no_more_than_the_device_gives() -> None:
-    other = Model(name="other.onnx", sha256="ab" * 32, size=1)
-    of_two = task(memory=100, beside=(other,))
-    assert (limits(of_two, 1000).memory_bytes, limits(of_two, 150).memory_bytes) == (200, 150)
-    order = work_order(of_two, "/m/own", beside=(Path("/m/other"),))
-    assert (order.model, order.beside, order.beside_units) == ("/m/own", ("/m/other",), ())
-    apart = of_two.model_copy(update={"beside_units": ("CPU (Torch)",)})
-    assert work_order(apart, "/m/own", beside=(Path("/m/other"),)).beside_units == ("CPU (Torch)",)
-
-
-def test_a_model_beside_that_ran_elsewhere_is_no_comparison() -> None:
-    other = Model(name="other.onnx", sha256="ab" * 32, size=1)
-    asked = task(beside=(other,), beside_units=("CPU (Torch)",))
-    observations = RunObservations()
-    own = ModelDescription(asked.unit, "onnx", "r", ("CPUExecutionProvider",), 1, {}, {}, 0)
-    observations.add(own, 0.0)
-    observations.add(MeasureReport((1,), (1,), 0.0, 0.0, None, 0, None), 0.0)
-    checked = CheckReport(None, "", None, None)
-    observations.add(BesideReport(replace(own, unit="CPU (Torch)", providers=("cpu",)), checked), 0.0)
-    assert observations.verdict(asked).outcome is RunOutcome.COMPLETE
-    observations.beside[0] = BesideReport(own, checked)
-    assert observations.verdict(asked).reason is Reason.WRONG_UNIT
 
 
 @pytest.mark.parametrize("lasting", [False, True])

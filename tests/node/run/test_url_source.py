@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.run.model_source import url_pieces, url_source, with_url
+from node.run.model_source import with_url
+from node.run.url_source import url_pieces, url_source
 from node.store.cache import ModelCache, Progress, Source
 from protocol.errors import Refused, RunError, Unreachable
 from protocol.values.task import Model

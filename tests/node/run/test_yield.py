@@ -19,7 +19,7 @@ from protocol.values.record import unpack_samples
 from protocol.values.task import Measure
 from protocol.words import Reason, RunOutcome
 from tests.node.ledger_parts import ANN, BOB, linked, want
-from tests.node.run.test_runner import bench, job, task
+from tests.node.run.runner_parts import bench, job, task
 
 SCRIPT = b'{"latencies_ms": [2]}'
 

@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from drivers.launch.launch import ProbedUnits
 from drivers.launch.probe_tier import TierProbe
 from drivers.sandbox.enter import Tier
-from node.serve.process import MAX_POOLS, check_anyone, near_addresses, pool_changes, with_gates_of
+from node.device.gpu_units import NO_GPUS, UnitsOnGpus
+from node.serve.process import (
+    MAX_POOLS,
+    check_anyone,
+    near_addresses,
+    pool_changes,
+    units_at_start,
+    with_gates_of,
+)
 from node.settings.settings import WorkerSettings
 from protocol.errors import NotPermitted, ResourceError
 from protocol.words import Role
@@ -97,3 +106,18 @@ def test_this_machine_reaches_its_worker_where_it_listens_whatever_it_announces(
     assert near_addresses(("/ip4/127.0.0.1/tcp/4102",), lines) == ("/ip4/127.0.0.1/tcp/4102", *lines)
     assert near_addresses(("/ip4/127.0.0.1/tcp/0",), lines) == lines
     assert near_addresses((), lines) == lines
+
+
+def test_units_that_worked_at_the_last_start_are_not_tried_again_but_an_owners_server_is(
+    tmp_path: Path,
+) -> None:
+    tries = []
+
+    def probe(**how: object) -> ProbedUnits:
+        tries.append(how)
+        return ProbedUnits((), ("driver 'x': not here",))
+
+    for private in ({}, {}, {"api": {"SARK_API_URL": "http://127.0.0.1:8000"}}):
+        found = units_at_start(tmp_path / "units.json", UnitsOnGpus(probe, NO_GPUS, private))
+        assert found.troubles == ("driver 'x': not here",)
+    assert [how["private"] for how in tries] == [{}, {"api": {"SARK_API_URL": "http://127.0.0.1:8000"}}]

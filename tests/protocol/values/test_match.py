@@ -273,3 +273,41 @@ def test_a_requirement_that_no_device_meets_reads_no_advert() -> None:
     predicate = compile_requirement(Requirement(clauses=(costly, clause)))
     assert len(predicate.conditions) == 1
     assert not predicate(LAPTOP)
+
+
+TWO = SERVER.model_copy(
+    update={
+        "units": tuple(
+            UnitOffer(unit=unit, runtime="r") for unit in ("GPU (ONNX)", "GPU 3 (ONNX)", "CPU (ONNX)")
+        ),
+        "gpus": (
+            GpuInfo(name="NVIDIA T4", vram=16 * GIB, number=1),
+            GpuInfo(name="NVIDIA H100", vram=80 * GIB, number=3),
+        ),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("unit", "clause", "fits"),
+    [
+        ("GPU (ONNX)", "vram >= 16 GiB", True),
+        ("GPU (ONNX)", "vram >= 40 GiB", False),
+        ("GPU (ONNX)", "gpu ~ H100", False),
+        ("GPU 3 (ONNX)", "vram >= 40 GiB", True),
+        ("GPU 3 (ONNX)", "gpu ~ T4", False),
+        ("CPU (ONNX)", "vram >= 40 GiB", True),
+    ],
+)
+def test_a_unit_on_a_gpu_has_the_memory_of_its_own_gpu(unit: str, clause: str, fits: bool) -> None:
+    for clauses in ([f"units has {unit}", clause], [clause, f"units has {unit}"]):
+        requirement = Requirement(clauses=tuple(map(parse_clause, clauses)))
+        assert match(requirement, TWO).fits is fits
+        assert compile_requirement(requirement)(TWO) is fits
+
+
+def test_a_gpu_that_an_advert_has_no_room_for_is_not_known() -> None:
+    small = TWO.model_copy(update={"gpus": TWO.gpus[:1]})
+    requirement = Requirement(clauses=(parse_clause("units has GPU 3 (ONNX)"), parse_clause("vram < 1 GiB")))
+    assert [item.met for item in match(requirement, small).clauses] == [ClauseState.MET, ClauseState.UNKNOWN]
+    assert not compile_requirement(requirement)(small)

@@ -15,6 +15,7 @@ from protocol.values.record import (
     DeviceFacts,
     LoadSample,
     Record,
+    RunFacts,
     Timing,
     pack_samples,
     read_record,
@@ -129,3 +130,22 @@ def test_a_bomb_of_samples_is_refused() -> None:
 def test_samples_of_a_steady_model_pack_small() -> None:
     steady = [5_300_000 + (number * 7919) % 2000 for number in range(10_000)]
     assert len(pack_samples(steady)) < 10_000 * 8 / 3
+
+
+@pytest.mark.parametrize(
+    ("agrees", "compute_type", "evidence"),
+    [
+        (True, None, True),
+        (False, None, False),
+        (None, None, None),
+        (True, "bf16", True),
+        (False, "bf16", None),
+        (False, "f16", None),
+        (False, "f32", False),
+    ],
+)
+def test_outputs_of_few_digits_that_differ_say_nothing_of_the_device(
+    agrees: bool | None, compute_type: str | None, evidence: bool | None
+) -> None:
+    ran = RunFacts(unit="u", driver="d", runtime="r", agrees=agrees, compute_type=compute_type)
+    assert ran.evidence is evidence

@@ -47,7 +47,9 @@ from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.net.identity import Identity
+from tests.results.row.test_together import record as together
 
+TOGETHER = together()
 WORKER = Identity.from_seed("worker")
 MODEL = b"a model"
 TASK = Task(
@@ -118,6 +120,20 @@ def test_what_a_worker_signed_holds_and_what_nobody_signed_is_reported_as_such()
     assert (first.task, first.wrong, first.signed, first.worker) == ("c-1/1", (), True, WORKER.peer_id)
     assert first.fingerprint == messages[0].row.fingerprint != ""
     assert (second.task, second.wrong, second.signed) == ("c-1/2", (), False)
+
+
+def test_the_ratio_of_two_units_is_computed_again_from_what_the_worker_signed() -> None:
+    torch = "CPU (Torch)"
+    task = TASK.model_copy(update={"beside": (TASK.model,), "beside_units": (torch,)})
+    turns = {name: getattr(TOGETHER, name) for name in ("loads", "timings", "rounds", "ran")}
+    beside = RunFacts(unit=torch, driver="torch", runtime="r", shapes={"x": (1,)})
+    made = result(task, record(task, **turns, ran_beside=(beside,)))
+    assert (made.row.against_unit, made.row.compare_verdict) == (torch, "SLOWER")
+    assert wrongs(made) == []
+    for change in ({"ratio": 0.9}, {"against_unit": TASK.unit}, {"cpu_ratio_high": 9.0}):
+        assert wrongs(made.model_copy(update={"row": made.row.model_copy(update=change)})) != []
+    here = result(task, record(task, **turns, ran_beside=(beside.model_copy(update={"unit": TASK.unit}),)))
+    assert any("ran the model beside" in wrong for wrong in wrongs(here))
 
 
 @pytest.mark.parametrize("made", [result(), lost()], ids=["complete", "failed"])
@@ -197,7 +213,7 @@ def test_numbers_that_do_not_follow_from_the_samples_are_found_column_by_column(
     good = result()
     better = good.row.model_copy(update={"inference_ms_median": 0.5, "verdict": "valid!"})
     outcome = wrongs(good.model_copy(update={"row": better}))
-    assert outcome[0].startswith("InferenceMsMedian is 0.5, from the raw samples it is 1.0")
+    assert outcome[0].startswith("InferenceMsMedian is 0.5, and its signed record makes it 1.0")
     assert len(outcome) == 2
     assert wrongs(good.model_copy(update={"inference_ns": (1, 2)})) == [
         "inference_ns is not what the record has"

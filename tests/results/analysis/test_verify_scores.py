@@ -12,7 +12,8 @@ from protocol.values.task import Model, Task, task_body
 from results.export.raw import RawResult, raw_result, read_raw
 from results.row.row import make_row
 from results.row.scores import Scores
-from results.scoring.account import EvaluationAccount, score
+from results.scoring.account import EvaluationAccount
+from results.scoring.scorer import score
 from tests.results.analysis.test_verify import TASK, WORKER, record, text, wrongs
 
 EXAMPLES = Model(name="digits.examples", sha256="e" * 64, size=9)
@@ -43,13 +44,13 @@ def test_scores_follow_from_the_signed_answers_and_the_references() -> None:
 
 def test_a_score_that_was_touched_up_is_found() -> None:
     made = evaluated(scores=Scores(scores={"accuracy": 1.0}))
-    assert wrongs(made) == ["Scores is 'accuracy=1', from the raw samples it is 'accuracy=0.5'"]
+    assert wrongs(made) == ["its score accuracy is 1, and its answers score 0.5 when they are scored again"]
 
 
 def test_references_that_were_exchanged_are_found() -> None:
     other = ACCOUNT.model_copy(update={"references": (1, 1)})
     made = evaluated().model_copy(update={"evaluation": other})
-    assert wrongs(made) == ["Scores is 'accuracy=0.5', from the raw samples it is 'accuracy=1'"]
+    assert wrongs(made) == ["its score accuracy is 0.5, and its answers score 1 when they are scored again"]
 
 
 def test_scores_without_references_do_not_hold_and_none_do() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocol.formats.examples import Value, pack_examples
+from protocol.formats.examples import UNNAMED, Value, pack_examples, text_value
 from protocol.values.answers import AnswerSet, answer_set
 from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, record_body, record_message
@@ -17,7 +17,8 @@ from results.report.measurements import number
 from results.report.page import Table, quote
 from results.report.quality import quality
 from results.row.row import make_row
-from results.scoring.account import EvaluationAccount, score
+from results.scoring.account import EvaluationAccount
+from results.scoring.scorer import score
 from tests.results.analysis.test_verify import TASK, WORKER, record
 
 ACCOUNT = EvaluationAccount(title="classification of digits.npz", metrics=("accuracy",), references=(1, 0))
@@ -73,7 +74,7 @@ def test_a_report_says_what_each_unit_scores_and_how_far_it_drifts() -> None:
         "device and unit",
         "task#",
         "accuracy#",
-        "drift from 1#",
+        "drift from task 1#",
         "largest#",
         "",
     ]
@@ -84,6 +85,23 @@ def test_a_report_says_what_each_unit_scores_and_how_far_it_drifts() -> None:
         ["", "", "", quote("example 1 of 2: too wide")],
     ]
     assert str(note).startswith("Drift: ")
+
+
+def test_texts_have_no_column_for_drift_and_say_which_are_the_same() -> None:
+    def texts(number: int, *words: str) -> RawResult:
+        return result(number, answer_set(pack_examples({UNNAMED: text_value(word)} for word in words)))
+
+    section = quality(
+        Report([texts(1, "a", "b"), texts(2, "a", "c"), texts(3, "a", "b")], "c-1", "t", 0.0, "1")
+    )
+    assert section is not None
+    (table,) = section.blocks
+    assert isinstance(table, Table)
+    assert table.heads == ["device and unit", "task#", ""]
+    why = quote("metric 'accuracy': the answer to example 1 is text, and accuracy needs a value per class")
+    assert [line[2] for line in table.rows] == [why, why, why]
+    (other, same) = drifts([texts(1, "a"), texts(2, "b"), texts(3, "a")])
+    assert (other.alike, other.drift, same.alike, same.drift) == (False, None, True, None)
 
 
 def test_answers_that_cannot_be_read_cost_their_drift_and_not_the_report() -> None:

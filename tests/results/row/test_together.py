@@ -139,7 +139,8 @@ def test_a_model_beside_with_a_unit_of_its_own_has_to_run_there_in_a_process_of_
     older = not_as_asked(record(), apart)
     assert older == (Reason.WRONG_UNIT, f"{torch} was asked for, {UNIT} ran the model beside")
     row = make_row(apart, TaskState.SUCCEEDED, ran)
-    assert row.against == f"a.onnx on {torch}"
+    assert (row.against, row.against_unit, row.compute_units) == ("a.onnx", torch, UNIT)
+    assert make_row(TASK, TaskState.SUCCEEDED, record()).against_unit == ""
     assert row.compare_reason.endswith("; each in a process of its own")
     assert fingerprint(apart, ran) != fingerprint(TASK, ran)
     with pytest.raises(ValidationError, match="another number of units"):

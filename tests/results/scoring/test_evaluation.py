@@ -90,9 +90,9 @@ def test_scores_of_several_metrics_are_joined() -> None:
     [
         (lambda: {"Score": 1.0}, "gives a score 'Score': names are small letters"),
         (lambda: {"a": float("nan")}, "gives nan for 'a'"),
-        (lambda: {"a": "much"}, "could not convert"),
-        (lambda: {"a": None}, "broke: TypeError"),
-        (lambda: 0.5, "broke: TypeError"),
+        (lambda: {"a": "much"}, "gives 'much' for 'a', which is no number"),
+        (lambda: {"a": None}, "gives None for 'a'"),
+        (lambda: 0.5, "gives float, where names with numbers are needed"),
         (lambda: {f"a{n}": 0.0 for n in range(65)}, "gives 65 scores"),
         (lambda: 1 / 0, "broke: ZeroDivisionError"),
         (sys.exit, "broke: SystemExit"),

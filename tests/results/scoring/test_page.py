@@ -7,14 +7,16 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from protocol.formats.examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES
 from results.scoring.built_in import METRICS, TASKS
-from results.scoring.evaluation import read_examples
+from results.scoring.evaluation import read_examples, score_answers
 from results.scoring.images import OPTIONS
-from results.scoring.plugins import find_task
+from results.scoring.plugins import Answer, find_task
 
 PAGE = (Path(__file__).parents[3] / "docs" / "evaluation.md").read_text("utf-8")
 
@@ -53,6 +55,20 @@ def test_the_metric_of_the_page_scores_what_the_page_says(
     monkeypatch.delitem(sys.modules, "exact", raising=False)
     exec(trial, {})  # noqa: S102 - code of our own page
     assert capsys.readouterr().out.strip() == trial.rpartition("# ")[2]
+
+
+def test_the_metric_of_classes_on_the_page_scores_tensors() -> None:
+    (source,) = (block for block in blocks("python") if block.startswith("# balanced.py"))
+    names: dict[str, Any] = {}
+    exec(source, names)  # noqa: S102 - code of our own page
+    right, wrong = {"y": np.array([[0.0, 1.0]])}, {"y": np.array([[1.0, 0.0]])}
+    answers = [Answer(right, 1), Answer(right, 1), Answer(wrong, 1), Answer(wrong, 0)]
+    assert score_answers([names["Balanced"]()], answers) == {
+        "balanced": pytest.approx((2 / 3 + 1) / 2),
+        "worst_class": pytest.approx(2 / 3),
+    }
+    with pytest.raises(ValueError, match="example 1 is no list of values per class"):
+        score_answers([names["Balanced"]()], [Answer("Lima", 0)])
 
 
 def test_the_data_files_of_the_page_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from results.scoring.built_in import METRICS, TASKS
 from results.scoring.plugins import NAME, find_metric, find_task
+from tests.plug_ins import install_package
 
 GOOD = """
 class Longest:
@@ -26,13 +26,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Installs a package with one module and one entry point, as pip leaves it."""
 
     def put(package: str, point: str, source: str, group: str = "sark.metrics") -> None:
-        info = tmp_path / f"{package}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{group}]\n{point}\n")
-        (tmp_path / f"{package}_module.py").write_text(source)
-        monkeypatch.delitem(sys.modules, f"{package}_module", raising=False)
-        monkeypatch.syspath_prepend(str(tmp_path))
+        install_package(tmp_path, monkeypatch, package, point, source, group=group)
 
     return put
 

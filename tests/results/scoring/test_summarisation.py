@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol.texts.articles import ArticleLength, articles
+from results.scoring.articles import ArticleLength, articles
 from results.scoring.evaluation import read_examples, score_answers
 from results.scoring.plugins import Answer, find_metric, find_task
 from results.scoring.summarisation import MAX_LINE

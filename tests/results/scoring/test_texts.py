@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol.texts.articles import articles
+from results.scoring.articles import articles
 from results.scoring.plugins import Answer
 from results.scoring.texts import MAX_TEXT, Rouge, WordErrorRate, edits
 

@@ -10,7 +10,7 @@ from protocol.errors import CampaignError
 from protocol.formats.reference_model import reference_sha256
 from protocol.values.task import Model, Task
 from results.row.rounds import LOOKS
-from scheduler.campaign.against import uses_reference
+from scheduler.campaign.against import Bases
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec
@@ -73,12 +73,18 @@ def test_each_model_takes_turns_with_the_one_that_it_is_compared_with(
 @pytest.mark.parametrize(
     ("models", "measure", "more", "what", "hint"),
     [
-        ("a.onnx, b.onnx", "{against: a.onx}", "", "no model or variant 'a.onx'", "did you mean 'a.onnx'?"),
+        (
+            "a.onnx, b.onnx",
+            "{against: a.onx}",
+            "",
+            "no model, variant or unit 'a.onx'",
+            "did you mean 'a.onnx'?",
+        ),
         (
             YOLO,
             "{against: fp64}",
             "",
-            "no model or variant 'fp64'",
+            "no model, variant or unit 'fp64'",
             "known here: first, fp32, fp16, int8, yolo fp32",
         ),
         ("a.onnx, b.onnx", "{against: first}", "", "no model has any", "name a model: a.onnx, b.onnx"),
@@ -150,9 +156,9 @@ def test_each_model_is_measured_beside_the_reference_model_that_comes_with_the_p
     made = tasks(plan)
     assert pairs(plan) == [(name, "reference") for name in ("yolo fp32", "yolo fp16", "yolo int8", "x.onnx")]
     assert {task.beside[0].sha256 for task in made if task.beside} == {reference_sha256()}
-    assert uses_reference(plan)
+    assert Bases(plan).reference
     named = campaign("{name: reference, path: a.onnx}, b.onnx", "{against: reference}")
-    assert not uses_reference(named), "a model of that name goes before it"
+    assert not Bases(named).reference, "a model of that name goes before it"
     with pytest.raises(CampaignError, match="an ONNX model, which CPU"):
         campaign("a.onnx, a.pt2", "{against: reference}", "units: [CPU (ONNX), CPU (Torch)]")
     assert pairs(campaign("a.onnx", "{against: reference}", "units: [CPU (ONNX), CPU (Torch)]")) == [

@@ -66,6 +66,7 @@ def refused(text: str) -> CampaignError:
         ("path: a.onnx", "GPU 1 (Torch), GPU 1 (ONNX), CPU (ONNX)", ["GPU 1 (ONNX)", "CPU (ONNX)"]),
         ("url: 'https://e.org/A.ONNX?v=1'", "GPU (Torch), GPU (ONNX)", ["GPU (ONNX)"]),
         ("url: 'hf://org/repo/a.onnx@main'", "GPU (Torch), GPU (ONNX)", ["GPU (ONNX)"]),
+        (f"name: a.onnx, path: 'sha256:{'0' * 64}'", "CPU (Torch), CPU (ONNX)", ["CPU (ONNX)"]),
         ("path: net.mlpackage/", "GPU (CoreML), CoreML (ONNX)", ["GPU (CoreML)"]),
         ("path: model.pt", "CPU (ONNX), CPU (Torch)", ["CPU (ONNX)", "CPU (Torch)"]),
         ("path: model.pt, format: torchscript", "CPU (ONNX), CPU (Torch)", ["CPU (Torch)"]),

@@ -417,12 +417,6 @@ def test_a_matrix_above_the_cap_is_refused() -> None:
     assert f"{MAX_CELLS:,} are allowed" in str(bad(text))
 
 
-def test_a_unit_of_a_driver_of_ones_own_is_known_when_it_is_named() -> None:
-    text = "campaign: t\nmodels: [a]\nunits: [NPU (Mine)]\n"
-    assert "unknown compute unit" in str(bad(text))
-    assert parse_campaign(text.encode(), "c", more_units={"NPU (Mine)"}).units == ("NPU (Mine)",)
-
-
 def test_names_with_terminal_commands_are_not_repeated_in_errors() -> None:
     assert "\x1b" not in str(bad('campaign: "a\\eb"\nmodels: [a]\nunits: [x]\n'))
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
+
 from protocol.messages.work import LaunchEnded
+from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from results.row.witness import LaunchNote
+from scheduler.conversation.claims import LEAP
 from scheduler.conversation.witness import BEFORE, NO_SERVERS, WitnessBook
+from tests.scheduler.core_parts import a_live_task
 
 UNIT = "CPU (ONNX)"
 
@@ -89,6 +94,29 @@ def test_what_another_key_may_have_begun_is_not_witnessed() -> None:
     witness.result_arrived("c-1/1", 1, 102.0)
     assert witness.account("c-1/1", 1, "", UNIT, anothers=True).unwitnessed == BEFORE
     assert witness.account("c-1/1", 1, "", UNIT).reveal
+
+
+@pytest.mark.parametrize(
+    ("epoch", "found", "revealed", "anothers"),
+    [
+        (None, False, False, False),
+        (LEAP - 1, True, True, False),
+        (LEAP, False, True, False),
+        (LEAP, True, True, True),
+        (LEAP, False, False, True),
+    ],
+)
+def test_only_after_an_adoption_may_a_run_be_anothers_which_was_found_or_asked_this_life_for_no_inputs(
+    epoch: int | None, found: bool, revealed: bool, anothers: bool
+) -> None:
+    witness = book()
+    fence = Fence(incarnation=1, number=1)
+    entry = a_live_task(1, TaskState.RUNNING, "w", "w-1.1", fence, epoch=epoch, found=found)
+    witness.commit(entry.id, 1)
+    if revealed:
+        witness.reveal(entry.id, 1, "", 100.0)
+    assert witness.perhaps_anothers(entry, "w") is anothers
+    assert not witness.perhaps_anothers(entry, "another worker")
 
 
 def test_a_server_cannot_be_witnessed() -> None:

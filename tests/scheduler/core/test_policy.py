@@ -391,7 +391,10 @@ def test_a_task_that_was_lost_goes_before_those_that_nobody_was_asked_to_take() 
 
 def test_many_that_nobody_may_have_now_do_not_keep_the_others_waiting() -> None:
     core, now = SchedulerCore(random.Random(1)), 100.0
-    tried = [TaskEntry(a_task(n), last=1, tries=1, tried={PEERS[0]}, not_before=1e9) for n in range(1, 201)]
+    tried = [
+        TaskEntry(a_task(n), last=1, tries=1, tried=frozenset({PEERS[0]}), not_before=1e9)
+        for n in range(1, 201)
+    ]
     decided(core, core.add(TaskLimits("c-one"), [*tried, TaskEntry(a_task(201))], now), now)
     (need,) = core.state.groups
     decided(core, core.workers.add_adverts(need, [advert(0)], now), now)

@@ -98,7 +98,7 @@ def test_a_run_that_waits_for_a_device_another_run_has_is_given_its_time_from_th
 
 def test_a_task_that_failed_before_a_restart_waits_its_backoff_anew_before_it_goes_back() -> None:
     core, now = SchedulerCore(random.Random(1)), 100.0
-    entry = TaskEntry(a_task(1), tries=2, tried={PEERS[0]}, last=2)
+    entry = TaskEntry(a_task(1), tries=2, tried=frozenset({PEERS[0]}), last=2)
     orders = decided(core, core.add(TaskLimits("c-one", backoff_s=5.0), [entry], now), now)
     decided(core, core.workers.add_adverts(of(orders, Discover)[0].group, [advert(0)], now), now)
     assert not of(decided(core, core.workers.add_quote(PEERS[0], quote(), now), now), CommitTo)

@@ -202,7 +202,7 @@ def test_models_of_two_units_are_compared_in_a_process_each() -> None:
     bench.compare("a.onnx", "b.pt2", "CPU (Torch)")
     apart = ("CPU (Torch)", ("CPU (ONNX)",))
     assert device.placed == [apart, apart, ("CPU (Torch)", ())]
-    assert done.row.against == "a.onnx on CPU (ONNX)"
+    assert (done.row.against, done.row.against_unit) == ("a.onnx", "CPU (ONNX)")
     assert done.row.compare_reason.endswith("; each in a process of its own")
     with pytest.raises(CampaignError, match=r"no two models take turns on API \(OpenAI\)"):
         bench.compare("a.onnx", "w.yaml")

@@ -8,7 +8,9 @@ import pytest
 
 from protocol.errors import CampaignError, NothingFits
 from protocol.values.advert import Advert, UnitOffer
+from scheduler.campaign.model import AgainstEntry
 from scheduler.local.everywhere import campaign_on, clauses_on, offered_units, read_places
+from scheduler.planning.tasks import cells
 from swarm.net.identity import Identity
 
 
@@ -117,9 +119,24 @@ def test_the_campaign_is_what_bench_measures_on_each_device() -> None:
 
 def test_two_models_take_turns_on_each_device() -> None:
     pair = campaign_on(["old/net.onnx", "new/net.onnx"], (), (), {"against": True, "threads": 1})
-    assert pair.measure.against == "old-net.onnx"
-    assert campaign_on(["a.onnx", "b.onnx"], (), (), {"against": True}).measure.against == "a.onnx"
+    assert pair.measure.against == AgainstEntry(model="old-net.onnx")
+    other = campaign_on(["a.onnx", "b.onnx"], (), (), {"against": True})
+    assert other.measure.against == AgainstEntry(model="a.onnx")
     assert campaign_on(["a.onnx"], (), (), {"sustain_s": 600.0}).measure.sustain == 600
+
+
+def test_two_units_take_turns_on_each_device() -> None:
+    units = ("CPU (ONNX)", "CPU (OpenVINO)")
+    alone = campaign_on(["m.onnx", "m.onnx"], units, (), {"against": True})
+    (cell,) = cells(alone)
+    assert (cell.model.label, cell.unit, cell.against) == ("m.onnx", units[1], units[0])
+    units = ("CPU (ONNX)", "CPU (Torch)")
+    (cell,) = cells(campaign_on(["a.onnx", "b.pt2"], units, (), {"against": True}))
+    assert (cell.model.label, cell.unit, cell.against) == ("b.pt2", units[1], "a.onnx on CPU (ONNX)")
+    (cell,) = cells(campaign_on(["a.onnx", "b.onnx"], units[:1] * 2, (), {"against": True}))
+    assert (cell.model.label, cell.unit, cell.against) == ("b.onnx", units[0], "a.onnx")
+    with pytest.raises(CampaignError, match="needs two models or two units"):
+        campaign_on(["m.onnx", "m.onnx"], units[:1] * 2, (), {"against": True})
 
 
 def test_models_of_two_formats_are_not_crossed() -> None:
@@ -130,7 +147,10 @@ def test_models_of_two_formats_are_not_crossed() -> None:
 
 def test_all_units_are_those_of_the_format_that_some_device_has() -> None:
     assert offered_units(["m.onnx"], FLEET) == ("CPU (ONNX)", "GPU (ONNX)")
-    with pytest.raises(CampaignError, match="unknown compute unit"):
+    with pytest.raises(CampaignError, match="no device in reach has a unit called"):
         campaign_on(["m.onnx"], ("CPU (ONNN)",), (), {}, FLEET)
     mine = device("own", "NPU (Mine)")
     assert campaign_on(["m.onnx"], ("NPU (Mine)",), (), {}, (mine,)).units == ("NPU (Mine)",)
+    assert offered_units(["m.onnx"], (mine,)) == ("NPU (Mine)",), "it does not say what it runs"
+    offer = UnitOffer(unit="NPU (Mine)", runtime="r", formats=("mine",))
+    assert offered_units(["m.onnx"], (mine.model_copy(update={"units": (offer,)}),)) == ()

@@ -14,8 +14,10 @@ from protocol.formats.examples import Value, pack_examples, unpack_examples
 from protocol.values.answers import AnswerSet, answer_set
 from protocol.values.task import read_task
 from results.row.scores import Scores
-from results.scoring.account import EvaluationAccount, answers_of, packed, score
+from results.scoring.account import EvaluationAccount
+from results.scoring.packing import answers_of, packed
 from results.scoring.plugins import Example
+from results.scoring.scorer import score
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.models.describe import describe_models
@@ -108,6 +110,7 @@ class Recorded:
 
     def __init__(self, answers: AnswerSet | None) -> None:
         self.answers = answers
+        self.campaign = "c-1"
 
 
 def scored(answers: AnswerSet | None, account: EvaluationAccount = ACCOUNT) -> Scores:

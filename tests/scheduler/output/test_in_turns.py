@@ -22,7 +22,7 @@ from scheduler.output.render import ReportFormat, render
 from scheduler.output.results_table import show_results
 from tests.results.analysis.test_turns import launches
 from tests.results.analysis.test_turns import row as sitting
-from tests.results.row.test_together import ROUNDS, TASK, TIMING, record
+from tests.results.row.test_together import RAN, ROUNDS, TASK, TIMING, record
 
 SHAPED = record(device=record().device.model_copy(update={"name": "mini"}))
 
@@ -68,6 +68,43 @@ def test_results_in_which_none_took_turns_say_how_to_compare() -> None:
     with pytest.raises(CampaignError, match="took turns") as caught:
         compared_in_turns(ResultSource("c-1", "c-1", (raw(alone=True),)))
     assert "measure: {against: NAME}" in caught.value.hint
+
+
+APART = "CPU (OpenVINO)"
+
+
+def of_units(name: str = "a.onnx", unit: str = APART) -> RawResult:
+    """Of b.onnx, beside a model on a unit of its own."""
+    other = (TASK.beside or ())[0].model_copy(update={"name": name})
+    task = TASK.model_copy(update={"beside": (other,), "beside_units": (unit,)})
+    ran = SHAPED.model_copy(update={"ran_beside": (RAN.model_copy(update={"unit": unit}),)})
+    row = make_row(task, TaskState.SUCCEEDED, ran)
+    return raw_result(row, task_body(task), SignedRecord(body=record_body(ran), signature=b"0" * 64))
+
+
+def test_what_ran_on_another_unit_is_named_by_it_everywhere() -> None:
+    same, other = of_units("b.onnx"), of_units()
+    assert "1 is SLOWER than CPU (OpenVINO): wall time 1.100" in shown([same.row])
+    assert "1 is SLOWER than a.onnx on CPU (OpenVINO): wall time 1.100" in shown([other.row])
+    table, pairs = compared_in_turns(ResultSource("c-1", "c-1", (same,)))
+    (pair,) = table.pairs
+    assert (pair.a_model, pair.a_unit, pair.b_model, pair.b_unit) == ("b.onnx", APART, "b.onnx", "CPU (ONNX)")
+    lines = [line.plain for line in compare_lines(pairs, 100)]
+    assert lines[1].startswith("b.onnx")
+    assert "CPU (OpenVINO) → CPU (ONNX)" in lines[2]
+    below = [line.plain for line in turned_lines(matrix_of([other.row]).in_turns, 120)]
+    assert below[2].startswith("b.onnx on mini, CPU (ONNX): SLOWER than a.onnx on CPU (OpenVINO), ×1.100 [")
+    report = Report([same], campaign="c-1", title="t", written=0.0, version="1")
+    text = render(report, ReportFormat.MD)
+    assert "| `CPU (OpenVINO)` |" in text
+    assert "in turns with CPU (OpenVINO), until the comparison is decided" in text
+
+
+def test_rows_are_not_compared_through_a_model_that_ran_on_different_units() -> None:
+    (pair,) = pair_up([of_units().entry()], [raw().entry()], reference="a.onnx")
+    assert "was not measured beside a.onnx" in pair.comparison.why
+    (pair,) = pair_up([of_units().entry()], [of_units().entry()], reference="a.onnx")
+    assert pair.comparison.ratio == pytest.approx(1.0)
 
 
 def test_the_report_has_a_table_of_models_in_turns_and_no_word_of_ranks() -> None:

@@ -157,7 +157,11 @@ def test_a_server_takes_no_batch() -> None:
 
 
 def test_the_inputs_are_read_from_the_file(tmp_path: Path) -> None:
-    assert read_graph(onnx(tmp_path / "a", "N")) == OnnxGraph((InputPort("x", ("N", 4)),), 1)
+    port = InputPort("x", ("N", 4))
+    output = InputPort("y", ("N", 4))
+    assert read_graph(onnx(tmp_path / "a", "N")) == OnnxGraph(
+        (port,), 1, types={"x": "float32", "y": "float32"}, outputs=(output,)
+    )
     assert read_graph(onnx(tmp_path / "b", None)).inputs == (InputPort("x", (None, 4)),)
     whole = onnx(tmp_path / "c", 2).read_bytes()
     for odd in (

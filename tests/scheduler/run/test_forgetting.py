@@ -13,8 +13,9 @@ from protocol.messages.forget import Forget, Forgotten
 from protocol.messages.work import AdoptRequest, Cancel, Denied, Renew
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
+from scheduler.experiments.deletion import too_old
 from scheduler.store.deletion import KEEP_S
-from scheduler.store.store import Store
+from scheduler.store.store import Store, delete_old
 from tests.scheduler.conftest import SCHEDULER
 
 World = Any
@@ -91,6 +92,48 @@ async def test_a_worker_that_is_away_is_asked_when_it_is_reached_again_and_keeps
         await world.until(lambda: world.states("c-two") == {TaskState.SUCCEEDED}, 500)
         await world.until(forgetful.forgot.is_set, 5)
         await world.until(lambda: not world.store.deletions.owed())
+
+
+async def test_a_worker_of_a_version_that_cannot_forget_is_not_asked_until_it_was_updated(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("mini")
+    forgetful = Forgetful(worker)
+    worker.advert = worker.advert.model_copy(update={"features": None, "version": "0.0.9"})
+    world.submit(1)
+    await world.run()
+    delete(world)
+    world.new_process()
+    await world.run()  # it keeps no process alive
+    assert not forgetful.asked
+    assert too_old(world.store, world.store.deletions.owed()) == {"mini": "0.0.9"}
+    worker.advert = worker.advert.model_copy(update={"features": ("forget",), "version": "0.2.0"})
+    world.new_process()
+    world.submit(1, campaign="c-two")
+    async with world.scheduler():
+        await world.until(lambda: world.states("c-two") == {TaskState.SUCCEEDED}, 500)
+        await world.until(lambda: not world.store.deletions.owed(), 5000)
+    assert [campaign for _, campaign, _ in forgetful.asked] == ["c-one"]
+    assert too_old(world.store, ()) == {}
+
+
+async def test_workers_are_asked_to_forget_what_is_pruned_as_old_too(
+    world: World, autojump_clock: MockClock
+) -> None:
+    forgetful = Forgetful(world.worker("mini"))
+    world.submit(1)
+    await world.run()
+    with Store(world.store_path) as other:
+        assert delete_old(other, -1e9) == ("c-one",)
+        assert other.deletions.owed() == (), "without the key that signed it nobody may ask"
+    world.new_process()
+    world.submit(1, campaign="c-two")
+    await world.run()
+    with Store(world.store_path) as other:
+        assert delete_old(other, -1e9, scheduler=SCHEDULER.peer_id) == ("c-two",)
+    world.new_process()
+    await world.run()
+    assert [campaign for _, campaign, _ in forgetful.asked] == ["c-two"]
 
 
 async def test_a_busy_worker_is_asked_again_and_one_where_another_scheduler_leads_is_not(

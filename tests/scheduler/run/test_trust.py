@@ -28,7 +28,7 @@ from scheduler.store.readers import campaign_rows, raw_results
 from scheduler.store.rows import AttemptState
 from swarm.blobs.client import fetch_blob
 from tests.scheduler.conftest import UNIT, World
-from tests.scheduler.run.test_service import over_devices
+from tests.scheduler.run.test_planning_on_devices import over_devices
 
 
 def spec(**devices: object) -> str:

@@ -107,6 +107,14 @@ def test_a_campaign_is_stored_whole_or_not_at_all(store: Store) -> None:
     assert store.campaigns.get("c-two") is None
 
 
+def test_a_campaign_that_another_process_has_stored_is_not_stored_again(store: Store) -> None:
+    same = NewCampaign("c-one", "another name", SCHEDULER, "{}")
+    assert not store.campaigns.create(same, [], [a_task(1, campaign="c-one")])
+    stored = store.campaigns.get("c-one")
+    assert stored is not None
+    assert stored.name == "one"
+
+
 def test_a_campaign_without_tasks_is_planned_once(store: Store) -> None:
     store.campaigns.create(NewCampaign("c-late", "late", SCHEDULER, "{}"), [], None)
     late = store.campaigns.get("c-late")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -405,30 +406,22 @@ class Part:
         return frozenset(self.store.pieces) if self.store.must else frozenset()
 
 
-class Pieced:
+class Pieced(io.RawIOBase):
     """Such a file, open."""
 
     def __init__(self, store: MemoryPieces) -> None:
         self.store, self.at = store, 0
 
-    def __enter__(self) -> Pieced:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def seek(self, offset: int, whence: int = 0) -> int:
         self.at = len(CONTENT) if whence == 2 else offset
         return self.at
 
-    def read(self, length: int) -> bytes:
-        data = self.store.pieces[self.at // PIECE_SIZE]
-        start = self.at % PIECE_SIZE
-        self.at += length
-        return data[start : start + length]
-
-    def close(self) -> None:
-        pass
+    def readinto(self, into: Any) -> int:
+        piece, start = self.store.pieces[self.at // PIECE_SIZE], self.at % PIECE_SIZE
+        data = piece[start : start + len(into)]
+        into[: len(data)] = data
+        self.at += len(data)
+        return len(data)
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------------

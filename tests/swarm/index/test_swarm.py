@@ -14,7 +14,7 @@ from protocol.errors import Unreachable
 from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY, shard_key
-from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.requirement import Clause, Op, Requirement, parse_clause
 from protocol.words import Reason
 from swarm.index.index import Index
 from swarm.memory.network import Latency, MemoryNetwork, MemorySwarm
@@ -296,7 +296,7 @@ async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_th
                 await trio.sleep(0.5)
             waits.append(round(trio.current_time() - silent_since))
         assert waits[0] == 2
-        assert waits[0] < waits[1] <= waits[-1]  # what runs beside us asks it, too
+        assert waits[0] < waits[1] <= 32  # what runs beside us asks it, too: this may be the longest already
         assert 29 <= waits[-1] <= 32
         grown.swarm.heal()
         await reader.index._client.ask(contact, question, say.FoundPeers)
@@ -357,7 +357,7 @@ async def test_leaving_takes_no_longer_than_a_second_whoever_is_silent(autojump_
         )
         began = trio.current_time()
         await leaver.index.withdraw()
-        assert trio.current_time() - began <= 1.0
+        assert round(trio.current_time() - began, 6) <= 1.0
 
 
 async def test_an_advert_that_nobody_renews_is_gone_after_its_lifetime(autojump_clock: Jumping) -> None:
@@ -623,6 +623,35 @@ async def test_a_holder_that_makes_things_up_is_not_believed(autojump_clock: Jum
             member.network.table.learn(Contact(liar.peer_id, liar.addresses))
         result = await grown.members[2].index.query(EVERY_CPU, 100)
         assert names(result.devices) == {f"node-{number}" for number in range(6)}
+
+
+async def test_a_holder_of_an_older_version_is_not_asked_for_features_that_it_does_not_know(
+    autojump_clock: Jumping,
+) -> None:
+    """To it no device would have them. Who asks reads them in the adverts."""
+    async with field(4) as grown:
+        await publish_all(grown.members)
+        asked: set[str] = set()
+
+        async def answer(link: Link, message: object) -> say.FoundPeers | say.ShardPage | say.RefusedMessage:
+            match message:
+                case say.FindPeers():
+                    return say.FoundPeers()
+                case say.QueryShard():
+                    asked.update(clause.attribute for clause in message.requirement.clauses)
+                    return say.ShardPage()
+                case _:
+                    return say.RefusedMessage(reason=Reason.DISK_FULL)
+
+        older = grown.swarm.node(Identity.from_seed("older"))
+        serve_links(older, say.FAMILY, say.INDEX, answer)
+        for member in grown.members:
+            member.network.table.learn(Contact(older.peer_id, older.addresses))
+        need = Requirement(clauses=(*EVERY_CPU.clauses, Clause(attribute="features", op=Op.HAS, value="x")))
+        result = await grown.members[2].index.query(need, 100)
+        assert result.devices == (), "none of them says that it has it"
+        assert "features" not in asked
+        assert "units" in asked
 
 
 async def test_a_client_of_the_index_refuses_to_hold(autojump_clock: Jumping) -> None:

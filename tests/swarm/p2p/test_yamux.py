@@ -19,16 +19,18 @@ from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.memory import MemoryAccount, MemoryLimits
 from swarm.p2p.hardening import harden
 from swarm.p2p.looks import Looks
+from swarm.p2p.muxed_stream import MAX_WINDOW, PatientStream
 from swarm.p2p.yamux import (
     CASUAL_PING_EVERY_S,
     CASUAL_PONG_WITHIN_S,
     MAX_BUFFERED,
+    MAX_BURST,
+    MAX_FRAME,
     MAX_STREAMS,
-    MAX_WINDOW,
     PING_EVERY_S,
     PONG_WITHIN_S,
+    QUICK_S,
     BoundedYamux,
-    PatientStream,
 )
 
 PEER = ID(peer_id_bytes(Identity.from_seed("attacker").peer_id))
@@ -55,7 +57,8 @@ class Pipe:
                 self._rest = await self._victim_reads.receive()
             except (trio.EndOfChannel, trio.ClosedResourceError):
                 raise IncompleteReadError("end", expected_bytes=n or 1, received_bytes=0) from None
-        part, self._rest = self._rest[:n], self._rest[n:]
+        size = len(self._rest) if n is None else n
+        part, self._rest = self._rest[:size], self._rest[size:]
         return part
 
     async def write(self, data: bytes) -> None:
@@ -201,6 +204,88 @@ async def test_windows_grow_only_while_all_of_them_together_fit(rig: Rig) -> Non
     assert max(targets) > WINDOW  # a fast reader does get more
     assert max(targets) <= MAX_WINDOW
     assert sum(targets) <= MAX_BUFFERED
+
+
+async def test_the_end_of_a_stream_may_come_with_its_acknowledgement(rig: Rig) -> None:
+    """Yamux allows it; libp2p's loop does not see it, and the reader waits for ever."""
+    stream = await rig.conn.open_stream()
+    await rig.pipe.data(stream.stream_id, b"that is all", flags=yamux.FLAG_ACK | yamux.FLAG_FIN)
+    assert await stream.read(100) == b"that is all"
+    with pytest.raises(MuxedStreamEOF):
+        await stream.read(100)
+
+
+@pytest.mark.parametrize("stream_id", [1, 2], ids=["open already", "one of ours"])
+async def test_a_peer_that_opens_a_stream_that_it_may_not_loses_its_connection(
+    rig: Rig, stream_id: int
+) -> None:
+    await rig.pipe.open(1)
+    await rig.settled()
+    assert not rig.pipe.closed
+    await rig.pipe.open(stream_id)
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+@pytest.mark.parametrize(("version", "kind"), [(1, 0), (0, 4)])
+async def test_a_peer_that_speaks_no_yamux_loses_its_connection(rig: Rig, version: int, kind: int) -> None:
+    await rig.pipe._to_victim.send(struct.pack(yamux.YAMUX_HEADER_FORMAT, version, kind, 0, 1, 0))
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_what_comes_of_an_unfinished_frame_is_read_at_once(rig: Rig) -> None:
+    await rig.pipe.open(1)
+    await rig.pipe.frame(yamux.TYPE_DATA, 0, 1, 1000, b"the first half")
+    await rig.settled()
+    assert await rig.accepted[0].read(1000) == b"the first half"
+
+
+async def test_a_stream_that_was_reset_within_a_frame_does_not_get_the_rest(rig: Rig) -> None:
+    await rig.pipe.open(1)
+    await rig.pipe.frame(yamux.TYPE_DATA, 0, 1, 8, b"half")
+    await rig.settled()
+    await rig.accepted[0].reset()
+    await rig.pipe._to_victim.send(b"rest")
+    await rig.pipe.open(3)
+    await rig.settled()
+    assert not rig.pipe.closed
+    assert (len(rig.accepted), rig.conn.waiting()) == (2, len(b"half"))
+
+
+async def test_a_writer_is_woken_when_its_stream_is_reset_by_the_peer(rig: Rig) -> None:
+    stream = await rig.conn.open_stream()
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def write() -> None:
+            with pytest.raises(MuxedStreamError):
+                await stream.write(bytes(WINDOW + 1))
+
+        await rig.settled()
+        await rig.pipe.frame(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_RST, stream.stream_id, 0)
+
+
+async def test_frames_of_a_long_write_go_out_together_while_the_peer_takes_them_quickly(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    stream = await rig.conn.open_stream()
+    written: list[int] = []
+    slow_s = 0.0
+
+    async def write(data: bytes) -> None:
+        written.append(len(data))
+        await trio.sleep(slow_s)
+
+    rig.pipe.write = write  # type: ignore[method-assign]
+    stream.send_window = 20 * MAX_FRAME
+    whole = MAX_FRAME + 12
+    await stream.write(bytes(7 * MAX_FRAME))
+    assert written == [MAX_BURST * whole, 3 * whole]
+    written.clear()
+    slow_s = 2 * QUICK_S
+    await stream.write(bytes(6 * MAX_FRAME))
+    assert written == [MAX_BURST * whole, whole, whole]
 
 
 async def test_a_stream_closed_here_is_reset_when_the_peer_sends_on(rig: Rig) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 import trio
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import OK, PERMISSION_DENIED, HopMessage
 
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
@@ -15,6 +16,7 @@ from swarm.net.identity import Identity
 from swarm.net.network import Stream
 from swarm.net.reservations import CircuitEnd, RelayLimits, RelayReservations
 from swarm.p2p.stream import NodeStream
+from swarm.relay.wire import HOP, read_message, write_message
 
 ECHO = "/sark/echo/1"
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -89,6 +91,20 @@ async def field() -> AsyncIterator[Field]:
         with trio.fail_after(20):
             yield Field(nursery)
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("protocol", "status"), [(ECHO, OK), ("/others/echo/1", PERMISSION_DENIED)])
+async def test_a_peer_of_another_implementation_is_asked_which_protocols_it_speaks(
+    protocol: str, status: int
+) -> None:
+    """It has used none of ours, and tells nobody who it is unless it is asked."""
+    listening = open_host(Identity.from_seed("gate"), listen=[LOOPBACK])
+    async with listening as gate, open_host(Identity.from_seed("other")) as other:
+        gate.serve_relay(RelayReservations())
+        other.handle(protocol, echo)
+        stream = await other.open(gate.peer_id, HOP, gate.addresses)
+        await write_message(stream, HopMessage(type=HopMessage.RESERVE))
+        assert (await read_message(stream, HopMessage())).status == status
 
 
 async def test_a_node_without_a_port_is_reached_by_its_circuit_alone(field: Field) -> None:

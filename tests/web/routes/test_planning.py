@@ -54,6 +54,31 @@ async def test_models_that_were_sent_are_looked_at(client: httpx.AsyncClient) ->
 
 
 @pytest.mark.parametrize(
+    ("models", "units", "formats"),
+    [
+        (["https://e.org/a.onnx", "https://e.org/b.tflite"], ["CPU (ONNX)"], ["onnx", "tflite"]),
+        ([{"name": "m", "files": {"gguf": "a.gguf", "onnx": "b.onnx"}}], [], ["gguf", "onnx"]),
+        ([{"name": "m.pt2", "path": f"sha256:{'0' * 64}"}], ["CPU (ONNX)"], ["pt2"]),
+        (["a.onnx", "b.bin"], ["CPU (ONNX)"], None),
+        ([{"path": "a.onnx", "units": ["CPU (ONNX)"]}], [], None),
+        ([], [], None),
+        ("a.onnx", ["nope"], None),
+    ],
+)
+async def test_the_formats_of_the_models_are_named_also_where_the_campaign_is_wrong(
+    client: httpx.AsyncClient, models: object, units: list[str], formats: list[str] | None
+) -> None:
+    campaign = {"campaign": "x", "models": models, "units": units}
+    assert (await client.post("/api/v1/validate?models=false", json=campaign)).json()["formats"] == formats
+
+
+async def test_the_units_that_are_known_are_listed_with_their_formats(client: httpx.AsyncClient) -> None:
+    units = {one["unit"]: one["formats"] for one in (await client.get("/api/v1/units")).json()["units"]}
+    assert units["CPU (OpenVINO)"] == ["openvino", "onnx", "tflite"]
+    assert units["API (OpenAI)"] is None
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         (b"", 1),

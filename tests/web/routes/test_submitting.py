@@ -231,6 +231,23 @@ async def test_a_server_killed_before_it_answered_finds_the_campaign_by_its_key(
     assert len(writer.store.campaigns.summaries()) == 1
 
 
+async def test_servers_on_two_machines_give_a_repeated_request_the_same_campaign(tmp_path: Path) -> None:
+    one, two = (IdempotencyStore(tmp_path / name, b"of their store") for name in ("one", "two"))
+    elsewhere = IdempotencyStore(tmp_path / "elsewhere", b"of another store")
+
+    async def make(campaign: str) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        return {"campaign": campaign}
+
+    async def asked(server: IdempotencyStore, key: str | None, request: bytes = b"r") -> str:
+        return (await server.run(key, request, make))[1]
+
+    first = await asked(one, "k")
+    assert await asked(two, "k") == first
+    others = [await asked(elsewhere, "k"), await asked(two, "j"), await asked(two, "i", b"another request")]
+    assert len({first, *others, await asked(one, None), await asked(one, None)}) == 6
+
+
 async def test_a_key_is_kept_for_a_day_and_in_use_by_one_at_a_time(tmp_path: Path) -> None:
     now = [1e9]
     once = IdempotencyStore(tmp_path, wall=lambda: now[0])

@@ -70,6 +70,7 @@ export async function show(main, parts, { signal, query }) {
       ["Started", instant(campaign.created)],
       ["Duration", elapsed],
       ["Models", count(campaign.models.length, "model")],
+      ["Evaluated by", [...new Set(campaign.examples.map((each) => `${each.title} (${count(each.count, "example")}): ${each.metrics.join(", ")}`))].join("; ")],
       ["Priority", campaign.priority],
       ["Attempts per task", campaign.attempts],
       ["Results at", campaign.spec.results && `${campaign.spec.results}/${id}`],

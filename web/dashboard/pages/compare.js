@@ -7,7 +7,7 @@
 
 import { get } from "../api.js";
 import { h, replace } from "../dom.js";
-import { bytes, collate, configuration, count, digits, time } from "../format.js";
+import { againstWords, bytes, collate, configuration, count, digits, time } from "../format.js";
 import { chart, plainTable, problem, SIMULATED } from "../widgets.js";
 
 export const title = "Compare";
@@ -194,7 +194,7 @@ function turnedLine(pair) {
     h("a", { href: taskLink(pair.b_job) }, `${pair.b_model} × ${place}`),
     ": ",
     h("span", { class: `verdict ${pair.verdict.toLowerCase()}` }, pair.verdict),
-    ` ${THAN[pair.verdict]} ${pair.a_model}`,
+    ` ${THAN[pair.verdict]} ${againstWords(pair.a_model, pair.a_unit, pair.b_model, pair.b_unit)}`,
     pair.ratio !== null && `, ratio of wall times ${digits(pair.ratio, 4)}${ends}`,
     pair.sittings !== null && ` over ${pair.sittings} sittings`,
   );

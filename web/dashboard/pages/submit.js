@@ -63,7 +63,7 @@ export async function show(main, parts, { signal, query }) {
       Object.assign(state, { checked, checkedText: text });
       showErrors(checked.mistakes);
       keep.disabled = !checked.valid;
-      form.fill(checked.given, !/^\s*[{[]/.test(text));
+      form.fill(checked.given, checked.formats, !/^\s*[{[]/.test(text));
       clearTimeout(state.soon);
       if (checked.valid) state.soon = setTimeout(() => plan(text), PLAN_MS);
       else replace(planned, h("h2", { id: "plan-head" }, "Plan"), h("p", { class: "quiet" }, "The plan is made when the text has no errors."));

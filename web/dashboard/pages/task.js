@@ -2,7 +2,7 @@
 
 import { get, save, stream } from "../api.js";
 import { h, replace } from "../dom.js";
-import { bytes, configuration, count, digits, duration, percent, time, whole } from "../format.js";
+import { againstWords, bytes, configuration, count, digits, duration, percent, time, whole } from "../format.js";
 import { chart, copyButton, facts, lines, plainTable, simulation, SIMULATED } from "../widgets.js";
 
 export const title = "Task";
@@ -213,8 +213,8 @@ function clock(text) {
   return new Date(text).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
 }
 
-function amountOf({ measure, beside }) {
-  if (beside) return `in turns with ${beside.map((model) => model.name).join(", ")}, until the comparison is decided`;
+function amountOf({ measure, model, unit, beside, beside_units: units }) {
+  if (beside) return `in turns with ${beside.map((other, at) => againstWords(other.name, units?.[at] ?? unit, model.name, unit)).join(", ")}, until the comparison is decided`;
   if (measure.sustain_s) return `without a break for ${duration(measure.sustain_s)}`;
   if (measure.precision) return `until the median is known within ± ${percent(measure.precision)}`;
   return `${count(measure.runs, "inference")} in ${measure.loads} launch${measure.loads === 1 ? "" : "es"}`;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.texts.articles import FOLDER, ArticleLength, articles
+from results.scoring.articles import FOLDER, ArticleLength, articles
 
 
 @pytest.mark.parametrize(

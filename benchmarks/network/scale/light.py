@@ -1,0 +1,240 @@
+"""Light nodes: a million that exist as positions in a table, each with the product's own server and store from the first call on.
+
+Only whom such a node knows is a model instead of the product's routing table: everybody in its neighbourhood, and of each bucket that
+holds more nodes than a table keeps, a sample of so many. It hears of a newcomer `HEARD_S` after it came, and of a death within
+`noticed_s` (drawn for each pair of nodes). And what a light publisher stored is a rule: its advert lies, under each attribute, with those
+holders at which the product's publisher would put it; a holder gets these adverts into its store when somebody first reads the shard there.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.network.scale import heap
+from benchmarks.network.scale.population import Population, Shards
+from benchmarks.network.scale.product import product
+from benchmarks.network.scale.world import Answer, Contact, Network, World
+from protocol.messages import index as say
+from protocol.values.advert import SignedAdvert
+from protocol.values.index_keys import shard_key
+from protocol.wire.base import Message
+
+HEARD_S: Final = 10.0
+BUCKET: Final = product.table.BUCKET_SIZE
+FAR: Final = 200
+"""Where so many nodes are nearer on average, nobody stores."""
+_ALL: Final = 2**64 - 1
+Holds = Callable[[int, float], bool]
+"""Whether the publisher stores at a holder, by the holder's rank from the key and by how many nodes lie within its distance on average."""
+
+
+@dataclass
+class Sky:
+    """All positions in order, and who was there when."""
+
+    population: Population
+    dead: dict[int, float]
+    noticed_s: float = 0.0
+    """How long after a death others still name the dead at most."""
+    born: dict[int, float] = field(default_factory=dict)
+    """Numbers of newcomers, and when they came; the others were always there."""
+    clients: Collection[int] = ()
+    """Numbers that store nothing."""
+    cut: Callable[[int, int], bool] = lambda one, other: False
+
+    def __post_init__(self) -> None:
+        positions = self.population.positions
+        self.order = np.argsort(positions)
+        self.sorted = positions[self.order]
+
+    def alive(self, number: int) -> bool:
+        return number not in self.dead and self.born.get(number, 0.0) <= heap.current_time()
+
+    def known(self, one: int, other: int) -> bool:
+        """Whether a node names another: one that came long enough ago, and of whose death it has not heard."""
+        now = heap.current_time()
+        if other in self.clients or self.born.get(other, -math.inf) + HEARD_S > now:
+            return False
+        died = self.dead.get(other)
+        if died is None:
+            return True
+        drawn = int.from_bytes(hashlib.blake2b(b"%d %d" % (one, other), digest_size=4).digest(), "big")
+        return now < died + self.noticed_s * drawn / 2**32
+
+    def span(self, target: int, bits: int) -> tuple[int, int]:
+        """Where the positions lie that share so many first bits with `target`."""
+        if bits <= 0:
+            return 0, len(self.sorted)
+        low = target >> (64 - bits) << (64 - bits)
+        high = low | (_ALL >> bits)
+        return (
+            int(np.searchsorted(self.sorted, np.uint64(low))),
+            int(np.searchsorted(self.sorted, np.uint64(high), "right")),
+        )
+
+    def nearest(
+        self, target: int, count: int, good: Callable[[int], bool] = lambda number: True
+    ) -> list[int]:
+        """The numbers nearest to a position for which `good` holds, nearest first."""
+        bits, found = max(0, int(math.log2(max(len(self.sorted), 2) / count))), []
+        while bits >= 0:
+            low, high = self.span(target, bits)
+            if high - low >= count or bits == 0:
+                found = [number for number in self.order[low:high].tolist() if good(number)]
+                if len(found) >= count:
+                    break
+            bits -= 1
+        positions = self.population.positions
+        return sorted(found, key=lambda number: int(positions[number]) ^ target)[:count]
+
+    def named_by(self, one: int, target: int, count: int) -> list[int]:
+        """Whom a light node names as nearest to a position."""
+        own = int(self.population.positions[one])
+        bits = 64 - (own ^ target).bit_length()
+        low, high = self.span(target, min(bits + 1, 64))
+        if high - low > BUCKET:
+            seed = int.from_bytes(hashlib.blake2b(b"%d %d" % (one, bits), digest_size=8).digest(), "big")
+            places = np.random.default_rng(seed).choice(high - low, BUCKET, replace=False) + low
+            some = [number for number in self.order[places].tolist() if self.known(one, number)]
+            positions = self.population.positions
+            return sorted(some, key=lambda number: int(positions[number]) ^ target)[:count]
+        return [n for n in self.nearest(target, count + 1, functools.partial(self.known, one)) if n != one][
+            :count
+        ]
+
+    def rank(self, number: int, target: int) -> int:
+        """How many are nearer to a position."""
+        apart = int(self.population.positions[number]) ^ target
+        low, high = self.span(target, 64 - apart.bit_length())
+        near = self.order[low:high]
+        nearer = near[(self.population.positions[near] ^ np.uint64(target)) < np.uint64(apart)]
+        return sum(self.born.get(other, 0.0) <= heap.current_time() for other in nearer.tolist())
+
+
+@dataclass
+class _Knows:
+    """As `IndexClient`, to the server of a light node."""
+
+    sky: Sky
+    number: int
+    own_peer: str
+    network: Any
+    calls: int = 0
+
+    def nearest(self, key: bytes, count: int) -> list[Any]:
+        target, population = int.from_bytes(key[:8], "big"), self.sky.population
+        named = self.sky.named_by(self.number, target, count)
+        return [Contact(population.peer(each), (population.address(each),)) for each in named]
+
+    def me(self) -> Any:
+        return Contact(self.own_peer, (self.sky.population.address(self.number),))
+
+    def remote_address(self, peer: str) -> str:
+        return self.sky.population.address(self.sky.population.number(peer))
+
+    def met(self, peer: str) -> bool:
+        """It knows whom it knows."""
+        return True
+
+    def usable(self, peer: str) -> bool:
+        return True
+
+
+class Light:
+    """The answers of one light node."""
+
+    def __init__(self, lights: Lights, number: int) -> None:
+        self.lights = lights
+        self.number = number
+        self.store = product.store.ShardStore(soft=lights.shards.soft)
+        peer = lights.sky.population.peer(number)
+        knows = _Knows(lights.sky, number, peer, Network(lights.world, number, holder=True))
+        server = product.index.IndexServer
+        self.server = server(self.store, knows, None, lambda other: None, lambda other: False)
+        self._read: set[bytes] = set()
+
+    async def answer(self, caller: Any, message: Message) -> Message:
+        """As the product's server, with the adverts of light publishers in its store."""
+        now = heap.current_time()
+        if isinstance(message, say.QueryShard):
+            self._load(now, message.attribute, message.depth, message.prefix)
+        answer: Message = await self.server.answer(caller, message)
+        if isinstance(message, say.StoreAdverts) and isinstance(answer, say.StoreReply):
+            return self._with_counts(caller.peer, message, answer)
+        if isinstance(message, say.MarkSplit):
+            return say.MarkReply(split=self._split(message.attribute, message.depth, message.prefix))
+        if isinstance(answer, say.ShardPage) and self._split(
+            message.attribute, message.depth, message.prefix
+        ):
+            count = len(self.lights.shards.of(message.attribute, message.depth, message.prefix))
+            return answer.model_copy(update={"split": True, "count": min(count, 2 * self.store.soft)})
+        return answer
+
+    def _split(self, attribute: str, depth: int, prefix: int) -> bool:
+        return len(self.lights.shards.of(attribute, depth, prefix)) > self.store.soft
+
+    def _with_counts(self, peer: str, message: say.StoreAdverts, answer: say.StoreReply) -> say.StoreReply:
+        """The verdicts that a holder gives that has the light publishers' adverts too."""
+        population, shards = self.lights.sky.population, self.lights.shards
+        position = int(population.positions[population.number(peer)])
+        items = []
+        for item, stored in zip(message.items, answer.items, strict=True):
+            count = len(shards.of(item.attribute, item.depth, position >> (64 - item.depth)))
+            split = say.StoreVerdict.SPLIT if count > shards.soft else stored.verdict
+            items.append(stored.model_copy(update={"verdict": split, "count": max(count, stored.count)}))
+        return answer.model_copy(update={"items": tuple(items)})
+
+    def _load(self, now: float, attribute: str, depth: int, prefix: int) -> None:
+        key = shard_key("", attribute, depth, prefix)
+        if key in self._read:
+            return
+        self._read.add(key)
+        lights = self.lights
+        for number in lights.stored_at(self.number, key, attribute, depth, prefix):
+            item = say.StoreItem(attribute=attribute, depth=depth)
+            peer = lights.sky.population.peer(number)
+            self.store.store(now, peer, "", lights.signed(number), (item,))
+
+
+class Lights:
+    """Makes light nodes when they are called."""
+
+    def __init__(self, world: World, sky: Sky, shards: Shards, holds: Holds) -> None:
+        self.world = world
+        self.sky = sky
+        self.shards = shards
+        self.holds = holds
+        self.liars: Answer | None = None
+        self.lying: Callable[[int], bool] = lambda number: False
+        self.signed: Callable[[int], SignedAdvert] = functools.cache(sky.population.signed)
+        self._nodes: dict[int, Light] = {}
+        world.light = self.of
+
+    def of(self, number: int) -> Answer:
+        """What answers for a node."""
+        if self.liars is not None and self.lying(number):
+            return self.liars
+        if number not in self._nodes:
+            self._nodes[number] = Light(self, number)
+        return self._nodes[number].answer
+
+    def stored_at(self, holder: int, key: bytes, attribute: str, depth: int, prefix: int) -> Iterator[int]:
+        """Light publishers whose advert the holder has under that key."""
+        if not self.shards.leaf(attribute, depth, prefix):
+            return
+        target = int.from_bytes(key[:8], "big")
+        apart = int(self.sky.population.positions[holder]) ^ target
+        expected = len(self.sky.sorted) * apart / 2**64
+        if expected > FAR:
+            return
+        rank = self.sky.rank(holder, target)
+        for number in self.shards.of(attribute, depth, prefix).tolist():
+            if number not in self.world.full and self.sky.alive(number) and self.holds(rank, expected):
+                yield number

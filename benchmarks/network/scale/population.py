@@ -1,0 +1,167 @@
+"""Who there is: devices with positions in the key space, places on the earth, and what they say of themselves. A function of the seed.
+
+Devices are numbers. What a number stands for (its id, its advert) is worked out when somebody asks, so that a million cost little.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import base58
+import numpy as np
+import numpy.typing as npt
+
+from protocol.values.advert import Advert, GpuInfo, SignedAdvert, UnitOffer, advert_body
+
+CPU: Final = "CPU (ONNX)"
+_UNITS: Final = (("GPU (ONNX)", 0.25), ("GPU (CoreML)", 0.15), ("GPU (CUDA)", 0.08), ("NPU (ONNX)", 0.04))
+"""Units besides the processor, and the share of devices that have them."""
+_GPUS: Final = 60
+TEAM: Final = 10
+"""Devices that share a label which nobody else has."""
+GIB: Final = 2**30
+_ID_PREFIX: Final = bytes.fromhex("002408011220")
+
+PLACES: Final = ("Europe", "US east", "US west", "South America", "Japan", "India", "Australia")
+_SHARES: Final = (30, 20, 14, 8, 14, 10, 4)
+ROUND_TRIPS_MS: Final = (
+    (25, 85, 145, 200, 230, 120, 260),
+    (85, 25, 65, 120, 160, 200, 200),
+    (145, 65, 25, 175, 105, 225, 140),
+    (200, 120, 175, 25, 270, 310, 315),
+    (230, 160, 105, 270, 25, 125, 110),
+    (120, 200, 225, 310, 125, 25, 150),
+    (260, 200, 140, 315, 110, 150, 25),
+)
+"""Between two places, in ms: of the order that providers of clouds publish for their data centres. A line's own delay comes on top."""
+LINE_MS: Final = (1.0, 12.0)
+"""Of each device's line, both ways: drawn evenly."""
+
+
+@dataclass
+class Population:
+    """`count` devices of one seed."""
+
+    count: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        draw = np.random.default_rng(self.seed)
+        keys = (
+            hashlib.sha256(_ID_PREFIX + self._public(number)).digest()[:8] for number in range(self.count)
+        )
+        self.positions: npt.NDArray[np.uint64] = np.fromiter(
+            (int.from_bytes(key, "big") for key in keys), np.uint64, self.count
+        )
+        """The first 64 bits of each one's routing key."""
+        shares = np.array(_SHARES) / sum(_SHARES)
+        self.place = draw.choice(len(PLACES), self.count, p=shares).astype(np.uint8)
+        self.line_s = (draw.uniform(*LINE_MS, self.count) / 1000).astype(np.float32)
+        self.units = draw.random((self.count, len(_UNITS))) < np.array([share for _, share in _UNITS])
+        self.gpu = (_GPUS ** draw.random(self.count)).astype(np.uint8)
+        self.ram = np.minimum(draw.exponential(1.6, self.count), 7).astype(np.uint8)
+        self._numbers: dict[str, int] = {}
+        self.advert = cache(self._advert)
+        self.peer = cache(self._peer)
+
+    def number(self, peer: str) -> int:
+        """Of a peer whose id somebody was given."""
+        return self._numbers[peer]
+
+    def rtt(self, one: int, other: int) -> float:
+        """Seconds of a round trip."""
+        wide = ROUND_TRIPS_MS[self.place[one]][self.place[other]] / 1000
+        return wide + float(self.line_s[one]) + float(self.line_s[other])
+
+    def address(self, number: int) -> str:
+        """Each has a private address of its own, so that no quota of a network holds."""
+        return f"/ip4/10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}/tcp/4001"
+
+    def signed(self, number: int, seq: int = 1 << 32) -> SignedAdvert:
+        """The advert as it is stored; no signature is made, since none is checked."""
+        advert = self.advert(number).model_copy(update={"seq": seq, "addresses": (self.address(number),)})
+        return SignedAdvert(body=advert_body(advert), signature=bytes(64))
+
+    def team(self, number: int) -> str:
+        """The label that it shares with nine others at random positions."""
+        return f"t{number // TEAM}"
+
+    def _public(self, number: int) -> bytes:
+        return hashlib.sha256(b"%d device %d" % (self.seed, number)).digest()
+
+    def _peer(self, number: int) -> str:
+        peer = base58.b58encode(_ID_PREFIX + self._public(number)).decode()
+        self._numbers[peer] = number
+        return peer
+
+    def _advert(self, number: int) -> Advert:
+        units = [CPU, *(unit for (unit, _), has in zip(_UNITS, self.units[number], strict=True) if has)]
+        gpus = (GpuInfo(name=f"GPU model {self.gpu[number]}"),) if self.units[number][:3].any() else ()
+        return Advert(
+            peer=self.peer(number),
+            seq=0,
+            device=f"device-{number}",
+            name=f"node-{number}",
+            ram=(4 << int(self.ram[number])) * GIB,
+            units=tuple(UnitOffer(unit=unit, runtime="onnxruntime 1.31") for unit in units),
+            gpus=gpus,
+            labels={"team": self.team(number)},
+        )
+
+    def having(self, attribute: str) -> npt.NDArray[np.int64]:
+        """The numbers of the devices with that attribute."""
+        kind, _, value = attribute.partition(":")
+        everybody = np.arange(self.count)
+        named = [unit for unit, _ in _UNITS]
+        match kind:
+            case "node":
+                return everybody
+            case "unit":
+                return everybody if value == CPU else everybody[self.units[:, named.index(value)]]
+            case "ram":
+                bucket, _, unit = value.partition(":")
+                fits = self.ram == int(bucket) - 32
+                return everybody[fits if unit == CPU else fits & self.units[:, named.index(unit)]]
+            case "gpu":
+                has = self.units[:, :3].any(axis=1)
+                return everybody[has & (self.gpu == int(value.removeprefix("GPU model ")))]
+            case "device":
+                return everybody[int(value.removeprefix("device-")) :][:1]
+            case "label" if value.startswith("team=t"):
+                return everybody[int(value.removeprefix("team=t")) * TEAM :][:TEAM]
+        return everybody[:0]
+
+
+class Shards:
+    """Which devices lie in which shard, over all that are there: counted once for each attribute that somebody asks for."""
+
+    def __init__(self, population: Population, soft: int) -> None:
+        self.population = population
+        self.soft = soft
+        self._of: dict[str, npt.NDArray[np.int64]] = {}
+
+    def having(self, attribute: str) -> npt.NDArray[np.int64]:
+        """The numbers of the devices with that attribute, by position."""
+        if attribute not in self._of:
+            some = self.population.having(attribute)
+            self._of[attribute] = some[np.argsort(self.population.positions[some])]
+        return self._of[attribute]
+
+    def of(self, attribute: str, depth: int, prefix: int) -> npt.NDArray[np.int64]:
+        """The devices below that shard."""
+        some = self.having(attribute)
+        if not depth or not len(some):
+            return some
+        positions = self.population.positions[some]
+        low, high = prefix << (64 - depth), (prefix + 1 << (64 - depth)) - 1
+        return some[
+            np.searchsorted(positions, np.uint64(low)) : np.searchsorted(positions, np.uint64(high), "right")
+        ]
+
+    def leaf(self, attribute: str, depth: int, prefix: int) -> bool:
+        """Whether publishers have settled there: it has not too many, and the one above it has."""
+        full = len(self.of(attribute, depth, prefix)) > self.soft
+        return not full and (depth == 0 or len(self.of(attribute, depth - 1, prefix >> 1)) > self.soft)

@@ -1,0 +1,137 @@
+"""What is fed to one order's language model, timed, checked and reported, whatever runtime its session is of: that is an argument."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from drivers.contract import memory
+from drivers.contract.base import WorkOrder
+from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
+from drivers.inputs.made import Input
+from drivers.local.greedy import Words, answer, room_of
+from drivers.local.model import Prepared
+from drivers.local.tokens import (
+    DEPTH,
+    GENERATE,
+    PROMPT,
+    PromptTimes,
+    TokenLoop,
+    Tokens,
+    TokenSession,
+    bench_words,
+    room_for,
+    token_figures,
+)
+
+NO_TENSORS: Final = "a language model is given texts as examples, no tensors"
+CHECKED: Final = 512
+"""Tokens of the prompt behind which the logits are compared …"""
+STEPS: Final = 8
+"""… and tokens after them, one by one."""
+
+
+@dataclass(slots=True)
+class LanguageRun:
+    """One sequence's measurement, in the steps of `drivers.local.model.LocalModel`."""
+
+    order: WorkOrder
+    """With all sizes."""
+    inputs: tuple[Input, ...]
+    session: TokenSession
+    errors: Callable[[], AbstractContextManager[object]]
+    """Turns what the runtime raises into errors of the contract."""
+    arrays: Callable[[Any, list[Any]], Mapping[str, Any]]
+    """`prompt_logits` and `token_logits`, of the session's logits after a prompt and after each token behind it."""
+    fed: Mapping[str, Tokens] = field(default_factory=dict)
+    first: Any = None
+    """The first token to generate, as a batch of the session."""
+    samples_ns: tuple[int, ...] = ()
+    """Of the generated tokens, once they are timed."""
+    prompts: PromptTimes | None = None
+    words: Words | None = None
+
+    def prepare(self, begin: Callable[[], object], prove: Callable[[], object]) -> Prepared:
+        """With shapes that run. `begin` is called before the model is first used, `prove` after its first token; both may raise
+        `DriverError`."""
+        return find_runnable(self.order, self.inputs, partial(self._attempt, begin, prove))
+
+    def _attempt(
+        self, begin: Callable[[], object], prove: Callable[[], object], shapes: Shapes, bound: int
+    ) -> Prepared:
+        room_for(shapes, 1)
+        feeds, pre_ns = make_feeds(self.order, self.inputs, shapes, bound)
+        self.fed, session = feeds, self.session
+        was_reset = memory.reset_peak()
+        begin()
+        with self.errors():
+            session.fill(feeds[DEPTH])
+            (self.first,) = session.batches(feeds[GENERATE][:1], 1)
+            began = time.perf_counter_ns()
+            session.step(self.first)
+            first_ns = time.perf_counter_ns() - began
+            prove()
+            session.rewind()
+        return Prepared(
+            lambda: TokenLoop(session, feeds[GENERATE]),
+            self.answers,
+            self.answers,
+            feeds,
+            shapes,
+            bound,
+            pre_ns,
+            first_ns,
+            was_reset,
+        )
+
+    def checked(self) -> tuple[Tokens, Tokens]:
+        """The prompt, and the tokens behind it, whose logits are compared."""
+        return self.fed[PROMPT][:CHECKED], self.fed[GENERATE][:STEPS]
+
+    def answers(self) -> Mapping[str, Any]:
+        """Logits after a prompt at once, and after each of some tokens behind it, without the context before them."""
+        prompt, tokens = self.checked()
+        session = self.session
+        with self.errors():
+            session.fill(prompt[:0])
+            session.decode(prompt)
+            after_prompt, after_token = session.logits(), list[Any]()
+            for batch in session.batches(tokens, 1):
+                session.step(batch)
+                after_token.append(session.logits())
+            return self.arrays(after_prompt, after_token)
+
+    def figures(self) -> dict[str, float]:
+        """Tokens per second of prompts and of generation; `d0_…`: without a context, where the order has one."""
+        with self.errors():
+            self.prompts, figures = token_figures(self.session, self.fed, self.samples_ns)
+            return figures
+
+    def series(self) -> dict[str, tuple[int, ...]]:
+        ttft = {} if self.prompts is None else {"ttft": self.prompts.first_token_ns}
+        return ttft | {"itl": self.samples_ns}
+
+    def answer_text(self, text: str, open_words: Callable[[], Words], trained: object) -> str:
+        """`trained`: tokens of the context that the model was made for, as its config says."""
+        most = len(self.fed[GENERATE])
+        if self.words is None:
+            self.words = open_words()
+        prompt = self.words.prompt(text)
+        room_of(prompt, most, trained if isinstance(trained, int) else 0)
+        with self.errors():
+            return answer(self.session, self.words, prompt, most)
+
+    def notes(self, shapes: Shapes, reference: str) -> list[str]:
+        """`reference`: how the logits that these are compared with were made."""
+        prompts, tokens = bench_words(shapes)
+        checked, steps = (len(part) for part in self.checked())
+        return [
+            f"an inference is one generated token of llama-bench's {tokens}, with random tokens",
+            *([] if self.prompts is None else [f"prompts: {len(self.prompts.decode_ns)} of {prompts}"]),
+            f"checked: the logits after {checked} tokens of the prompt at once and {steps} more one by one, against all in one pass "
+            + reference,
+        ]

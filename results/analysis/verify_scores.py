@@ -1,0 +1,73 @@
+"""Verifies the scores of a row: the metrics run once more on the answers that the worker signed.
+
+A row that claims a score must follow from its answers. Why scores are missing is the scheduler's own account, as is which package scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocol.values.record import Record
+from protocol.values.task import Task
+from protocol.words import RunOutcome
+from results.export.raw import RawResult
+from results.row.row import Row
+from results.row.scores import ROUGE, Scores, read_packages, read_scores
+from results.scoring.scorer import Scorer, shown_score
+
+
+def check_scores(
+    result: RawResult, task: Task, record: Record, scorer: Scorer
+) -> tuple[list[str], Scores | None]:
+    """What is wrong with the row's scores, a line each, and what the row is made again with."""
+    if task.examples is None or record.outcome is not RunOutcome.COMPLETE:
+        return [], None
+    row = result.row
+    packages = read_packages(row.scored_by)
+    try:
+        claimed = read_scores(row.scores)
+        own = Scores(scores=_in_full(row, claimed), why=row.scores_why, packages=packages)
+    except ValueError:
+        return ["its scores cannot be read: Scores is no list of name=number"], None
+    if not claimed:
+        return [], own
+    if result.evaluation is None:
+        return ["its scores cannot be checked: the file has no references to score its answers by"], own
+    again = scorer.score(record, result.evaluation)
+    wrong: list[str] = []
+    missing = [name for name in claimed if name not in again.scores]
+    if missing and again.why:
+        wrong.append(f"its scores cannot be checked here: {again.why}{_versions(packages, again.packages)}")
+    for name, figure in sorted(claimed.items()):
+        second = again.scores.get(name)
+        if shown_score(figure) == shown_score(second) or (second is None and again.why):
+            continue
+        wrong.append(
+            f"its score {name} is {shown_score(figure)}, and its answers score {shown_score(second)} when they are scored again"
+            + _versions(packages, again.packages)
+        )
+    if not row.scores_why and (left_out := sorted(again.scores.keys() - claimed.keys())):
+        wrong.append(
+            f"it leaves out a score of its answers: {left_out[0]} is {shown_score(again.scores[left_out[0]])}"
+        )
+    return wrong, own
+
+
+def _in_full(row: Row, claimed: dict[str, float]) -> dict[str, float]:
+    """With all digits, where a score has a column of its own that says the same."""
+    figures = dict(claimed)
+    for name, field in ROUGE.items():
+        figure = getattr(row, field)
+        if name in claimed and figure is not None and shown_score(figure) == shown_score(claimed[name]):
+            figures[name] = figure
+    return figures
+
+
+def _versions(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Which packages scored, where others are installed here."""
+    changed = [
+        f"{name}: scored with {package}, installed here is {now.get(name, 'none')}"
+        for name, package in sorted(then.items())
+        if now.get(name) != package
+    ]
+    return f" ({'; '.join(changed)})" if changed else ""

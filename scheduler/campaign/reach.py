@@ -1,0 +1,26 @@
+"""Units of drivers of somebody else's: known by the adverts of the devices in reach, with the formats they take. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from protocol.formats.frameworks import UnitFormats
+from protocol.formats.gpu_units import without_number
+from protocol.values.advert import UnitOffer
+from scheduler.campaign.fields import UNITS
+
+FindUnits = Callable[[Collection[str]], UnitFormats]
+"""The units in reach that are not in `UNITS`, these above all. Raises `SarkError` if nobody can be asked."""
+
+
+def foreign_units(offers: Iterable[UnitOffer]) -> dict[str, tuple[str, ...]]:
+    """The units that are not in `UNITS`, with their formats: where devices differ, all that any of them names; none if one does not say."""
+    found: dict[str, tuple[str, ...]] = {}
+    for offer in offers:
+        unit = without_number(offer.unit)
+        if unit in UNITS:
+            continue
+        both = (*found.get(unit, ()), *(offer.formats or ()))
+        open_to_all = offer.formats is None or found.get(unit) == ()
+        found[unit] = () if open_to_all else tuple(dict.fromkeys(both))
+    return found

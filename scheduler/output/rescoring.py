@@ -1,0 +1,114 @@
+"""Scores stored answers again, with the metrics as they are installed now. What workers signed stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from protocol.errors import RemoteProtocolError
+from protocol.values.record import read_record
+from protocol.values.task import read_task
+from results.row.form import JsonModel
+from results.row.scores import WAITING, Scores
+from results.scoring.account import EvaluationAccount
+from results.scoring.scorer import Scorer, shown_score
+from scheduler.store.rows import ResultRow
+from scheduler.store.store import Store
+from swarm.base.text import safe_text
+
+PORTION = 50
+"""Records in memory at a time."""
+ELSEWHERE = "the references of its examples are on the machine that the campaign was submitted on"
+
+
+class Rescored(JsonModel):
+    """What became of one task's scores."""
+
+    task: str
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    packages_before: Mapping[str, str]
+    packages: Mapping[str, str]
+    why: str = ""
+    """Why scores are missing now."""
+    kept: bool = False
+    """The scores of before were kept, as some of them would be missing now."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the scores, or what made them, are others than before."""
+        return not self.kept and (
+            _shown(self.before) != _shown(self.after) or self.packages_before != self.packages
+        )
+
+    @property
+    def words(self) -> str:
+        """`task 3: wer_x 0.31 → 0.29 (wer_x: my-metrics 1.2 → 1.3)`"""
+        if self.kept:
+            return f"{_number(self.task)}: as before: {safe_text(self.why)}"
+        before, after = _shown(self.before), _shown(self.after)
+        moved = _moves(before, after) or ["as before" if after else "no scores"]
+        versions = _moves(self.packages_before, self.packages)
+        more = f" ({'; '.join(versions)})" if versions else ""
+        return f"{_number(self.task)}: {', '.join(moved)}{more}" + (
+            f": {safe_text(self.why)}" if self.why else ""
+        )
+
+
+def rescore(store: Store, campaign: str, scorer: Scorer) -> Iterator[Rescored]:
+    """Score the answers of all tasks of a campaign that have any, one after the other, and store what they score."""
+    accounts = {
+        name: EvaluationAccount.model_validate_json(text)
+        for name, text in store.campaigns.evaluations(campaign).items()
+    }
+    last = sum(store.tasks.counts(campaign).values())
+    for low in range(1, last + 1, PORTION):
+        for item in store.results.rows(campaign, low, low + PORTION - 1):
+            found = _rescored(item, accounts, scorer)
+            if found is None:
+                continue
+            made, scores = found
+            if made.changed:
+                assert item.attempt is not None, "it has a record"
+                store.scores.set(made.task, item.attempt, scores)
+            yield made
+
+
+def _rescored(
+    item: ResultRow, accounts: Mapping[str, EvaluationAccount], scorer: Scorer
+) -> tuple[Rescored, Scores] | None:
+    """None: it has no answers, or they are being scored."""
+    if item.scores is None or item.record is None or item.scores == WAITING.model_dump_json():
+        return None
+    before = Scores.model_validate_json(item.scores)
+    examples = read_task(item.body).examples
+    account = None if examples is None else accounts.get(examples.name)
+    try:
+        after = Scores(why=ELSEWHERE) if account is None else scorer.score(read_record(item.record), account)
+    except RemoteProtocolError as exc:
+        after = Scores(why=exc.what)
+    made = Rescored(
+        task=item.task.id,
+        before=before.scores,
+        after=after.scores,
+        packages_before=before.packages,
+        packages=after.packages,
+        why=after.why,
+        kept=bool(before.scores.keys() - after.scores.keys()) and bool(after.why),
+    )
+    return made, after
+
+
+def _shown(scores: Mapping[str, float]) -> dict[str, str]:
+    return {name: shown_score(figure) for name, figure in scores.items()}
+
+
+def _moves(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} {before.get(name, 'none')} → {after.get(name, 'none')}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _number(task: str) -> str:
+    return f"task {task.rpartition('/')[2]}"

@@ -1,0 +1,33 @@
+"""Devices that run a unit of a campaign, and not the one that it is to take turns with. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from protocol.values.advert import Advert
+from protocol.values.features import UNITS_IN_TURNS, needs
+from protocol.values.match import match
+from protocol.values.requirement import Clause, Op, Requirement
+from results.row.simulated import shown_name
+from scheduler.planning.tasks import PlannedCell
+from swarm.base.text import safe_text
+
+MAX_LINES: Final = 8
+
+
+def left_out(cells: Iterable[PlannedCell], adverts: Sequence[Advert]) -> tuple[str, ...]:
+    """A line for each of `adverts` that meets all else that a cell needs."""
+    lines: dict[str, None] = {}
+    for cell in cells:
+        if cell.beside is None or cell.beside.unit == cell.unit:
+            continue
+        of_turns = [Clause(attribute="units", op=Op.HAS, value=cell.beside.unit), needs(UNITS_IN_TURNS)]
+        for advert in adverts:
+            missing = match(Requirement(clauses=cell.clauses), advert).missing
+            if missing and all(each.clause in of_turns for each in missing):
+                why = "; ".join(map(str, missing))
+                lines[f"{shown_name(advert, 40)}: {safe_text(why, 200)}"] = None
+    shown = list(lines)[:MAX_LINES]
+    more = len(lines) - len(shown)
+    return (*shown, *([f"{more} more that lack the second unit"] if more else []))

@@ -1,0 +1,132 @@
+"""libp2p without what a node never uses, which would be most of its start and half of its memory.
+
+libp2p imports everything that it can do wherever anything of it is imported: QUIC, WebSocket, RSA, certificates by ACME, DNS over HTTPS,
+Prometheus, three more ways of discovery. A node here speaks TCP, Noise with Ed25519, yamux and circuits, so
+
+* a package in `BARE` does not run its `__init__`, which imports the rest of it, until somebody asks for a name from there;
+* a module in `LEFT_OUT`, with all below it, is not imported at all. Its importers get a stand-in for whatever they ask of it: a class
+  whose objects do nothing and whose own functions raise `BaseLibp2pError`.
+
+What was imported before `install` stays as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+
+BARE: Final = frozenset(
+    {
+        "libp2p",
+        "libp2p.discovery",
+        "libp2p.host",
+        "libp2p.identity.identify",
+        "libp2p.identity.identify_push",
+        "libp2p.peer",
+        "libp2p.pubsub",
+        "libp2p.relay",
+        "libp2p.relay.circuit_v2",
+        "libp2p.security.tls",
+        "libp2p.tools",
+        "libp2p.transport",
+    }
+)
+LEFT_OUT: Final = (
+    "libp2p.crypto.rsa",  # `hardening.KnownKeys` takes Ed25519 alone
+    "libp2p.crypto.secp256k1",
+    "libp2p.discovery.bootstrap",  # `swarm.join.bootstrap`
+    "libp2p.discovery.mdns",  # `swarm.reach.mdns`
+    "libp2p.discovery.upnp",  # `swarm.reach.upnp`
+    "libp2p.metrics",
+    "libp2p.rcmgr.prometheus_exporter",
+    "libp2p.security.pnet",
+    "libp2p.security.tls.autotls",
+    "libp2p.transport.quic",
+    "multiaddr.resolvers",  # `swarm.p2p.dialler` looks names up
+)
+
+
+def install() -> None:
+    """From now on libp2p is imported so. Safe to call again."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith(("libp2p", "multiaddr.")):
+            return None
+        if any(name == one or name.startswith(f"{one}.") for one in LEFT_OUT):
+            return ModuleSpec(name, cast("Loader", _StandIns()), is_package=True)
+        if name not in BARE:
+            return None
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((each for each in found if each is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = cast("Loader", _BareLoader(spec.loader))
+        return spec
+
+
+class _BareLoader:
+    """Leaves a package as it is before its `__init__` has run."""
+
+    def __init__(self, real: Loader) -> None:
+        self._real = real
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._real
+
+        def wanted(attribute: str) -> Any:
+            """Called for what is not there: a submodule is imported by who asks, anything else is made by `__init__`."""
+            if attribute.startswith("__") or importlib.util.find_spec(f"{module.__name__}.{attribute}"):
+                raise AttributeError(f"module {module.__name__!r} has no attribute {attribute!r}")
+            del module.__getattr__
+            self._real.exec_module(module)
+            return getattr(module, attribute)
+
+        module.__getattr__ = wanted  # type: ignore[method-assign]
+
+
+class _StandIns:
+    """A module that has whatever is asked of it."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """As Python makes it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        def stand_in(attribute: str) -> _StandIn:
+            if attribute.startswith("__"):
+                raise AttributeError(f"module {module.__name__!r} has no attribute {attribute!r}")
+            return _StandIn(attribute, (Exception,), {"__module__": module.__name__})
+
+        module.__getattr__ = stand_in  # type: ignore[method-assign]
+
+
+class _StandIn(type):
+    """A class that can be named, made, and waited for in an `except`; its functions say that it is left out."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def refuse(*_: object, **__: object) -> NoReturn:
+            from libp2p.exceptions import BaseLibp2pError
+
+            raise BaseLibp2pError(f"{cls.__module__}.{cls.__name__} is left out of this node")
+
+        return refuse

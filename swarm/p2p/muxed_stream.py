@@ -1,0 +1,162 @@
+"""A stream of yamux whose reader and writer wait as long as their callers like, and lose nothing when they are cancelled."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import trio
+from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
+from libp2p.stream_muxer.yamux import yamux
+
+if TYPE_CHECKING:
+    from swarm.p2p.yamux import BoundedYamux
+
+MAX_WINDOW: Final = 4 * 1024 * 1024
+"""How far one stream's receive window may grow, in bytes: memory for one stalled reader, 335 Mbit/s at 100 ms."""
+GROW_WITHIN_S: Final = 0.5
+"""A reader that uses up half its window faster than this gets a larger one."""
+
+
+class ReceiveBuffer:
+    """Bytes that came, in the parts in which they came; its length is theirs."""
+
+    __slots__ = ("_at", "_parts", "_size")
+
+    def __init__(self) -> None:
+        self._parts: deque[bytes] = deque()
+        self._at = 0
+        """Bytes of the first part that were taken."""
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+
+    def take(self, most: int) -> bytes:
+        """Up to `most` bytes, in whole parts where there is one of at most that many; b"" when there are none."""
+        parts, taken = self._parts, list[bytes]()
+        while parts and most:
+            part, at = parts[0], self._at
+            if at or len(part) > most:
+                if taken:
+                    break
+                part = part[at : at + most]
+                self._at = at + len(part)
+            if self._at in (0, len(parts[0])):
+                parts.popleft()
+                self._at = 0
+            taken.append(part)
+            most -= len(part)
+        data = taken[0] if len(taken) == 1 else b"".join(taken)
+        self._size -= len(data)
+        return data
+
+
+class PatientStream(yamux.YamuxStream):
+    """One stream of a `BoundedYamux`."""
+
+    conn: BoundedYamux
+
+    finished = False
+    """The peer said that it has sent everything (as opposed to: the link broke)."""
+    rest: ReceiveBuffer | None = None
+    """What had arrived of a finished stream when its connection closed."""
+    deaf = False
+    """Nobody here reads or writes any more."""
+    refused = False
+    """The peer is being reset for it."""
+    _owed = 0
+
+    def __init__(self, stream_id: int, conn: BoundedYamux, is_initiator: bool) -> None:
+        self._changed = trio.Event()
+        super().__init__(stream_id, conn, is_initiator)
+
+    def wake(self) -> None:
+        """What a writer waits for may have come."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def hear(self) -> None:
+        """What a reader waits for may have come."""
+        event = self.conn.stream_events.get(self.stream_id)
+        if event is not None:
+            event.set()
+
+    def stop(self) -> None:
+        """Nobody here will read or write any more: whoever still waits is woken, and a peer that sends on is reset."""
+        self.deaf = True
+        self.wake()
+        self.hear()
+
+    async def close(self) -> None:
+        """As libp2p's: nothing more will be sent."""
+        try:
+            await super().close()
+        finally:
+            self.wake()
+
+    async def reset(self) -> None:
+        """As libp2p's: nothing more will be sent or read."""
+        try:
+            await super().reset()
+        finally:
+            self.wake()
+
+    async def writable(self) -> None:
+        """Wait until at least a byte can be sent, or nothing ever can."""
+        while self.send_window <= 0 and not (self.closed or self.deaf):
+            await self._changed.wait()
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Send all of `data` as the window allows. Between looking at the window and taking from it nobody else runs."""
+        view = memoryview(data)
+        while view:
+            await self.writable()
+            if self.send_closed or self.closed or self.deaf:
+                raise MuxedStreamError("the stream is closed for sending")
+            part = view[: min(self.send_window, self.conn.burst)]
+            view = view[len(part) :]
+            self.send_window -= len(part)
+            await self.conn.send(self.stream_id, part)
+
+    async def read(self, n: int | None = -1) -> bytes:
+        """Between 1 and `n` bytes (all there are for -1). MuxedStreamEOF when the peer has finished, else MuxedStreamReset."""
+        await trio.lowlevel.checkpoint()  # cancelled here or while waiting, never after bytes were taken
+        conn, stream_id = self.conn, self.stream_id
+        while not self.deaf:
+            buffer = conn.stream_buffers.get(stream_id)
+            if buffer:
+                data = buffer.take(len(buffer) if n is None or n < 0 else n)
+                self._give_back(len(data))
+                if self.closed and not buffer:
+                    conn._finalize_stream_locked(self, fully_closed=True)
+                return data
+            if self.rest:
+                return self.rest.take(len(self.rest) if n is None or n < 0 else n)
+            if self.finished:
+                raise MuxedStreamEOF("the peer has finished")
+            event = conn.stream_events.get(stream_id)
+            if self.reset_received or self.closed or event is None:
+                raise MuxedStreamReset("the stream was reset, or its connection is gone")
+            await event.wait()
+            if conn.stream_events.get(stream_id) is event:
+                conn.stream_events[stream_id] = trio.Event()
+        raise MuxedStreamReset("the stream was closed here")
+
+    def _give_back(self, size: int) -> None:
+        """Grant the peer what was read, once it is half the window: small messages then cost one frame and not two."""
+        self._owed += size
+        if self._owed * 2 < self.target_recv_window or self.closed or self.recv_closed:
+            return
+        grown = min(self.target_recv_window, MAX_WINDOW - self.target_recv_window, self.conn.spare())
+        if trio.current_time() - self.epoch_start > GROW_WITHIN_S:
+            grown = 0
+        self.target_recv_window += grown
+        self.epoch_start = trio.current_time()
+        grant, self._owed = self._owed + grown, 0
+        self.recv_window += grant
+        self.conn.later(self.send_window_update, grant)

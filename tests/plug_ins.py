@@ -1,0 +1,32 @@
+"""Installs packages with tasks and metrics, as pip leaves them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def install_package(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    point: str,
+    source: str,
+    *,
+    group: str = "sark.metrics",
+    version: str = "1.0",
+) -> None:
+    """A package with one module, `PACKAGE_module`, and one entry point; in place of any version of it that is there."""
+    for before in folder.glob(f"{package}-*.dist-info"):
+        for file in before.iterdir():
+            file.unlink()
+        before.rmdir()
+    info = folder / f"{package}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{point}\n")
+    (folder / f"{package}_module.py").write_text(source)
+    monkeypatch.delitem(sys.modules, f"{package}_module", raising=False)
+    monkeypatch.syspath_prepend(str(folder))
