@@ -20,6 +20,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+import structlog
+
 from benchmarks.network.scale.scenarios import SCENARIOS, Outcome, measure
 
 
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a file to which each run adds a line of JSON")
     given = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     for count in given.nodes or (100, 1_000, 10_000):
         for scenario in given.scenario or ("rest",):
             outcome = measure(count, scenario, given.seed)

@@ -15,11 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import structlog
-
 from benchmarks.network.scale import heap
-
-structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 
 @contextmanager
