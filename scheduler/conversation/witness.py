@@ -21,7 +21,9 @@ MAX_NOTES: Final = 200
 SERVED: Final = "API "
 """Prefix of units where a server has loaded the model: it answers as it likes, and nothing of it can be witnessed."""
 NO_SERVERS: Final = "a server's answers cannot be witnessed"
-BEFORE: Final = "another life of this scheduler, or another scheduler, began it"
+BEFORE: Final = "another life or a copy of this scheduler, or another scheduler, may have begun it"
+STILL_S: Final = 3.0
+"""After a standstill of this many seconds a request for inputs may be old: less than a worker waits for the answer before it asks again."""
 
 
 @dataclass(slots=True)
@@ -63,6 +65,14 @@ class WitnessBook:
             return False
         run = self._runs.get(entry.id, {}).get(attempt.number)
         return attempt.found or run is None or run.since is None
+
+    def stood_still(self) -> None:
+        """This process did nothing for `STILL_S`. What its workers ask now they may have asked long ago, and a copy of this scheduler, which
+        knows the same secrets, may have answered meanwhile: a run that has had no inputs from here is not witnessed.
+        """
+        for attempts in self._runs.values():
+            for run in attempts.values():
+                run.begun_here &= run.since is not None
 
     def reveal(self, task: str, attempt: int, replica_set: str, now: float, *, again: bool = False) -> Reveal:
         """What the inputs of an attempt follow from: the same whenever it is asked for. `again`: its worker has had it, it says."""

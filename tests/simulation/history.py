@@ -163,6 +163,12 @@ class Event:
     word: str = ""
     number: int | None = None
     cap: int | None = None
+    ago: float = 0.0
+    """Seconds from its decision until it was on disk, and thus happened."""
+
+    @property
+    def decided_at(self) -> float:
+        return self.at - self.ago
 
     def __str__(self) -> str:
         lines = [f"{self.at:10.3f} {self.kind}"]

@@ -106,14 +106,14 @@ def deadlines_pass_first(history: History) -> Iterator[Breach]:
         runs = wanted[event.who, event.task]
         match event.kind:
             case Kind.COMMITTED if event.word == "beside":
-                youngest = event.at - max(runs.values(), default=-1e9)
+                youngest = event.decided_at - max(runs.values(), default=-1e9)
                 if youngest < DEADLINE_S:
                     what = f"{event.task} is hedged {youngest:.1f} s after it was granted"
                     yield Breach("deadlines_pass_first", what, event.at)
             case Kind.COMMITTED:
                 pass
             case Kind.WANTED:
-                runs.setdefault(event.attempt, event.at)
+                runs.setdefault(event.attempt, event.decided_at)
             case _:
                 runs.pop(event.attempt, None)
 

@@ -187,7 +187,7 @@ class SimScheduler:
             self.peer,
             self.station.speaks,
             lambda name, above: self.conversation.next_epoch(name, above),
-            lambda name: self._tell(Kind.STEPPED_DOWN, who=self.name, campaign=name),
+            lambda name: self.store.tell(Kind.STEPPED_DOWN, who=self.name, campaign=name),
         )
         self.store.others = self._others
         self.store.gather(lambda: self.process.spawn(self._commit()))
@@ -315,7 +315,8 @@ class SimScheduler:
                 self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word, number=rivals)
         if isinstance(message, RevealRequest) and isinstance(reply, Reveal):
             held = self.core.state.by_lease(end.peer, message.lease, message.fence)
-            if held is not None:  # it may have ended while it waited for a commit
+            # it may have ended while it waited for a commit, and the worker may no longer hear it
+            if held is not None and not end.far.closed.is_set:
                 before = self.store.revealed.setdefault((end.peer, message.lease, held[0].id), reply)
                 assert before == reply, f"{end.peer} was told something else of {message.lease}"
         if isinstance(message, Result) and isinstance(reply, Accepted):
@@ -352,7 +353,7 @@ class SimScheduler:
         else:
             return
         if isinstance(reply, Denied) and self.claims.adopted(campaign, reply):
-            self._tell(Kind.STEPPED_DOWN, who=self.name, campaign=campaign)
+            self.store.tell(Kind.STEPPED_DOWN, who=self.name, campaign=campaign)
 
     def _look_for_silence(self) -> None:
         """Hold the workers that count as alive against when they last answered anything."""

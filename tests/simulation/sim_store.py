@@ -131,7 +131,7 @@ class SimStore:
         self._gathered: Callable[[], None] | None = None
         self._before: dict[str, tuple[Row, dict[int, Try]]] = {}
         """Tasks as they are on disk, of those that changed since the last commit."""
-        self._unheard: list[tuple[Kind, dict[str, object]]] = []
+        self._unheard: list[tuple[float, Kind, dict[str, object]]] = []
         self.wall = wall
         self.campaigns: dict[str, SimCampaign] = {}
         self.tasks: dict[str, Row] = {}
@@ -165,12 +165,13 @@ class SimStore:
             self._open()
             self._before = {}
             unheard, self._unheard = self._unheard, []
-            for kind, what in unheard:
-                self._tell_now(kind, **what)
+            for at, kind, what in unheard:
+                self._tell_now(kind, **what, ago=round(self.wall() - at, 3))
 
-    def _tell(self, kind: Kind, **what: object) -> None:
+    def tell(self, kind: Kind, **what: object) -> None:
+        """For the history: once all that was decided before it is on disk."""
         if self._before:
-            self._unheard.append((kind, what))
+            self._unheard.append((self.wall(), kind, what))
         else:
             self._tell_now(kind, **what)
 
@@ -197,7 +198,7 @@ class SimStore:
         for task in tasks:
             folder.tasks.append(task.task)
             self.tasks[task.task] = Row(task.task, folder.id, task_body(task))
-        self._tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
+        self.tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
 
     def crashed(self) -> None:
         """The process was killed. What was not committed is lost, and nothing else."""
@@ -225,7 +226,7 @@ class SimStore:
         for row in self.tasks.values():
             if row.ended_at is not None:
                 ago_ms = round(1000 * (self.wall() - row.ended_at))
-                self._tell(Kind.ENDED, who=self.owner, task=row.id, word=str(row.state), number=ago_ms)
+                self.tell(Kind.ENDED, who=self.owner, task=row.id, word=str(row.state), number=ago_ms)
         begun = []
         for (task, attempt), one in self.attempts.items():
             row = self.tasks[task]
@@ -289,7 +290,7 @@ class SimStore:
             self._tell_row(Kind.COMMITTED, row)
             if not at.queued:
                 self._tell_row(Kind.WANTED, row)
-        self._tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
+        self.tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
 
     def close(self) -> None:
         """The run is over."""
@@ -578,17 +579,17 @@ class SimStore:
             known.state = ENDS_AS[event]
         if final(TASK, row.state):
             row.ended_at = self.wall()
-            self._tell(Kind.ENDED, who=self.owner, task=row.id, word=str(row.state))
+            self.tell(Kind.ENDED, who=self.owner, task=row.id, word=str(row.state))
 
     def _tell_stop(self, kind: Kind, known: Try, **what: object) -> None:
         about = {"task": known.task, "attempt": known.attempt, "worker": known.worker}
-        self._tell(kind, who=self.owner, lease=known.lease or "", **about, **what)
+        self.tell(kind, who=self.owner, lease=known.lease or "", **about, **what)
 
     def _tell_row(self, kind: Kind, row: Row, **what: object) -> None:
         values: dict[str, object] = {"task": row.id, "attempt": row.attempt, "worker": row.worker or ""}
         if row.fence is not None:
             values["fence"] = row.fence.key()
-        self._tell(kind, who=self.owner, **(values | what))
+        self.tell(kind, who=self.owner, **(values | what))
 
 
 def tasks_in(args: Sequence[Any], named: Mapping[str, Any]) -> list[str]:

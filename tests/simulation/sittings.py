@@ -45,17 +45,17 @@ def sittings_are_apart(history: History) -> Iterator[Breach]:
         before = history.sittings.get(event.task)
         if event.kind is not Kind.COMMITTED:
             if event.kind is Kind.ENDED or event.word in ("succeeded", "failed", "cancelled"):
-                ended.setdefault((event.who, event.task), event.at - (event.number or 0) / 1000)
-                ended_anywhere.setdefault(event.task, event.at)
+                ended.setdefault((event.who, event.task), event.decided_at - (event.number or 0) / 1000)
+                ended_anywhere.setdefault(event.task, event.decided_at)
         elif before is not None and event.number is not None:
             at = ended.get((event.who, before), ended_anywhere.get(before))
             if at is None:
                 yield Breach(
                     "sittings_are_apart", f"{event.task} is asked for before {before} has ended", event.at
                 )
-            elif event.at - at < SLACK * APART_S:
+            elif event.decided_at - at < SLACK * APART_S:
                 yield Breach(
                     "sittings_are_apart",
-                    f"{event.task} is asked for {event.at - at:.1f} s after {before}",
+                    f"{event.task} is asked for {event.decided_at - at:.1f} s after {before}",
                     event.at,
                 )

@@ -87,6 +87,20 @@ def test_a_run_that_was_told_its_inputs_by_another_is_not_witnessed() -> None:
     assert [(each.result_s, each.unwitnessed) for each in accounts] == [(2.0, ""), (None, BEFORE)]
 
 
+def test_a_run_that_asked_before_a_standstill_is_not_witnessed_and_one_that_had_its_inputs_is() -> None:
+    witness = book()
+    for attempt in (1, 2):
+        witness.commit("c-1/1", attempt)
+    witness.reveal("c-1/1", 1, "", 100.0)
+    witness.stood_still()
+    witness.reveal("c-1/1", 2, "", 140.0)
+    accounts = []
+    for attempt in (1, 2):
+        witness.result_arrived("c-1/1", attempt, 141.0)
+        accounts.append(witness.account("c-1/1", attempt, "", UNIT))
+    assert [(each.result_s, each.unwitnessed) for each in accounts] == [(41.0, ""), (None, BEFORE)]
+
+
 def test_what_another_key_may_have_begun_is_not_witnessed() -> None:
     witness = book()
     witness.commit("c-1/1", 1)
