@@ -171,12 +171,16 @@ def test_every_thread_is_of_a_named_pool() -> None:
 
 def test_nothing_that_is_imported_changes_how_all_log() -> None:
     """A benchmark that did it when tests imported it hid every line from tests that look at the log."""
-    found = []
-    for folder in (*FOLDERS, "tests", "benchmarks", "examples", "tools"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.parse(path.read_text("utf-8")).body:
-                if isinstance(node, ast.Expr) and ast.unparse(node).startswith(
-                    ("structlog.configure", "logging.basicConfig", "logging.disable")
-                ):
-                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    paths = (
+        path
+        for folder in (*FOLDERS, "tests", "benchmarks", "examples", "tools")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    )
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in paths
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.Expr)
+        and ast.unparse(node).startswith(("structlog.configure", "logging.basicConfig", "logging.disable"))
+    ]
     assert not found

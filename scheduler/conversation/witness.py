@@ -67,8 +67,8 @@ class WitnessBook:
         return attempt.found or run is None or run.since is None
 
     def stood_still(self) -> None:
-        """This process did nothing for `STILL_S`. What its workers ask now they may have asked long ago, and a copy of this scheduler, which
-        knows the same secrets, may have answered meanwhile: a run that has had no inputs from here is not witnessed.
+        """This process did nothing for `STILL_S`. What its workers ask now they may have asked long ago, and a copy of this scheduler, with
+        the same secrets, may have answered meanwhile: a run that has had no inputs from here is not witnessed.
         """
         for attempts in self._runs.values():
             for run in attempts.values():
