@@ -1,7 +1,8 @@
-"""Installs packages with tasks and metrics, as pip leaves them."""
+"""Installs packages with drivers, tasks and metrics, as pip leaves them."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,15 @@ def install_package(
     group: str = "sark.metrics",
     version: str = "1.0",
 ) -> None:
+    """`put_package`, for this process."""
+    put_package(folder, package, point, source, group=group, version=version)
+    monkeypatch.delitem(sys.modules, f"{package}_module", raising=False)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def put_package(
+    folder: Path, package: str, point: str, source: str, *, group: str = "sark.metrics", version: str = "1.0"
+) -> None:
     """A package with one module, `PACKAGE_module`, and one entry point; in place of any version of it that is there."""
     for before in folder.glob(f"{package}-*.dist-info"):
         for file in before.iterdir():
@@ -28,5 +38,8 @@ def install_package(
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
     (info / "entry_points.txt").write_text(f"[{group}]\n{point}\n")
     (folder / f"{package}_module.py").write_text(source)
-    monkeypatch.delitem(sys.modules, f"{package}_module", raising=False)
-    monkeypatch.syspath_prepend(str(folder))
+
+
+def path_with(folder: Path) -> str:
+    """`PYTHONPATH` of processes that find what is in `folder` too."""
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from protocol.errors import CampaignError
 from scheduler.cli.options import RESULTS, AsJson, CampaignId, opened
 from swarm.base.screen import print_json
 from swarm.base.text import count, safe_text
@@ -22,29 +21,20 @@ def score(ctx: typer.Context, campaign: CampaignId = "", as_json: AsJson = False
     Exit code 0: all have scores, 1: some have not.
     """
     from results.scoring.scorer import Scorer
-    from scheduler.output.rescoring import rescore
+    from scheduler.output.rescoring import Rescored, rescore_campaign
+
+    def tell(each: Rescored) -> None:
+        if not as_json and (each.changed or each.why):
+            print(safe_text(each.words, 600))
 
     with opened(ctx) as store, Scorer(check_steady=True) as scorer:
-        campaign_id = store.campaigns.resolve(campaign)
-        made = []
-        for each in rescore(store, campaign_id, scorer):
-            made.append(each)
-            if not as_json and (each.changed or each.why):
-                print(safe_text(each.words, 600))
-        sent = store.sendings.get(campaign_id)
-    if not made:
-        raise CampaignError(
-            f"{campaign_id} has no answers to score",
-            hint="only models with evaluate answer examples, once they are measured: see docs/evaluation.md",
-        )
-    changed = sum(each.changed for each in made)
+        made = rescore_campaign(store, store.campaigns.resolve(campaign), scorer, tell)
     if as_json:
-        print_json({"campaign": campaign_id, "changed": changed, "tasks": made})
+        print_json(made)
     else:
-        print(f"scored the answers of {count(len(made), 'task')} again: {changed} changed")
-        if changed and sent is not None and sent.sent is not None:
-            print(
-                f"its results at {safe_text(sent.url)} have the old scores: sark-node results {campaign_id} --send URL"
-            )
-    if any(each.why for each in made):
+        print(f"scored the answers of {count(len(made.tasks), 'task')} again: {made.changed} changed")
+        if made.outdated:
+            where = safe_text(made.outdated)
+            print(f"its results at {where} have the old scores: sark-node results {made.campaign} --send URL")
+    if any(each.why for each in made.tasks):
         raise SystemExit(1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from protocol.errors import RemoteProtocolError
+from pydantic import computed_field
+
+from protocol.errors import CampaignError, RemoteProtocolError
 from protocol.values.record import read_record
 from protocol.values.task import read_task
 from results.row.form import JsonModel
@@ -33,6 +35,7 @@ class Rescored(JsonModel):
     kept: bool = False
     """The scores of before were kept, as some of them would be missing now."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def changed(self) -> bool:
         """Whether the scores, or what made them, are others than before."""
@@ -40,9 +43,10 @@ class Rescored(JsonModel):
             _shown(self.before) != _shown(self.after) or self.packages_before != self.packages
         )
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def words(self) -> str:
-        """`task 3: wer_x 0.31 → 0.29 (wer_x: my-metrics 1.2 → 1.3)`"""
+        """In one line: `task 3: wer_x 0.31 → 0.29 (wer_x: my-metrics 1.2 → 1.3)`."""
         if self.kept:
             return f"{_number(self.task)}: as before: {safe_text(self.why)}"
         before, after = _shown(self.before), _shown(self.after)
@@ -52,6 +56,36 @@ class Rescored(JsonModel):
         return f"{_number(self.task)}: {', '.join(moved)}{more}" + (
             f": {safe_text(self.why)}" if self.why else ""
         )
+
+
+class Rescoring(JsonModel):
+    """What became of the scores of a campaign."""
+
+    campaign: str
+    changed: int
+    """Tasks whose scores, or what made them, are others than before."""
+    tasks: tuple[Rescored, ...]
+    """Those with answers."""
+    outdated: str = ""
+    """Where its results were sent to with the scores of before."""
+
+
+def rescore_campaign(
+    store: Store, campaign: str, scorer: Scorer, tell: Callable[[Rescored], None] = lambda each: None
+) -> Rescoring:
+    """`rescore` for all tasks; `tell` gets each when it is stored. Raises `CampaignError` if none has answers."""
+    made: list[Rescored] = []
+    for each in rescore(store, campaign, scorer):
+        made.append(each)
+        tell(each)
+    if not made:
+        raise CampaignError(
+            f"{campaign} has no answers to score",
+            hint="only models with evaluate answer examples, once they are measured: see docs/evaluation.md",
+        )
+    changed, sent = sum(each.changed for each in made), store.sendings.get(campaign)
+    outdated = f"{sent.url}/{campaign}" if changed and sent is not None and sent.sent is not None else ""
+    return Rescoring(campaign=campaign, changed=changed, tasks=tuple(made), outdated=outdated)
 
 
 def rescore(store: Store, campaign: str, scorer: Scorer) -> Iterator[Rescored]:

@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.site import CHROMIUM, HOSTILE, Open, Site, WebLab, network, served
+from tests.plug_ins import path_with
 from tests.real.lab import TIMEOUT_S, marked, until
 
 expect.set_options(timeout=1000 * TIMEOUT_S)
@@ -32,8 +33,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebLab]:
-    lab = WebLab(tmp_path_factory.mktemp("web"), ("me",))
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all processes here find packages too."""
+    return tmp_path_factory.mktemp("packages")
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Iterator[WebLab]:
+    settings = {"PYTHONPATH": path_with(packages)}
+    lab = WebLab(tmp_path_factory.mktemp("web"), ("me",), settings=settings)
     try:
         lab.mend()
         yield lab

@@ -404,7 +404,7 @@ def script(folder: Path, name: str, **content: object) -> Path:
 
 
 def campaign(
-    folder: Path, name: str, models: Sequence[Path | str | Mapping[str, str]], **more: object
+    folder: Path, name: str, models: Sequence[Path | str | Mapping[str, object]], **more: object
 ) -> Path:
     """A campaign file (JSON is YAML too) on the simulated unit unless it says otherwise."""
     content: dict[str, object] = {

@@ -41,9 +41,10 @@ MAX_SLOW: Final = 4
 """Slow store operations at a time."""
 MAX_FETCHING: Final = 16
 """Operations at a time that may wait for a model download."""
+MAX_SCORING: Final = 1
+"""Campaigns at a time whose answers are scored again: a metric may take half of the memory."""
 MAX_UPLOADS: Final = 4
 """Model uploads at a time."""
-"""Upper bound of the back-off for a scheduler process that keeps ending."""
 
 log = structlog.get_logger("sark.api")
 
@@ -79,12 +80,15 @@ class ApiContext:
     find_units: FindUnits = field(init=False)
     coverage: CoverageView = field(init=False)
     uploading: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UPLOADS))
+    fetching: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_FETCHING))
+    """Of what may wait hours for downloads."""
+    scoring: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_SCORING))
+    """Of what waits for metrics."""
     file_sizes: dict[str, float] = field(default_factory=dict)
     """Of the predecessor's result files: an ended campaign never changes."""
     _store: Store | None = None
     _store_lock: trio.Lock = field(default_factory=trio.Lock)
     _slow: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_SLOW))
-    _fetching: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_FETCHING))
     _computing: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     def __post_init__(self) -> None:
@@ -117,16 +121,15 @@ class ApiContext:
         async with self.shared_store() as store:
             return await DISK.run(work, store)
 
-    async def isolated(self, work: Callable[[Store], T], *, fetching: bool = False) -> T:
+    async def isolated(self, work: Callable[[Store], T], *, limiter: trio.CapacityLimiter | None = None) -> T:
         """`work(store)` with a connection of its own, for slow work: a few at a time; it continues when the caller is cancelled.
-        `fetching`: it may wait hours for downloads, under a limit of its own. Raises what `work` raises, and `ResourceError`."""
+        `limiter`: another limit for what is slower yet. Raises what `work` raises, and `ResourceError`."""
 
         def run() -> T:
             with self.open_store() as store:
                 return work(store)
 
-        limiter = self._fetching if fetching else self._slow
-        return await trio.to_thread.run_sync(run, limiter=limiter, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(run, limiter=limiter or self._slow, abandon_on_cancel=True)
 
     async def compute(self, work: Callable[[], T]) -> T:
         """`work()` in a thread, for what takes seconds of CPU time or much memory: one at a time."""

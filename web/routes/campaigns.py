@@ -335,7 +335,8 @@ async def validate_campaign(
         return models
 
     return await context.isolated(
-        lambda store: check(*text, context.read_campaign, describe if models else None), fetching=True
+        lambda store: check(*text, context.read_campaign, describe if models else None),
+        limiter=context.fetching,
     )
 
 
@@ -351,7 +352,7 @@ async def plan_campaign_(context: Context, text: CampaignText) -> LivePlan:
             save_plan(context.home, made)
         return made
 
-    return await context.isolated(make, fetching=True)
+    return await context.isolated(make, limiter=context.fetching)
 
 
 @planning.get("/explain/{campaign}", responses=errors(404))
@@ -416,7 +417,7 @@ async def start_once(
     """The answer of `make(store, new campaign's id)` as JSON; of a repeated request, the stored one. Its campaign runs by itself."""
 
     async def answer(new: str) -> dict[str, Any]:
-        made = await context.isolated(lambda store: make(store, new), fetching=True)
+        made = await context.isolated(lambda store: make(store, new), limiter=context.fetching)
         return made.model_dump(mode="json")
 
     reply, campaign, replayed = await context.idempotency.run(key, request, answer)

@@ -145,7 +145,7 @@ async def save_experiment(
         view = version_view(version, uploads.folder)
         return SavedVersion(**view.model_dump(), new=new), created
 
-    saved, created = await context.isolated(save, fetching=True)
+    saved, created = await context.isolated(save, limiter=context.fetching)
     response.status_code = 201 if created else 200
     return saved
 

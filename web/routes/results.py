@@ -11,15 +11,18 @@ from typing import Annotated, Any, Final, TypeVar
 from fastapi import APIRouter, Query, Response
 from starlette.responses import StreamingResponse
 
+from protocol.errors import CampaignError
 from results.export.columnar import jsonl_lines, parquet_bytes
 from results.export.csv import csv_lines
 from results.export.raw import json_lines
 from results.row.form import JsonModel
 from results.row.row import Row
+from results.scoring.scorer import Scorer
+from scheduler.output.rescoring import Rescoring, rescore_campaign
 from scheduler.store.readers import RowReader, raw_results
 from scheduler.store.store import Store
 from web.http.context import ApiContext, Context
-from web.http.parameters import PAGE, After, CampaignId, Limit, page_of, require_campaign
+from web.http.parameters import PAGE, After, CampaignId, Limit, conflict, page_of, require_campaign
 from web.http.problems import errors
 
 T = TypeVar("T")
@@ -103,6 +106,25 @@ async def list_results(
         return Response(content, media_type=_TYPES[format], headers=headers)
     lines = stream_lines(context, partial(_lines, campaign, format))
     return StreamingResponse(lines, media_type=_TYPES[format], headers=headers)
+
+
+@api.post("/campaigns/{campaign}/score", responses=errors(404, 409))
+async def score_campaign(context: Context, campaign: CampaignId) -> Rescoring:
+    """Score a campaign's stored answers again, with the metrics that are installed on the server now.
+
+    No device is asked. Where a score would be missing now, those of before are kept. The answer comes once all is
+    scored, which takes as long as the metrics do; it goes on if the client leaves, and the events say what changed.
+    """
+
+    def score(store: Store) -> Rescoring:
+        require_campaign(store, campaign)
+        with Scorer(check_steady=True) as scorer:
+            try:
+                return rescore_campaign(store, campaign, scorer)
+            except CampaignError as exc:
+                raise conflict(exc) from None
+
+    return await context.isolated(score, limiter=context.scoring)
 
 
 def _page(store: Store, *, campaign: str, limit: int, after: int) -> ResultPage:

@@ -103,8 +103,10 @@ async def test_models_that_are_being_fetched_are_in_the_way_of_nothing_else(
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             for _ in range(MAX_FETCHING):
-                nursery.start_soon(partial(context.isolated, lambda store: go.wait(20), fetching=True))
-            while context._fetching.available_tokens:
+                nursery.start_soon(
+                    partial(context.isolated, lambda store: go.wait(20), limiter=context.fetching)
+                )
+            while context.fetching.available_tokens:
                 await trio.sleep(0.01)
             assert await context.isolated(lambda store: store.campaigns.get("c-one")) is not None
             go.set()

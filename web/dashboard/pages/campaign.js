@@ -46,11 +46,13 @@ export async function show(main, parts, { signal, query }) {
   const cancel = h("button", { class: "danger", type: "button", onclick: () => act(cancel, cancelAll) }, "Cancel campaign …");
   const retry = h("button", { type: "button", hidden: true, onclick: () => act(retry, retryFailed) }, "Retry failed tasks …");
   const erase = h("button", { class: "danger", type: "button", hidden: true, onclick: () => act(erase, deleteAll) }, "Delete …");
+  const rescore = h("button", { type: "button", class: "plain", hidden: true, onclick: () => act(rescore, scoreAgain) }, "Score again");
   const clone = h("a", { class: "button", href: `#/submit?from=${encodeURIComponent(campaign.campaign_id)}` }, "Clone …");
   const download = (label, path, name) => {
     const button = h("button", { class: "plain", type: "button", onclick: () => act(button, () => save(path, name)) }, label);
     return button;
   };
+  const rescored = h("section", { "aria-label": "Scored again" });
   const reasons = h("div", { class: "reasons-list" });
   const only = h("select", { "aria-label": "Task state" }, h("option", { value: "" }, "all tasks"), PARTS.map(([name, words]) => h("option", { value: name }, words)));
   const find = h("input", { type: "search", "aria-label": "Model, unit or device contains", placeholder: "model, unit, device", autocomplete: "off" });
@@ -84,7 +86,9 @@ export async function show(main, parts, { signal, query }) {
       download("Signed raw data", `${base}/results?format=raw`, `${id}-raw.json`),
       download("Report", `${base}/report`, `${id}.html`),
       h("a", { href: `#/compare?a=${encodeURIComponent(id)}` }, "Compare"),
+      rescore,
     ),
+    rescored,
     reasons,
     h("div", { class: "line" }, h("h2", { class: "grow" }, "Tasks"), only, find, h("div", { class: "segments", role: "group", "aria-label": "View" }, choose)),
     place,
@@ -167,6 +171,7 @@ export async function show(main, parts, { signal, query }) {
     const sums = Object.fromEntries(PARTS.map(([name]) => [name, 0]));
     for (const task of tasks.values()) sums[part(task)] += 1;
     retry.hidden = !campaign.ended || campaign.status === "adopted" || !(sums.failed + sums.cancelled);
+    rescore.hidden = !(campaign.examples.length && sums.succeeded);
     const parts = PARTS.filter(([name]) => sums[name]).map(([name, label]) => `${sums[name]} ${label}`);
     const strange = [...tasks.values()].filter((task) => task.trust === "stranger").length;
     if (strange) parts.push(`${strange} on the word of strangers`);
@@ -203,6 +208,28 @@ export async function show(main, parts, { signal, query }) {
       danger: true,
     });
     if (yes) await post(`${base}/cancel`, {});
+  }
+
+  // With the metrics that are installed where the server runs; what a device signed stays as it is.
+  async function scoreAgain() {
+    replace(rescored, h("p", { class: "quiet" }, "Scoring the answers again …"));
+    let made;
+    try {
+      made = await post(`${base}/score`, {});
+    } catch (error) {
+      replace(rescored);
+      throw error;
+    }
+    const summary = `Scored the answers of ${count(made.tasks.length, "task")} again: ${made.changed} changed`;
+    const moved = made.tasks.filter((task) => task.changed || task.why);
+    replace(
+      rescored,
+      h("h2", {}, summary),
+      h("ul", { class: "plain-list" }, moved.slice(0, MAX_REASONS).map((task) => h("li", {}, task.words))),
+      moved.length > MAX_REASONS && h("p", { class: "quiet" }, `and ${moved.length - MAX_REASONS} more: see the tasks`),
+      made.outdated && h("p", { class: "warning" }, `The results at ${made.outdated} have the old scores. Send them again: sark-node results ${id} --send URL`),
+    );
+    announce(summary);
   }
 
   async function deleteAll() {
