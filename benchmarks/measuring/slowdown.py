@@ -3,7 +3,7 @@
     python benchmarks/measuring/slowdown.py --seconds 900 --json slowdown.json
     python benchmarks/measuring/slowdown.py --again slowdown.json          # judged anew, nothing is measured
 
-A trial is a whole comparison as `bench` makes it: both models in one process in turns, 6 to 40 launches. The pairs take turns, so that
+A trial is a whole comparison as `bench` makes it: both models in one process in turns, 6 to 200 launches. The pairs take turns, so that
 the host is the same for all, and so do the conditions (`conditions.py`). Printed for each pair and condition: how often the two were
 distinguished (A/A: goal at most 1 %; 5 % more work: at least 95 % within 30 s; 2 % more: at least 90 % within 3 min), the time to the
 answer, the launches, the ratios by wall and CPU time, and how often their interval held the truth, which is taken to be the number of

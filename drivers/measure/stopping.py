@@ -15,6 +15,7 @@ from statistics import median
 from typing import Final
 
 from drivers.contract.base import Unfit, WorkOrder
+from protocol.values.rounds import HURRIED_S, UNHURRIED
 
 MIN_SHARE: Final = 4
 """Fewest runs for a launch: with fewer its median says little, and all runs are made in the first."""
@@ -157,7 +158,8 @@ class LaunchPlanner:
         if self.served:
             return self._or(StopRule.DONE if made else None, LaunchSpec(job, self.order.runs))
         if self.order.beside:
-            late = StopRule.TIME if spent_s + self._longest_s > self.budget_s else None
+            budget_s = self.budget_s if made < UNHURRIED else min(self.budget_s, HURRIED_S)
+            late = StopRule.TIME if spent_s + self._longest_s > budget_s else None
             why = StopRule.ANSWERED if made and self.enough() else late if made else None
             full, brief = MeasureJob.ROUNDS, MeasureJob.ROUNDS_REPEAT
             if self.order.beside_units:

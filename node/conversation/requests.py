@@ -30,7 +30,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Task, read_task, task_message
 from protocol.wire.base import Message, brief
 from protocol.words import Reason, Right
-from results.row.rounds import launches_of
+from results.row.rounds import timed_launches
 from swarm.base.event_log import EventLog
 from swarm.base.text import ascii_line, shorten
 from swarm.base.units import show_duration
@@ -330,7 +330,7 @@ class RequestHandlers:
 def max_seconds(task: Task) -> float:
     """How long it may hold its slot by its own limits."""
     limits = task.timeouts
-    return limits.fetch_s + launches_of(task) * limits.load_s + limits.run_s
+    return limits.fetch_s + timed_launches(task) * limits.load_s + limits.run_s
 
 
 def _ended_lease(item: OutboxItem, settled: bool) -> work.LiveLease:

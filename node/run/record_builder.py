@@ -26,8 +26,8 @@ _PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
 
 TIMED: Final = frozenset({Phase.LOAD, Phase.RUN})
 """Phases in which time is taken: each load by itself, then all inferences."""
-MAX_LAUNCHES: Final = 100
-MAX_LOADS: Final = 200
+MAX_LAUNCHES: Final = 256
+MAX_LOADS: Final = 512
 MAX_SIZES: Final = 4096
 """Sizes in all shapes of a record together: half of the elements that one may have."""
 MAX_OPERATORS: Final = 96

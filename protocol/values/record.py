@@ -260,8 +260,8 @@ class Record(Message):
     detail: Detail = ""
     device: DeviceFacts
     ran: RunFacts | None = None
-    loads: Annotated[tuple[LoadSample, ...], Field(max_length=200)] = ()
-    timings: Annotated[tuple[Timing, ...], Field(max_length=100)] = ()
+    loads: Annotated[tuple[LoadSample, ...], Field(max_length=512)] = ()
+    timings: Annotated[tuple[Timing, ...], Field(max_length=256)] = ()
     """Of each launch that timed inferences, in order."""
     accelerator: Accelerator | None = None
     figures: Annotated[dict[FigureName, Real], Field(max_length=256)] = {}
@@ -273,7 +273,7 @@ class Record(Message):
     """What the first launch's inputs follow from; None: the run was not witnessed."""
     reveal: Key32 | None = None
     """What the later launches' inputs follow from, together with the outputs before them."""
-    rounds: Annotated[tuple[RoundsSample, ...], Field(max_length=100)] | None = None
+    rounds: Annotated[tuple[RoundsSample, ...], Field(max_length=256)] | None = None
     """Of each launch in which the task's models took turns, in order; None: the task has one model."""
     ran_beside: Annotated[tuple[RunFacts, ...], Field(max_length=MAX_TOGETHER - 1)] | None = None
     """What ran beside, in the task's order."""

@@ -6,8 +6,8 @@
 Wall time is what a user waits for, CPU time what the code costs on all threads. SLOWER (FASTER) needs the interval of one of the two wholly
 beyond +1 % (-1 %), and the other's not wholly on the other side of 1. SAME: each present lies within ±1 %. Else AMBIGUOUS.
 
-The answer may be looked at after 6, 10, 20 and 40 launches (`LOOKS`), and measuring ends at the first look that tells. `SPENT` divides
-an error of 2 % among those looks, and `alpha_at` each share among the two kinds of time and the pairs: the intervals of all looks hold
+The answer may be looked at after 6, 10, 20, 40, 80, 130 and 200 launches (`LOOKS`), and measuring ends at the first look that tells; the
+last three are made only while there is time. `SPENT` divides an error of 2 % among those looks, and `alpha_at` each share among the two kinds of time and the pairs: the intervals of all looks hold
 the truth together in at least 98 % of comparisons, and a model beside itself is called FASTER or SLOWER in at most 1 % (on the loudest
 host that was measured in 0.4 %). Below 20 launches the interval is Student's, about the mean of logarithms; from 20 on it is the
 signed-rank test's, about their Hodges–Lehmann estimate: it needs no distribution, only that noise hits A and B alike, which a random
@@ -22,15 +22,16 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
+from protocol.values.rounds import UNHURRIED
 from protocol.values.task import Task
 from results.row.comparison import MARGIN, Comparison, ComparisonVerdict, RatioInterval, ambiguous
 from results.row.order import hodges_lehmann, signed_rank_interval, t_interval
 from results.row.stats import MAX_LAUNCHES, median
 from swarm.base.text import count
 
-LOOKS: Final = (6, 10, 20, 40)
+LOOKS: Final = (6, 10, 20, 40, 80, 130, 200)
 """Numbers of launches after which the answer may be looked at."""
-SPENT: Final = (0.001, 0.003, 0.006, 0.010)
+SPENT: Final = (0.0005, 0.001, 0.002, 0.0035, 0.004, 0.004, 0.005)
 """What each of these looks adds to the probability that an interval misses the truth."""
 BY_RANKS: Final = 20
 """Launches from which the interval is one of ranks."""
@@ -50,8 +51,17 @@ class LaunchRounds:
 
 def launches_of(task: Task) -> int:
     """Most launches that the task asks for."""
+    return _launches(task, LOOKS[-1])
+
+
+def timed_launches(task: Task) -> int:
+    """The same of those that may take all the time that the task gives a launch: more are made only while a comparison is short."""
+    return _launches(task, UNHURRIED)
+
+
+def _launches(task: Task, in_turns: int) -> int:
     alone = task.measure.loads if task.measure.precision is None else MAX_LAUNCHES
-    return alone if task.beside is None else max(alone, LOOKS[-1])
+    return alone if task.beside is None else max(alone, in_turns)
 
 
 def compare_rounds(launches: Sequence[LaunchRounds]) -> tuple[Comparison, ...]:

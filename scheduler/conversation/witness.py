@@ -16,8 +16,8 @@ from results.row.witness import LaunchNote, WitnessAccount
 from scheduler.conversation.claims import LEAP
 from scheduler.core.entries import TaskEntry
 
-MAX_NOTES: Final = 200
-"""Launches of one run that are noted: twice what a record can hold."""
+MAX_NOTES: Final = 256
+"""Launches of one run that are noted: as many as a record can hold."""
 SERVED: Final = "API "
 """Prefix of units where a server has loaded the model: it answers as it likes, and nothing of it can be witnessed."""
 NO_SERVERS: Final = "a server's answers cannot be witnessed"

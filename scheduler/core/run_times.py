@@ -16,7 +16,7 @@ from typing import Final
 
 from protocol.formats.sustain import with_sustained
 from protocol.values.task import Task
-from results.row.rounds import launches_of
+from results.row.rounds import timed_launches
 
 LEAST_S: Final = 10.0
 """What any run may take: two renewals, and the wait for an idle host, which is 10 s unless a worker's owner sets it otherwise."""
@@ -55,7 +55,7 @@ def past_run_s(task: Task, history: Iterable[tuple[Task, float]]) -> float | Non
 def longest_run_s(task: Task) -> float:
     """What a run may take by all limits that its worker enforces."""
     limits = task.timeouts
-    return limits.fetch_s + (launches_of(task) + 1) * limits.load_s + limits.run_s
+    return limits.fetch_s + (timed_launches(task) + 1) * limits.load_s + limits.run_s
 
 
 def default_run_s(task: Task) -> float:
@@ -63,7 +63,7 @@ def default_run_s(task: Task) -> float:
     measure, models = task.measure, len(task.models())
     if measure.sustain_s is not None:
         return 2 * LAUNCH_S + with_sustained(0.0, measure.sustain_s)
-    return (launches_of(task) + 1) * models * LAUNCH_S + measure.runs * INFERENCE_S
+    return (timed_launches(task) + 1) * models * LAUNCH_S + measure.runs * INFERENCE_S
 
 
 def deadline(leased_at: float, since: float, advanced_at: float | None, allowance_s: float) -> float:

@@ -24,6 +24,7 @@ from drivers.measure.stopping import (
     half_width,
     shares,
 )
+from protocol.values.rounds import UNHURRIED
 from results.row.stats import centre, interval_rank
 
 MS = 1_000_000
@@ -184,3 +185,17 @@ def test_a_server_that_has_the_model_already_is_asked_in_one_launch() -> None:
 def test_what_cannot_be_planned_is_refused_in_one_line(order: WorkOrder) -> None:
     with pytest.raises(Unfit, match="must be"):
         LaunchPlanner(order, 300.0)
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "budget_s", "launches"),
+    [(10.0, 1000.0, UNHURRIED), (2.0, 1000.0, 90), (2.0, 60.0, 30), (5.0, 1000.0, UNHURRIED)],
+)
+def test_a_comparison_without_an_answer_hurries_after_some_launches(
+    lasts_s: float, budget_s: float, launches: int
+) -> None:
+    plan = LaunchPlanner(WorkOrder("a", "u", beside=("b",)), budget_s, enough=lambda: False)
+    made = 0
+    while plan.next(made * lasts_s) is not None:
+        made += 1
+    assert (made, plan.stopped) == (launches, StopRule.TIME)

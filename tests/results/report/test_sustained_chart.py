@@ -85,5 +85,5 @@ def test_a_report_says_what_models_in_turns_were_asked_for() -> None:
     )
     assert list(table.rows[0]) == [
         "inferences",
-        quote("in turns with fp32.onnx, until the comparison is decided, in 6 to 40 launches"),
+        quote("in turns with fp32.onnx, until the comparison is decided, in 6 to 200 launches"),
     ]

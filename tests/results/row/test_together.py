@@ -93,7 +93,7 @@ def test_rows_of_models_beside_others_are_not_averaged_with_those_measured_alone
         ({"loads": (LoadSample(ns=1),) * 7}, "took no turns"),
         ({"ran_beside": None}, "describes 0 models beside, not 1"),
         ({"timings": (TIMING.model_copy(update={"samples": pack_samples([1] * 8)}),) * 6}, "other times than"),
-        ({name: value * 7 for name, value in {
+        ({name: value * 34 for name, value in {
             "loads": (LoadSample(ns=1),) * 6, "timings": (TIMING,) * 6, "rounds": (ROUNDS,) * 6
         }.items()}, f"the task asks for {LOOKS[-1]}"),
         ({"rounds": (ROUNDS.model_copy(update={

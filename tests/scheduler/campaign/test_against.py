@@ -8,8 +8,8 @@ import pytest
 
 from protocol.errors import CampaignError
 from protocol.formats.reference_model import reference_sha256
+from protocol.values.rounds import UNHURRIED
 from protocol.values.task import Model, Task
-from results.row.rounds import LOOKS
 from scheduler.campaign.against import Bases
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
@@ -189,9 +189,9 @@ def test_times_of_comparisons_say_nothing_of_models_measured_alone() -> None:
     assert default_run_s(both) > 4 * default_run_s(alone)
 
 
-def test_a_comparison_may_launch_until_its_last_look() -> None:
+def test_a_comparison_may_take_the_time_of_all_launches_that_are_not_hurried() -> None:
     (both,) = tasks(campaign("a.onnx, b.onnx", "{against: a.onnx}"))
-    limits, every = both.timeouts, LOOKS[-1]
+    limits, every = both.timeouts, UNHURRIED
     least = limits.fetch_s + every * limits.load_s + limits.run_s
     assert longest_run_s(both) > least
     assert TaskEntry(both).max_run_s(None) > least
