@@ -7,11 +7,11 @@ Wall time is what a user waits for, CPU time what the code costs on all threads.
 beyond +1 % (-1 %), and the other's not wholly on the other side of 1. SAME: each present lies within ±1 %. Else AMBIGUOUS.
 
 The answer may be looked at after 6, 10, 20, 40, 80, 130 and 200 launches (`LOOKS`), and measuring ends at the first look that tells; the
-last three are made only while there is time. `SPENT` divides an error of 2 % among those looks, and `alpha_at` each share among the two kinds of time and the pairs: the intervals of all looks hold
-the truth together in at least 98 % of comparisons, and a model beside itself is called FASTER or SLOWER in at most 1 % (on the loudest
-host that was measured in 0.4 %). Below 20 launches the interval is Student's, about the mean of logarithms; from 20 on it is the
-signed-rank test's, about their Hodges–Lehmann estimate: it needs no distribution, only that noise hits A and B alike, which a random
-order in each round makes so. `benchmarks/measuring/rounds.py` compares it with others.
+last three are made only while there is time. `SPENT` divides an error of 2 % among those looks, and `alpha_at` each share among the two
+kinds of time and the pairs: the intervals of all looks hold the truth together in at least 98 % of comparisons, and a model beside itself
+is called FASTER or SLOWER in at most 1 % (on the loudest host that was measured in 0.4 %). Below 20 launches the interval is Student's,
+about the mean of logarithms; from 20 on it is the signed-rank test's, about their Hodges–Lehmann estimate: it needs no distribution, only
+that noise hits A and B alike, which a random order in each round makes so. `benchmarks/measuring/rounds.py` compares it with others.
 """
 
 from __future__ import annotations
