@@ -15,7 +15,7 @@ from statistics import median
 from typing import Final
 
 from drivers.contract.base import Unfit, WorkOrder
-from protocol.values.rounds import HURRIED_S, UNHURRIED
+from protocol.formats.turns import HURRIED_S, UNHURRIED
 
 MIN_SHARE: Final = 4
 """Fewest runs for a launch: with fewer its median says little, and all runs are made in the first."""

@@ -12,10 +12,6 @@ MAX_TOGETHER: Final = 8
 """Models of one comparison."""
 MAX_ROUNDS: Final = 128
 """Of one launch."""
-UNHURRIED: Final = 40
-"""Launches of a comparison that are made however long they take."""
-HURRIED_S: Final = 180.0
-"""A launch after those is made only where it is likely to end within so many seconds of the first's beginning."""
 
 
 class RoundsSample(Message):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
-from protocol.values.rounds import UNHURRIED
+from protocol.formats.turns import UNHURRIED
 from protocol.values.task import Task
 from results.row.comparison import MARGIN, Comparison, ComparisonVerdict, RatioInterval, ambiguous
 from results.row.order import hodges_lehmann, signed_rank_interval, t_interval

@@ -24,7 +24,7 @@ from drivers.measure.stopping import (
     half_width,
     shares,
 )
-from protocol.values.rounds import UNHURRIED
+from protocol.formats.turns import UNHURRIED
 from results.row.stats import centre, interval_rank
 
 MS = 1_000_000

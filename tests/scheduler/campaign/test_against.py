@@ -8,7 +8,7 @@ import pytest
 
 from protocol.errors import CampaignError
 from protocol.formats.reference_model import reference_sha256
-from protocol.values.rounds import UNHURRIED
+from protocol.formats.turns import UNHURRIED
 from protocol.values.task import Model, Task
 from scheduler.campaign.against import Bases
 from scheduler.campaign.load import parse_campaign
