@@ -55,7 +55,7 @@ from scheduler.conversation.effects import (
 )
 from scheduler.conversation.links import Shell, WorkerLinks
 from scheduler.conversation.persist import CommandStore, CommandWriter
-from scheduler.conversation.witness import SERVED, STILL_S, WitnessBook
+from scheduler.conversation.witness import SERVED, WitnessBook
 from scheduler.core.commands import (
     CancelOn,
     Command,
@@ -152,7 +152,6 @@ class SchedulerConversation:
         self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
         self.links = self.links_type(self.core, self._shell, self._claims, self._log, self.carry_out)
         self.witness = self.witness_type(lambda message: self.sign(message))
-        self._beat_at = self._shell.now()
         self._loaded = self._taking_up = False
         self._coming: dict[str, None] = {}
         """Campaigns that are still to be taken up."""
@@ -211,8 +210,8 @@ class SchedulerConversation:
 
     def beat(self) -> None:
         """Time passed; to be called a few times each second."""
-        now, positions = self._notice_standstill(), self.core.state.positions
-        self._beat_at = now
+        now, positions = self._shell.now(), self.core.state.positions
+        self.witness.beat(now)
         if self.progress:
             self._store.attempts.set_progress(tuple(self.progress.values()))
             self.progress.clear()
@@ -229,13 +228,6 @@ class SchedulerConversation:
                 self.witness.forget(task)
         if forgotten:
             self.load()  # one of them may run again here meanwhile
-
-    def _notice_standstill(self) -> float:
-        """The time now, once the runs that nobody watched meanwhile are known for it."""
-        now = self._shell.now()
-        if now - self._beat_at > STILL_S:
-            self.witness.stood_still()
-        return now
 
     # -- commands -----------------------------------------------------------------------------------------------------------------------
 
@@ -438,7 +430,7 @@ class SchedulerConversation:
         if not entry.counts(attempt) or not self._is_strange(entry, attempt.number, peer):
             return Denied(reason=Reason.NOT_ALLOWED, detail="the run of this lease is not witnessed")
         about, again = (entry.id, attempt.number, entry.replica_set), request.again is True
-        return self.witness.reveal(*about, self._notice_standstill(), again=again)
+        return self.witness.reveal(*about, self._shell.now(), again=again)
 
     async def _result(self, peer: str, result: Result) -> Message:
         entry = self.core.state.tasks.get(result.task)

@@ -46,6 +46,17 @@ class WitnessBook:
     def __init__(self, sign: Callable[[bytes], bytes]) -> None:
         self._sign = sign
         self._runs: dict[str, dict[int, _Run]] = {}
+        self._beat_at: float | None = None
+
+    def beat(self, now: float) -> None:
+        """Time passed; called a few times each second. After a standstill of `STILL_S` a worker may have asked for inputs long ago, and a
+        copy of this scheduler, with the same secrets, may have answered it: a run that has had no inputs from here is not witnessed.
+        """
+        if self._beat_at is not None and now - self._beat_at > STILL_S:
+            for attempts in self._runs.values():
+                for run in attempts.values():
+                    run.begun_here &= run.since is not None
+        self._beat_at = now
 
     def commit(self, task: str, attempt: int) -> None:
         """A stranger is asked to take this attempt: its inputs were not revealed before."""
@@ -66,16 +77,9 @@ class WitnessBook:
         run = self._runs.get(entry.id, {}).get(attempt.number)
         return attempt.found or run is None or run.since is None
 
-    def stood_still(self) -> None:
-        """This process did nothing for `STILL_S`. What its workers ask now they may have asked long ago, and a copy of this scheduler, with
-        the same secrets, may have answered meanwhile: a run that has had no inputs from here is not witnessed.
-        """
-        for attempts in self._runs.values():
-            for run in attempts.values():
-                run.begun_here &= run.since is not None
-
     def reveal(self, task: str, attempt: int, replica_set: str, now: float, *, again: bool = False) -> Reveal:
         """What the inputs of an attempt follow from: the same whenever it is asked for. `again`: its worker has had it, it says."""
+        self.beat(now)
         run = self._run(task, attempt)
         run.begun_here &= run.since is not None or not again
         if run.begun_here and run.since is None:

@@ -7,6 +7,7 @@ is what a restart, a backup and a copy of a home begin with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,8 +60,10 @@ class RealStore(SimStore):
         self.real = Store(self.path, wall=self.wall)
 
     def _copy(self) -> Path:
+        """Of what is on disk: another opening of the file does not see what was gathered."""
         target = Path(self._folder.name) / f"image-{self._files}-{self._images}.db"
-        self.real.copy_to(target)
+        with closing(Store(self.path, wall=self.wall)) as on_disk:
+            on_disk.copy_to(target)
         return target
 
     def close(self) -> None:

@@ -87,18 +87,24 @@ def test_a_run_that_was_told_its_inputs_by_another_is_not_witnessed() -> None:
     assert [(each.result_s, each.unwitnessed) for each in accounts] == [(2.0, ""), (None, BEFORE)]
 
 
-def test_a_run_that_asked_before_a_standstill_is_not_witnessed_and_one_that_had_its_inputs_is() -> None:
+@pytest.mark.parametrize(("woke_at", "witnessed"), [(102.9, True), (140.0, False)])
+@pytest.mark.parametrize("beats_first", [True, False])
+def test_a_run_that_asked_before_a_standstill_is_not_witnessed_and_one_that_had_its_inputs_is(
+    woke_at: float, witnessed: bool, beats_first: bool
+) -> None:
     witness = book()
     for attempt in (1, 2):
         witness.commit("c-1/1", attempt)
+    witness.beat(99.0)
     witness.reveal("c-1/1", 1, "", 100.0)
-    witness.stood_still()
-    witness.reveal("c-1/1", 2, "", 140.0)
-    accounts = []
+    if beats_first:
+        witness.beat(woke_at)
+    witness.reveal("c-1/1", 2, "", woke_at)
     for attempt in (1, 2):
-        witness.result_arrived("c-1/1", attempt, 141.0)
-        accounts.append(witness.account("c-1/1", attempt, "", UNIT))
-    assert [(each.result_s, each.unwitnessed) for each in accounts] == [(41.0, ""), (None, BEFORE)]
+        witness.result_arrived("c-1/1", attempt, 150.0)
+    had_inputs, asked_before = (witness.account("c-1/1", attempt, "", UNIT) for attempt in (1, 2))
+    assert (had_inputs.result_s, had_inputs.unwitnessed) == (50.0, "")
+    assert asked_before.unwitnessed == ("" if witnessed else BEFORE)
 
 
 def test_what_another_key_may_have_begun_is_not_witnessed() -> None:
