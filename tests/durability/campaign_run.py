@@ -9,10 +9,8 @@ import contextlib
 import json
 import random
 import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,26 +18,15 @@ from typing import Any, Final
 import trio
 
 from drivers.contract.base import (
-    Cancelled,
-    CheckReport,
     Limits,
-    LoadReport,
-    MeasureReport,
-    ModelDescription,
-    ProgressReport,
     WorkOrder,
 )
-from drivers.contract.base import Event as Shown
-from node.device.lock import DeviceLock
-from node.device.probe import Profile
 from node.serve.owner_control import Pause
-from node.serve.run_manager import DeviceParts
 from node.serve.service import Worker, WorkerParts, run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox_files import open_outbox
-from protocol.formats.phase import Phase
-from protocol.values.advert import Advert, SignedAdvert, UnitOffer
+from protocol.values.advert import Advert, SignedAdvert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from scheduler.run.service import SchedulerService
@@ -56,35 +43,12 @@ from tests.durability.facts import SCHEDULER, WORKERS
 from tests.durability.patient_clock import PatientClock
 from tests.durability.promises import Promises, WatchedNetwork, Wire
 from tests.scheduler.trusting import OwnWorkers
+from tests.scripted import TimedLaunch, scripted_device
 
 SPEED: Final = 12.0
 UNIT: Final = "Fake (Simulation)"
 STRIKES: Final = 6
 MAX_S: Final = 1_500.0
-
-
-@dataclass
-class Script:
-    """One launch: so many seconds, or until it is killed."""
-
-    order: WorkOrder
-    seconds: float
-    killed: threading.Event = field(default_factory=threading.Event)
-
-    def events(self) -> Iterator[Shown]:
-        yield ProgressReport(Phase.LOAD)
-        yield LoadReport(5_000_000, 100, 200)
-        if self.killed.wait(self.seconds / SPEED):
-            raise Cancelled("the run was cancelled")
-        yield ModelDescription(UNIT, "fake", "r", ("CPUExecutionProvider",), 2, {"x": (1, 2)}, {"x": "f"}, 0)
-        yield ProgressReport(Phase.RUN, 1, self.order.runs)
-        yield MeasureReport(
-            tuple(1_000 + run for run in range(self.order.runs)), (5_000,), 0.1, 0.2, 300, 40, 0
-        )
-        yield CheckReport(True, "0" * 64, 0.0, 1e-4, "")
-
-    def kill(self) -> None:
-        self.killed.set()
 
 
 class Device:
@@ -105,28 +69,14 @@ class Device:
         self.advert = None
         return 1
 
-    def launch(self, order: WorkOrder, limits: Limits) -> Script:
-        return Script(order, self.run.rng.choice((0.1, 0.3, 1.0)))
+    def launch(self, order: WorkOrder, limits: Limits) -> TimedLaunch:
+        return TimedLaunch(UNIT, order, self.run.rng.choice((0.1, 0.3, 1.0)) / SPEED)
 
     async def start(self) -> None:
         """As `node.serve.process` puts a worker together."""
         folder = self.home.folder("worker")
         parts = WorkerParts(
-            device=DeviceParts(
-                profile=Profile(
-                    device=f"d-{self.name}",
-                    name=self.name,
-                    soc="Test",
-                    ram=8 * 1024**3,
-                    cores=2,
-                    threads=4,
-                    units=(UnitOffer(unit=UNIT, runtime="fake 1"),),
-                    drivers={UNIT: "fake"},
-                ),
-                lock=DeviceLock(f"d-{self.name}", self.run.elsewhere),
-                launch=self.launch,
-                examine=lambda: "",
-            ),
+            device=scripted_device(self.name, UNIT, self.run.elsewhere, self.launch),
             incarnation=next_incarnation(folder / "incarnation"),
             owners={self.run.ann.identity.peer_id},
             pause=Pause(folder / "paused"),

@@ -11,10 +11,8 @@ from __future__ import annotations
 import hashlib
 import random
 import tempfile
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -22,25 +20,14 @@ import trio
 from trio.testing import MockClock
 
 from drivers.contract.base import (
-    Cancelled,
-    CheckReport,
     Limits,
-    LoadReport,
-    MeasureReport,
-    ModelDescription,
-    ProgressReport,
     WorkOrder,
 )
-from drivers.contract.base import Event as Shown
-from node.device.lock import DeviceLock
-from node.device.probe import Profile
-from node.serve.run_manager import DeviceParts
 from node.serve.service import Worker, WorkerParts, run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox_files import open_outbox
-from protocol.formats.phase import Phase
-from protocol.values.advert import Advert, SignedAdvert, UnitOffer
+from protocol.values.advert import Advert, SignedAdvert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
@@ -51,6 +38,7 @@ from swarm.index.query import QueryResult, Sighting
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
 from tests.scheduler.trusting import OwnWorkers
+from tests.scripted import TimedLaunch, scripted_device
 from tests.simulation.history import FINAL, Event, History, Kind
 from tests.simulation.history import Limits as Promised
 from tests.simulation.invariants import check
@@ -65,29 +53,6 @@ MODEL: Final = b"a model"
 SHA: Final = hashlib.sha256(MODEL).hexdigest()
 OWNER: Final = Identity.from_seed("scheduler")
 CAMPAIGN: Final = "c-one"
-
-
-@dataclass
-class Script:
-    """One launch: so many seconds of swarm time, or until it is killed."""
-
-    order: WorkOrder
-    seconds: float
-    killed: threading.Event = field(default_factory=threading.Event)
-
-    def events(self) -> Iterator[Shown]:
-        yield ProgressReport(Phase.LOAD)
-        yield LoadReport(5_000_000, 100, 200)
-        if self.killed.wait(self.seconds / SPEED):
-            raise Cancelled("the run was cancelled")
-        yield ModelDescription(UNIT, "onnx", "r", ("CPUExecutionProvider",), 2, {"x": (1, 2)}, {"x": "f"}, 0)
-        yield ProgressReport(Phase.RUN, 1, self.order.runs)
-        samples = tuple(1_000 + run for run in range(self.order.runs))
-        yield MeasureReport(samples, (5_000,), 0.1, 0.2, 300, 40, 0)
-        yield CheckReport(True, "0" * 64, 0.0, 1e-4, "")
-
-    def kill(self) -> None:
-        self.killed.set()
 
 
 class Device:
@@ -113,9 +78,9 @@ class Device:
         self.advert = None
         return 1
 
-    def launch(self, order: WorkOrder, limits: Limits) -> Script:
+    def launch(self, order: WorkOrder, limits: Limits) -> TimedLaunch:
         """What the worker runs on it."""
-        return Script(order, self.storm.seconds())
+        return TimedLaunch(UNIT, order, self.storm.seconds() / SPEED)
 
     async def start(self) -> None:
         """The worker, or its next life."""
@@ -123,21 +88,7 @@ class Device:
         storm = self.storm
         network = storm.swarm.node(self.identity)
         parts = WorkerParts(
-            device=DeviceParts(
-                profile=Profile(
-                    device=f"d-{self.name}",
-                    name=self.name,
-                    soc="Test",
-                    ram=8 * 1024**3,
-                    cores=2,
-                    threads=4,
-                    units=(UnitOffer(unit=UNIT, runtime="onnxruntime 1"),),
-                    drivers={UNIT: "onnx"},
-                ),
-                lock=DeviceLock(f"d-{self.name}", self.folder),
-                launch=self.launch,
-                examine=lambda: "",
-            ),
+            device=scripted_device(self.name, UNIT, self.folder, self.launch),
             incarnation=self.incarnation,
             owners={OWNER.peer_id},
             cache=ModelCache(self.folder / "cache", 10**9, free=lambda path: 10**12),

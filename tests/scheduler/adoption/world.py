@@ -16,28 +16,18 @@ from typing import Any
 import trio
 
 from drivers.contract.base import (
-    Cancelled,
-    CheckReport,
     Event,
     Limits,
-    LoadReport,
-    MeasureReport,
-    ModelDescription,
-    ProgressReport,
     WorkOrder,
 )
-from node.device.lock import DeviceLock
-from node.device.probe import Profile
-from node.serve.run_manager import DeviceParts
 from node.serve.service import WorkerParts as Parts
 from node.serve.service import run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox_files import open_outbox
 from protocol.errors import CampaignError
-from protocol.formats.phase import Phase
 from protocol.messages.work import WORK
-from protocol.values.advert import Advert, SignedAdvert, UnitOffer
+from protocol.values.advert import Advert, SignedAdvert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
@@ -56,6 +46,7 @@ from swarm.net.identity import Identity
 from swarm.net.links import Links
 from swarm.pools.membership import Credential
 from tests.scheduler.trusting import OwnWorkers
+from tests.scripted import launch_events, scripted_device
 
 UNIT = "CPU (ONNX)"
 CAMPAIGN = "c-abcdefgh"
@@ -73,17 +64,13 @@ class Run:
     runs: int = 10
 
     def events(self) -> Iterator[Event]:
-        yield ProgressReport(Phase.LOAD)
-        yield LoadReport(5_000_000, 100, 200)
+        return launch_events(UNIT, self.runs, self._killed_first)
+
+    def _killed_first(self) -> bool:
         while not self.go.wait(0.002):
             if self.killed.is_set():
-                raise Cancelled("the run was cancelled")
-        yield ModelDescription(
-            UNIT, "onnx", "runtime 1", ("CPUExecutionProvider",), 2, {"x": (1, 2)}, {"x": "f"}, 0
-        )
-        yield ProgressReport(Phase.RUN, 1, self.runs)
-        yield MeasureReport(tuple(range(1_000, 1_000 + self.runs)), (5_000,), 0.1, 0.2, 300, 40, 0)
-        yield CheckReport(True, "0" * 64, 0.0, 1e-4, "")
+                return True
+        return False
 
     def kill(self) -> None:
         self.killed.set()
@@ -188,21 +175,7 @@ class World:
         worker.incarnation += 1
         network = self.swarm.node(worker.identity)
         parts = Parts(
-            device=DeviceParts(
-                profile=Profile(
-                    device=f"d-{name}",
-                    name=name,
-                    soc="Test",
-                    ram=8 * 1024**3,
-                    cores=2,
-                    threads=4,
-                    units=(UnitOffer(unit=UNIT, runtime="runtime 1"),),
-                    drivers={UNIT: "onnx"},
-                ),
-                lock=DeviceLock(f"d-{name}", worker.folder),
-                launch=worker.launch,
-                examine=lambda: "",
-            ),
+            device=scripted_device(name, UNIT, worker.folder, worker.launch),
             incarnation=worker.incarnation,
             owners={ANN.peer_id},
             cache=ModelCache(worker.folder / "cache", 10**9, free=lambda path: 10**12),
