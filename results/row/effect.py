@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from results.row.order import in_order
 from results.row.record import RecordLaunch
 from results.row.stats import launch_medians, median, nearest_rank
 
@@ -110,7 +111,7 @@ def without(samples: Sequence[int], waited: float) -> list[float]:
     """`samples` less `waited` in sum, taken from the longest: they are cut at one level."""
     if waited <= 0:
         return list(samples)
-    longest = sorted(samples, reverse=True)
+    longest = in_order(samples)[::-1]
     above = 0.0
     for count, sample in enumerate(longest, 1):
         above += sample

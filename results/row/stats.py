@@ -13,9 +13,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeVar
+from typing import Final
 
-from results.row.order import interval_rank
+from results.row.order import Number, in_order, interval_rank
 
 MIN_SAMPLES: Final = {90: 44, 95: 90, 99: 459}
 """Samples from which the percentile has an upper bound with 99 % confidence: the least n with (p/100)^n <= 0.01."""
@@ -29,8 +29,6 @@ SEVERE: Final = 3.0
 FAR: Final = 5.0
 """So many median absolute deviations, scaled to agree with a standard deviation on normal data."""
 _SCALE: Final = 1.4826
-Number = TypeVar("Number", int, float)
-
 
 FOLLOWS: Final = (5, 14, 23, 34, 50, 73, 100, 134, 174, 224, 281, 350, 427, 519, 623)
 """For 6, 7, … 20 values: what the squared steps from each rank to the next come to at most, in at most 0.5 % of all orders."""
@@ -92,7 +90,7 @@ def summarise(samples: Sequence[int]) -> SampleSummary:
     n = len(samples)
     if n == 0:
         return SampleSummary(0)
-    ordered = sorted(samples)
+    ordered = in_order(samples)
     total = sum(ordered)
     stddev = None
     if n > 1:
@@ -172,7 +170,7 @@ def outliers(launches: Sequence[Sequence[int]]) -> Outliers:
     for samples in launches:
         if len(samples) < 4:
             continue
-        ordered = sorted(samples)
+        ordered = in_order(samples)
         low, high, half = nearest_rank(ordered, 25), nearest_rank(ordered, 75), middle(ordered)
         width = high - low
         deviation = _SCALE * median([abs(sample - half) for sample in ordered])
@@ -192,7 +190,7 @@ def _beyond(ordered: Sequence[int], low: float, high: float, distance: float) ->
 
 def median(values: Sequence[float]) -> float:
     """Of values in any order, at least one."""
-    return middle(sorted(values))
+    return middle(in_order(values))
 
 
 def middle(ordered: Sequence[float]) -> float:
@@ -232,7 +230,7 @@ def histogram_bins(values: Sequence[int]) -> HistogramBins:
     """`values` in nanoseconds, counted. The width follows from how the middle half lies (Freedman and Diaconis)."""
     if not values:
         return HistogramBins(log=False, edges_ms=(), counts=())
-    ordered = sorted(values)
+    ordered = in_order(values)
     low, high, n = ordered[0], ordered[-1], len(ordered)
     log = low > 0 and high > LOG_FROM * low
     first, last, quarter, three = (

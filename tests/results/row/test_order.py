@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from results.row.order import (
+    AT_ONCE,
     EXACT_SIGNED,
     hodges_lehmann,
+    in_order,
     interval_rank,
     signed_rank_interval,
     signed_rank_order,
@@ -98,3 +101,21 @@ def test_an_interval_of_signed_ranks_holds_the_centre_whatever_the_distribution(
 
 def test_a_smaller_error_is_a_wider_interval() -> None:
     assert [interval_rank(20, alpha) for alpha in (0.05, 0.02, 0.005, 1e-9)] == [6, 5, 4, 1]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda chance, n: chance.randrange(10**9),
+        lambda chance, n: chance.randrange(3),
+        lambda chance, n: 7,
+        lambda chance, n: n,
+        lambda chance, n: -n,
+        lambda chance, n: 10**6 if n % 2 == 0 else n,
+    ],
+)
+@pytest.mark.parametrize("count", [0, 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
+def test_very_many_values_are_sorted_too(draw: Callable[[random.Random, int], int], count: int) -> None:
+    chance = random.Random(1)
+    values = [draw(chance, n) for n in range(count)]
+    assert in_order(values) == sorted(values)
