@@ -67,20 +67,29 @@ def no_stale_record(history: History) -> Iterator[Breach]:
 def one_start(history: History) -> Iterator[Breach]:
     """A scheduler wants at most one attempt of a task to run at a time; and beside one that is past its deadline a second.
 
-    Excused: a start that was said just before the scheduler was killed, which its disk does not have. The next process may ask elsewhere
-    while that worker is out of sight. A grant is on disk at once.
+    Excused: a start that was said just before the scheduler was killed, or before the moment to which it is put back, which its disk does
+    not have. The next process may ask elsewhere while that worker is out of sight. A grant is on disk at once.
     """
     expected: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     beside: set[tuple[str, str]] = set()
+    images: dict[tuple[str, int | None], float] = {}
+
+    def forget(who: str, moment: float) -> None:
+        for name, wanted in expected.items():
+            if name[0] == who:
+                expected[name] = {one: at for one, at in wanted.items() if at < moment - UNSTORED_S}
+
     for event in history.of(
-        Kind.COMMITTED, Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED, Kind.DIED
-    ):
+        Kind.COMMITTED, Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED, Kind.DIED, Kind.IMAGED, Kind.ROLLED_BACK
+    ):  # fmt: skip
         runs = expected[event.who, event.task]
         match event.kind:
             case Kind.DIED:
-                for name in [name for name in expected if name[0] == event.worker]:
-                    wanted = expected[name].items()
-                    expected[name] = {attempt: at for attempt, at in wanted if at < event.at - UNSTORED_S}
+                forget(event.worker, event.at)
+            case Kind.IMAGED:
+                images[event.who, event.number] = event.at
+            case Kind.ROLLED_BACK if event.who:
+                forget(event.who, images[event.who, event.number])
             case Kind.COMMITTED:
                 if event.word == "beside":
                     beside.add((event.who, event.task))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.simulation.history import Event, History, Kind
 from tests.simulation.invariants import LIVENESS, SAFETY, check
+from tests.simulation.scheduler_invariants import UNSTORED_S, one_start
 
 K = Kind
 RUN: dict[str, Any] = {
@@ -316,6 +317,21 @@ def test_what_a_home_that_was_restored_does_again_is_no_breach_and_what_it_wrote
         for event in history.events
     ]
     assert {breach.invariant for breach in check(history)} >= {"one_record", "terminal_is_final"}
+
+
+@pytest.mark.parametrize(("image_at", "excused"), [(1.5, True), (1.25 + UNSTORED_S, False)])
+def test_a_start_that_was_said_just_before_a_home_was_copied_is_not_in_the_copy(
+    image_at: float, excused: bool
+) -> None:
+    history = History()
+    history.events = [
+        Event(1.0, K.COMMITTED, **TASK),
+        Event(1.2, K.WANTED, **TASK, number=0),
+        Event(image_at, K.IMAGED, who="s", number=1),
+        Event(5.0, K.ROLLED_BACK, who="s", number=1),
+        Event(6.0, K.WANTED, **TASK | {"attempt": 2}),
+    ]
+    assert (list(one_start(history)) == []) is excused
 
 
 def test_a_home_may_be_put_back_to_a_moment_that_was_itself_undone() -> None:
