@@ -59,19 +59,20 @@ def init(
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
-def validate(ctx: typer.Context, file: CampaignFile, as_json: AsJson = False) -> None:
+def validate(ctx: typer.Context, file: CampaignFile, gate: Gates = None, as_json: AsJson = False) -> None:
     """Check a campaign file and its models, and show what it would measure.
 
-    Uses the network only for models by URL, and to see whether two keys claim a device that the file names.
+    Uses the network only for models by URL, for units that no driver of Sark's own has, and to see whether two keys claim a device that the
+    file names.
     """
     from scheduler.campaign.load import load_campaign
     from scheduler.models.describe import describe_models
     from scheduler.preview.look import check_devices
     from scheduler.preview.validate import valid, valid_table
 
-    campaign = load_campaign(file, find_units=units_in_reach(ctx))
+    campaign = load_campaign(file, find_units=units_in_reach(ctx, gate))
     models = describe_models(campaign, file.absolute().parent, fetching(ctx.obj))
-    check_devices(ctx.obj, campaign, lambda: gates_of(ctx, None))
+    check_devices(ctx.obj, campaign, lambda: gates_of(ctx, gate))
     report = valid(campaign, models)
     if as_json:
         print_json(report)

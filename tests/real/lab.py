@@ -117,6 +117,8 @@ class Lab:
     """Whether they look for neighbours."""
     program: Sequence[str] = SARK
     """What is tried."""
+    programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What is tried instead in one home, as of another environment."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """More variables for all of them, such as SARK_SLOTS."""
 
@@ -174,7 +176,7 @@ class Lab:
                 [
                     *self.places.get(name, ()),
                     *before,
-                    *self.program,
+                    *self.programs.get(name, self.program),
                     "--log-level",
                     "info",
                     "--home",
@@ -271,7 +273,7 @@ class Lab:
         """`sark-node --home …/name ARGUMENTS`."""
         return [
             *self.places.get(name, ()),
-            *self.program,
+            *self.programs.get(name, self.program),
             "--home",
             str(self.folder / name),
             *map(str, arguments),
