@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -17,3 +19,9 @@ class EvaluationAccount(BaseModel):
     metrics: Annotated[tuple[str, ...], Field(max_length=64)]
     references: Annotated[tuple[JsonValue, ...], Field(max_length=10_000)]
     """Of each example, in their order."""
+
+    @property
+    def references_sha256(self) -> str:
+        """The hash of all references as JSON: other labels have another one."""
+        text = json.dumps(self.references, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -23,14 +23,14 @@ from protocol.errors import CampaignError, SarkError
 from results.analysis.regression import RegressionFinding
 from results.row.comparison import MARGIN
 from scheduler.campaign.load import load_campaign
-from scheduler.campaign.model import Campaign, Schedule
+from scheduler.campaign.model import EXAMPLES, Campaign, Schedule
 from scheduler.campaign.reach import FindUnits
 from scheduler.campaign.text import read_spec
 from scheduler.models.describe import Fetch, describe_models, no_fetch
 from scheduler.models.fetch import downloader
 from scheduler.models.files import Models
 from scheduler.models.uploads import uploads_folder
-from scheduler.store.rows import ExperimentRow, NewModel, RunClaim, VersionRow
+from scheduler.store.rows import ExperimentRow, RunClaim, VersionModel, VersionRow
 from scheduler.store.store import Store
 from scheduler.submit.submit import new_campaign_id, store_campaign
 from swarm.base.home import Home
@@ -60,11 +60,11 @@ def parse_title(text: str) -> tuple[str, int | None]:
     return name, int(number) if at else None
 
 
-def digest_of(spec: str, models: Sequence[NewModel]) -> str:
-    """The hash of a version's content: the campaign and the bytes of its models."""
+def digest_of(spec: str, models: Sequence[VersionModel]) -> str:
+    """The hash of a version's content: the campaign, the bytes of its models and examples, and the references of these."""
     content = {
         "spec": json.loads(spec),
-        "models": sorted([model.name, model.sha256] for model in models),
+        "models": sorted([model.name, *_hashes(model)] for model in models),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -146,11 +146,44 @@ def needing(store: Store, folder: Path, sha256: str) -> str | None:
 def _save_version(
     store: Store, name: str, campaign: Campaign, models: Models, folder: str
 ) -> tuple[VersionRow, bool]:
-    stored = [NewModel(label, file.model.sha256, file.model.size) for label, file in models.items()]
-    spec = campaign.spec()
+    stored, spec = version_models(models), campaign.spec()
     return store.experiments.save_version(
         name, digest=digest_of(spec, stored), spec=spec, models=stored, folder=folder, alarm=MARGIN
     )
+
+
+def version_models(models: Models) -> tuple[VersionModel, ...]:
+    """Described models as a version keeps them."""
+    return tuple(
+        VersionModel(
+            name,
+            file.model.sha256,
+            file.model.size,
+            "" if file.account is None else file.account.references_sha256,
+        )
+        for name, file in models.items()
+    )
+
+
+def _hashes(model: VersionModel) -> tuple[str, ...]:
+    """Of its bytes, and of its references where it has any."""
+    return tuple(filter(None, (model.sha256, model.references_sha256)))
+
+
+def _differences(version: VersionRow, models: Models) -> list[tuple[str, str]]:
+    """What is not as it was saved, and its hash then. References that were saved without a hash are taken for the same."""
+    saved, found = {model.name: model for model in version.models}, list[tuple[str, str]]()
+    for now in version_models(models):
+        then = saved.get(now.name)
+        if then is None or then.sha256 != now.sha256:
+            what = f"the file of model {safe_text(now.name, 60)!r} has changed"
+            found.append((what, "" if then is None else then.sha256))
+        elif then.references_sha256 not in ("", now.references_sha256):
+            name = safe_text(now.name.removesuffix(EXAMPLES), 60)
+            found.append(
+                (f"the references that model {name!r} is evaluated by have changed", then.references_sha256)
+            )
+    return found
 
 
 def read_schedule(given: Mapping[str, object], label: str = "") -> Schedule:
@@ -247,7 +280,8 @@ def begin(
 ) -> tuple[str, VersionRow] | None:
     """Start a campaign that runs `title`; gives its id and the version that runs. `due`: the instant of a scheduled run, and the one after.
 
-    The models are read again: when a file changed, the latest version becomes a new one, and a named version is refused.
+    The models and their examples are read again: when a file or a reference changed, the latest version becomes a new
+    one, and a named version is refused.
     None: another process has started this scheduled run. Raises `CampaignError`, `ResourceError`. Blocking.
     """
     version = find_version(store, title)
@@ -256,12 +290,12 @@ def begin(
     if Path(version.folder) == uploads_folder(home):
         fetch = downloader(home, lambda name, done, total: None, reach=FOR_OTHERS)
     models = describe_models(campaign, Path(version.folder), fetch)
-    hashes = {model.name: model.sha256 for model in version.models}
-    changed = [name for name, file in models.items() if file.model.sha256 != hashes.get(name)]
+    changed = _differences(version, models)
     if changed and parse_title(title)[1] is not None:
+        what, sha256 = changed[0]
         raise CampaignError(
-            f"{version.title}: the file of model {safe_text(changed[0], 60)!r} has changed",
-            hint=f"restore the file with sha256 {hashes.get(changed[0], '')[:12]}…, or run the latest version: {version.experiment}",
+            f"{version.title}: {what}",
+            hint=f"restore what has the sha256 {sha256[:12]}…, or run the latest version: {version.experiment}",
         )
     check(campaign)
     if changed:

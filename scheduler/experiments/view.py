@@ -16,7 +16,7 @@ from scheduler.experiments.service import find
 from scheduler.experiments.trends import HistoryShift, PooledFigure, trend
 from scheduler.models.uploads import as_sent
 from scheduler.output.schemas import CampaignModel, Instant, shown_as, shown_models
-from scheduler.store.rows import ExperimentRow, NewModel, VersionRow
+from scheduler.store.rows import ExperimentRow, NewModel, VersionModel, VersionRow
 from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
@@ -148,12 +148,18 @@ def version_note(version: VersionRow) -> str:
     return f"{version.title}, saved {utc(version.created)} from {safe_text(version.folder, 400)}"
 
 
-def model_notes(models: Sequence[NewModel]) -> str:
-    """The hashes of models, as comments."""
+def model_notes(models: Sequence[NewModel | VersionModel]) -> str:
+    """The hashes of models, and of the references of their examples, as comments."""
     return "".join(
-        f"# model {safe_text(model.name, 200)}: {model.size} bytes, sha256 {model.sha256}\n"
+        f"# model {safe_text(model.name, 200)}: {model.size} bytes, sha256 {model.sha256}{_references(model)}\n"
         for model in models
     )
+
+
+def _references(model: NewModel | VersionModel) -> str:
+    if isinstance(model, NewModel) or not model.references_sha256:
+        return ""
+    return f", references {model.references_sha256}"
 
 
 def history_view(store: Store, name: str, *, limit: int = 20, after: str | None = None) -> History:

@@ -24,6 +24,7 @@ from scheduler.store.rows import (
     EventRow,
     NewModel,
     TaskRow,
+    VersionModel,
 )
 
 Shown = TypeVar("Shown", bound=BaseModel)
@@ -144,7 +145,7 @@ def campaign_detail(
     )
 
 
-def shown_models(files: Sequence[NewModel]) -> tuple[CampaignModel, ...]:
+def shown_models(files: Sequence[NewModel | VersionModel]) -> tuple[CampaignModel, ...]:
     """The models among the files of a campaign, without the examples that some are evaluated by."""
     examples = {model.name + EXAMPLES for model in files}
     return tuple(shown_as(CampaignModel, model) for model in files if model.name not in examples)

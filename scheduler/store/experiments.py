@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from scheduler.store import schema as t
 from scheduler.store.database import Database, read, values_of
-from scheduler.store.rows import ExperimentRow, NewModel, RunClaim, RunRow, VersionRow
+from scheduler.store.rows import ExperimentRow, RunClaim, RunRow, VersionModel, VersionRow
 
 HOOK_TIMEOUT_S: Final = 600.0
 """A webhook that a process began to send this long ago is free for another process."""
@@ -68,7 +68,7 @@ class ExperimentRepository:
     # -- writing --------------------------------------------------------------------------------------------------------------------
 
     def save_version(
-        self, name: str, *, digest: str, spec: str, models: Sequence[NewModel], folder: str, alarm: float
+        self, name: str, *, digest: str, spec: str, models: Sequence[VersionModel], folder: str, alarm: float
     ) -> tuple[VersionRow, bool]:
         """The version with this content, and whether it is new. Creates the experiment if it does not exist."""
         now, v = self._database.wall(), t.versions.c

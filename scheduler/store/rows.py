@@ -302,6 +302,18 @@ class WorkerRow:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionModel:
+    """A file that a version of an experiment needs, by content: a model, or the examples of one."""
+
+    name: str
+    sha256: str
+    size: int
+    references_sha256: str = ""
+    """Of what the answers to examples are held against, as `EvaluationAccount` has it; empty: of a model, or of examples that an older
+    version of this program saved."""
+
+
+@dataclass(frozen=True, slots=True)
 class VersionRow:
     """One version of an experiment. `spec`: the campaign as JSON; `folder`: where its models' relative paths begin."""
 
@@ -309,7 +321,7 @@ class VersionRow:
     version: int
     digest: str
     spec: str
-    models: tuple[NewModel, ...]
+    models: tuple[VersionModel, ...]
     folder: str
     created: float
 

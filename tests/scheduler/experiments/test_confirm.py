@@ -32,7 +32,7 @@ from scheduler.experiments.confirm import (
 from scheduler.experiments.judge import alarm_lines, judge_ended, read_cells
 from scheduler.models.spool import KEEP_S, tidy
 from scheduler.store.experiments import DUE
-from scheduler.store.rows import NewCampaign, NewModel, RunClaim, RunRow
+from scheduler.store.rows import NewCampaign, NewModel, RunClaim, RunRow, VersionModel
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.net.identity import load_or_create
@@ -118,7 +118,7 @@ def nights(tmp_path: Path) -> Nights:
     load_or_create(home.key("scheduler"))
     store = Store(tmp_path / "store.db")
     store.experiments.save_version(
-        "nightly", digest="d", spec=SPEC, models=[NewModel("m.onnx", OLD, 3)], folder="", alarm=0.05
+        "nightly", digest="d", spec=SPEC, models=[VersionModel("m.onnx", OLD, 3)], folder="", alarm=0.05
     )
     return Nights(home, store)
 

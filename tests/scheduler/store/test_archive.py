@@ -21,7 +21,7 @@ from scheduler.store import archive, schema
 from scheduler.store.archive import LoadedCampaigns, load, open_copy, replace, write_copy
 from scheduler.store.database import Location
 from scheduler.store.events import check_chain
-from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.rows import NewCampaign, NewModel, VersionModel
 from scheduler.store.store import Store, delete_old
 from swarm.base.units import parse_age
 from tests.scheduler.conftest import on_server
@@ -85,7 +85,7 @@ def store(place: Location, clock: Clock) -> Iterator[Store]:
         clock.now += 100
         live(made, "c-open", end=False)
         made.experiments.save_version(
-            "nightly", digest="d", spec="{}", models=[NewModel("m", SHA, 1)], folder="/", alarm=0.1
+            "nightly", digest="d", spec="{}", models=[VersionModel("m", SHA, 1)], folder="/", alarm=0.1
         )
         yield made
 
