@@ -127,7 +127,7 @@ def concrete(listening: Iterable[str]) -> tuple[Address, ...]:
         if not address.ip.is_unspecified:
             preferred[str(address)] = True
             continue
-        for ip in _interface_addresses(address.family):
+        for ip in _interface_addresses(socket.AF_INET if address.family == "ip4" else socket.AF_INET6):
             entry = TcpAddress(str(ip), address.port, address.family)
             preferred[str(entry)] = preferred.get(str(entry), False) or not ip.is_loopback
     return tuple([address for address, good in preferred.items() if good] or preferred)
@@ -203,18 +203,20 @@ def check_listen(addresses: Sequence[Address]) -> list[Multiaddr]:
 
 def own_ips() -> frozenset[str]:
     """The IP addresses of this machine's interfaces, loopback among them."""
-    return frozenset(str(ip) for family in ("ip4", "ip6") for ip in _interface_addresses(family))
+    return frozenset(map(str, _interface_addresses(socket.AF_INET, socket.AF_INET6)))
 
 
-def _interface_addresses(family: str) -> list[_IpAddress]:
-    kind = socket.AF_INET if family == "ip4" else socket.AF_INET6
+_parsed: Final = lru_cache(256)(ipaddress.ip_address)
+
+
+def _interface_addresses(*families: int) -> list[_IpAddress]:
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     matches = [
-        ipaddress.ip_address(entry.address.partition("%")[0])
+        _parsed(entry.address.partition("%")[0])
         for name, entries in psutil.net_if_addrs().items()
         if name in up
         for entry in entries
-        if entry.family == kind
+        if entry.family in families
     ]
     return [ip for ip in matches if not ip.is_link_local and not ip.is_multicast]
 

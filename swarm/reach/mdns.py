@@ -48,7 +48,8 @@ class Zeroconfs:
 
     def __init__(self, peer: PeerId | None, addresses: Sequence[Address]) -> None:
         self._info = announcement(peer, addresses) if peer is not None else None
-        self._names: queue.Queue[str] = queue.Queue(maxsize=MAX_NEIGHBOURS)
+        self._names: queue.Queue[str | None] = queue.Queue(maxsize=MAX_NEIGHBOURS)
+        """None: the session was left."""
 
     def __enter__(self) -> Self:
         self._zeroconf = Zeroconf(ip_version=IPVersion.V4Only)
@@ -62,6 +63,8 @@ class Zeroconfs:
         return self
 
     def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(queue.Full):  # then nobody waits for a name
+            self._names.put_nowait(None)
         self._zeroconf.close()
 
     def _changed(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: object) -> None:
@@ -69,8 +72,8 @@ class Zeroconfs:
         if getattr(state_change, "name", "") != "Removed" and not self._names.full():
             self._names.put_nowait(name)
 
-    def next(self, within_s: float) -> str | None:
-        """The next instance name; None when there was none in time."""
+    def next(self, within_s: float | None = None) -> str | None:
+        """The next instance name; None when there was none in time, or the session was left. Without `within_s` it waits for either."""
         try:
             return self._names.get(timeout=within_s)
         except queue.Empty:
@@ -172,7 +175,7 @@ class Lan:
 
     async def _browse(self, names: Zeroconfs, nursery: trio.Nursery) -> None:
         while True:
-            name = await LAN.run(names.next, 1.0, abandon_on_cancel=True)
+            name = await LAN.run(names.next, abandon_on_cancel=True)
             now = trio.current_time()
             if name is None or name.startswith(self.peer) or self._looked_up.get(name, now) > now:
                 continue

@@ -41,7 +41,7 @@ class Session:
 
     def __init__(self, air: Air, peer: PeerId | None, addresses: Sequence[Address]) -> None:
         self.air, self.peer, self.addresses = air, peer, tuple(addresses)
-        self.names: queue.Queue[str] = queue.Queue()
+        self.names: queue.Queue[str | None] = queue.Queue()
         self.left = threading.Event()
 
     def __enter__(self) -> Session:
@@ -53,11 +53,12 @@ class Session:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.names.put(None)
         self.left.set()
 
-    def next(self, within_s: float) -> str | None:
+    def next(self, within_s: float | None = None) -> str | None:
         try:
-            return self.names.get(timeout=min(within_s, 0.02))
+            return self.names.get(timeout=None if within_s is None else min(within_s, 0.02))
         except queue.Empty:
             return None
 
@@ -202,3 +203,19 @@ def test_the_longest_name_that_is_announced_is_one_that_mdns_allows() -> None:
     assert result is not None
     assert max(len(label) for label in result.name.split(".")) <= 63
     assert isinstance(Zeroconfs(None, ()), Zeroconfs)  # making it opens nothing
+
+
+def test_who_waits_for_a_name_goes_on_when_the_session_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Quiet:
+        def __init__(self, **options: object) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(mdns, "Zeroconf", Quiet)
+    monkeypatch.setattr(mdns, "ServiceBrowser", lambda *about, **options: None)
+    heard: list[str | None] = []
+    with Zeroconfs(None, ()) as session:
+        waiting = threading.Thread(target=lambda: heard.append(session.next()), daemon=True)
+        waiting.start()
+    waiting.join(10)
+    assert heard == [None]
