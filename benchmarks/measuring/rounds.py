@@ -21,9 +21,10 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 
+from protocol.formats.turns import LOOKS
 from results.row.comparison import Comparison, ComparisonVerdict
 from results.row.order import Interval, interval_rank, signed_rank_interval, t_interval
-from results.row.rounds import LOOKS, alpha_at, compare_logs
+from results.row.rounds import alpha_at, compare_logs
 
 NOISES = {"busiest": (0.10, 0.056), "busy": (0.03, 0.03), "calm": (0.02, 0.01), "quiet": (0.005, 0.003)}
 DRAWS = 2000

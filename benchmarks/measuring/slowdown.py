@@ -41,11 +41,12 @@ from models import chain
 
 from node.run.local import Local, LocalDevice
 from node.run.runner import Report
+from protocol.formats.turns import LOOKS
 from protocol.values.record import read_record
 from protocol.values.task import Measure, Timeouts
 from results.row.comparison import Comparison, ComparisonVerdict
 from results.row.record import observe
-from results.row.rounds import LOOKS, compare_logs, compare_rounds, launch_log_ratio
+from results.row.rounds import compare_logs, compare_rounds, launch_log_ratio
 from scheduler.local.bench import Bench
 from swarm.base.home import Home
 

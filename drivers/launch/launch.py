@@ -64,6 +64,7 @@ from drivers.sandbox.enter import Tier
 from protocol.formats.chain import NO_DIGEST, launch_digest, launch_seed
 from protocol.formats.phase import Phase
 from protocol.formats.sustain import recovery_s
+from protocol.formats.turns import rounds_until_look
 
 COMPILED: Final = frozenset({"onnx"})
 """Drivers that time with the native loop, which is compiled on this side, before any of their children starts."""
@@ -271,6 +272,7 @@ class Launch:
                     done += len(event.samples_ns)
                 if isinstance(event, RoundsReport):
                     rounds.append(event)
+                    total = rounds_until_look(len(rounds), sum(len(each.wall_ns[0]) for each in rounds))
                 if isinstance(event, ProgressReport) and event.phase is Phase.RUN:
                     event = replace(event, done=done + event.done, total=total)
                 yield _with_idle_note(event, idle)

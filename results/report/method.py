@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Callable
 from typing import Final
 
+from protocol.formats.turns import LOOKS
 from protocol.values.task import Measure, Task
 from results.report.facts import Report
 from results.report.measurements import device_name, number, task_number, verdict
 from results.report.page import Badge, Block, Bullets, Section, ShellCommands, Table, Warn, code, quote
 from results.row.form import against_words
-from results.row.rounds import LOOKS, launches_of
+from results.row.rounds import launches_of
 from swarm.base.text import count
 from swarm.base.units import show_duration
 

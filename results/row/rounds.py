@@ -22,15 +22,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
-from protocol.formats.turns import UNHURRIED
+from protocol.formats.turns import LOOKS, UNHURRIED
 from protocol.values.task import Task
 from results.row.comparison import MARGIN, Comparison, ComparisonVerdict, RatioInterval, ambiguous
 from results.row.order import hodges_lehmann, signed_rank_interval, t_interval
 from results.row.stats import MAX_LAUNCHES, median
 from swarm.base.text import count
 
-LOOKS: Final = (6, 10, 20, 40, 80, 130, 200)
-"""Numbers of launches after which the answer may be looked at."""
 SPENT: Final = (0.0005, 0.001, 0.002, 0.0035, 0.004, 0.004, 0.005)
 """What each of these looks adds to the probability that an interval misses the truth."""
 BY_RANKS: Final = 20

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from rich.table import Column, Table
 
 from protocol.errors import CampaignError
+from protocol.formats.turns import LOOKS
 from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from results.row.form import JsonModel
-from results.row.rounds import LOOKS
 from scheduler.campaign.fields import show_percent
 from scheduler.campaign.model import Campaign, MeasureFields
 from scheduler.models.describe import evaluation_notes, model_notes

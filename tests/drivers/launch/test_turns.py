@@ -77,6 +77,10 @@ def test_two_children_take_turns_and_the_launch_looks_like_that_of_one(stage: Zy
     measured = only(events, MeasureReport)
     assert isinstance(measured[0], MeasureReport)
     assert (measured[0].samples_ns, measured[0].per_sample) == ((1_500_000,) * ROUNDS, 8)
+    assert {event.total for event in only(events, ProgressReport) if event.phase is Phase.RUN} == {
+        None,
+        6 * ROUNDS,
+    }
     kinds = (LoadReport, ModelDescription, CheckReport, BesideReport, BetweenLaunches)
     assert [len(only(events, kind)) for kind in kinds] == [2, 1, 1, 1, 1]
 

@@ -10,11 +10,11 @@ from drivers.onnx.session import TINY_MODEL
 from node.run.local import LocalDevice
 from protocol.errors import CampaignError, ResourceError
 from protocol.formats.phase import Phase
+from protocol.formats.turns import LOOKS
 from protocol.values.record import read_record, record_message
 from protocol.values.task import Measure, Timeouts
 from protocol.words import Reason, RunOutcome
 from results.row.acceptance import check_whole
-from results.row.rounds import LOOKS
 from swarm.base.home import Home
 from swarm.net.identity import verify
 

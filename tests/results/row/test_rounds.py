@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.formats.turns import LOOKS, rounds_until_look
 from results.row.comparison import Comparison, ComparisonVerdict, RatioInterval
 from results.row.rounds import (
-    LOOKS,
     SPENT,
     LaunchRounds,
     alpha_at,
@@ -250,3 +250,21 @@ def test_any_rounds_have_an_answer(pairs: Sequence[tuple[list[int], list[int]]])
     for result in compare_rounds([LaunchRounds(pair, pair) for pair in pairs]):
         assert result.why
         assert result.low is None or result.high is None or result.low <= result.high
+
+
+@pytest.mark.parametrize(
+    ("launches", "rounds", "until"),
+    [
+        (0, 0, None),
+        (1, 24, 144),
+        (5, 120, 144),
+        (6, 144, 240),
+        (40, 960, 1920),
+        (199, 1990, 2000),
+        (200, 4800, None),
+    ],
+)
+def test_a_comparison_under_way_tells_how_far_its_next_look_is(
+    launches: int, rounds: int, until: int | None
+) -> None:
+    assert rounds_until_look(launches, rounds) == until

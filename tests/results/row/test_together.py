@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.errors import RemoteProtocolError
+from protocol.formats.turns import LOOKS
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.values.record import DeviceFacts, LoadSample, Record, RunFacts, Timing, pack_samples
@@ -18,7 +19,6 @@ from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason, RunOutcome
 from results.row.acceptance import check_whole, not_as_asked
 from results.row.record import observe
-from results.row.rounds import LOOKS
 from results.row.row import fingerprint, make_row
 
 UNIT = "CPU (ONNX)"
