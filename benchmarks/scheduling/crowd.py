@@ -1,6 +1,6 @@
 """What very many tasks and campaigns cost the scheduler: how long its loop stands still, a cancel, a restart, the commands that read them.
 
-    python benchmarks/scheduling/crowd.py [--tasks 10000] [--campaigns 1000] [--run 300] [--only cancel restart run commands]
+    python benchmarks/scheduling/crowd.py [--tasks 10000] [--campaigns 1000] [--run 300] [--only cancel restart run commands exports]
 
 One process: the scheduler service over the in-memory swarm with scripted workers, on a real SQLite file. Figures are processor seconds of
 the loop's thread, and wall seconds beside them; a busy machine makes both larger, so `sark-node --version` is among the commands.
@@ -9,7 +9,10 @@ the loop's thread, and wall seconds beside them; a busy machine makes both large
   restart   --campaigns campaigns of 3 tasks are taken up by a new process
   run       --run tasks of a campaign of --tasks, and as many of --campaigns campaigns of 3, at 4 scripted workers, and the same campaign at
             one device of 64 slots, from the moment at which they come; both sides' time
-  commands  `campaigns`, `results`, `explain` over a store with --tasks ended tasks, as processes on a terminal, and a `watch` of as many
+  commands  `campaigns`, `results`, `explain` over a store with a campaign of --tasks ended tasks and one of as many of which half have
+            ended, as processes on a terminal, with the memory that each had at most; and `watch` of the second, on a terminal and a pipe.
+            The ended tasks are made up: their rows go in by the table, nine in ten with a record of six launches of 100 samples
+  exports   `results --csv -` and `--json` of as many
 """
 
 from __future__ import annotations
@@ -20,13 +23,15 @@ import gc
 import io
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +41,20 @@ import trio
 import trio.lowlevel
 from rich.console import Console
 
-from protocol.values.attempt import TaskEvent, TaskState
+from benchmarks.scheduling.store import a_record
+from protocol.values.attempt import TaskState
+from protocol.values.record import record_body
+from protocol.values.task import read_task
 from protocol.words import Reason
-from scheduler.core.commands import EndPending
-from scheduler.output.watch import watch
+from results.export.figures import figures_of
+from scheduler.output.watch import MANY, watch
 from scheduler.store import schema
+from scheduler.store.rows import AttemptState
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.base.process import GC_THRESHOLDS
 from swarm.memory.network import MemorySwarm
-from tests.scheduler.conftest import MODEL, SCHEDULER, SHA, FakeIndex, World
+from tests.scheduler.conftest import MODEL, SCHEDULER, SHA, UNIT, FakeIndex, World
 
 WORKERS = 4
 _C, _T = schema.campaigns, schema.tasks
@@ -217,76 +226,136 @@ async def run(folder: Path, run: int, tasks: int, campaigns: int) -> None:
                 await trio.lowlevel.checkpoint()
 
 
-def on_terminal(command: list[str]) -> None:
-    """Run it as people do; with --json or --csv - it writes all there is."""
+def on_terminal(command: list[str]) -> tuple[float, float, float]:
+    """Run it as people do; with --json or --csv - it writes all there is. Its processor and wall seconds, and its peak in MiB."""
     ours, theirs = os.openpty()
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL):
-        os.close(theirs)
-        with contextlib.suppress(OSError):  # the end of a terminal
-            while os.read(ours, 65_536):
-                pass
-    os.close(ours)
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL)
+    os.close(theirs)
+    drain(ours)
+    _, process.returncode, used = os.wait4(process.pid, 0)
+    return used.ru_utime + used.ru_stime, time.monotonic() - began, used.ru_maxrss / 1024
+
+
+def drain(terminal: int) -> None:
+    """Read all that is written to it, and close it."""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while os.read(terminal, 65_536):
+            pass
+    os.close(terminal)
+
+
+def fill(store: Store, campaign: str, ended: int) -> None:
+    """Lets the first `ended` tasks of a campaign end at eight devices, nine in ten with a record; the rows go in by the table."""
+    body = read_task(store.tasks.bodies(campaign, 1, 1)[f"{campaign}/1"])
+    record = a_record(body, "device-1", random.Random(1), 12.0)
+    packed, figures, now = record_body(record), figures_of(body, record), time.time()
+    nothing = {name: "" if isinstance(value, str) else None for name, value in figures.items()}
+    with store.database.transaction() as c:
+        for first in range(1, ended + 1, 1000):
+            tables: dict[sa.Table, list[dict[str, Any]]] = {
+                table: [] for table in (schema.attempts, schema.records, schema.results, schema.events)
+            }
+            for n in range(first, min(first + 1000, ended + 1)):
+                task, device, good = f"{campaign}/{n}", f"device-{n % 8}", n % 10 > 0
+                state = TaskState.SUCCEEDED if good else TaskState.FAILED
+                ran = {"task": task, "attempt": 1, "worker": "2" * 44}
+                own = {"model": body.model.name, "sha256": SHA, "unit": UNIT, "campaign": campaign, "n": n}
+                why = {"device": device, "reason": None if good else Reason.CRASHED}
+                tables[schema.attempts].append(
+                    {**ran, **why, "key": f"k/{task}", "epoch": 1, "state": AttemptState(state), "begun": now}
+                )
+                if good:
+                    signed = {"sha256": "a" * 64, "body": packed, "signature": bytes(64)}
+                    tables[schema.records].append({**ran, **signed, "decides": True, "accepted": now})
+                line = {
+                    "task": task,
+                    "device": device,
+                    "ended": now,
+                    "state": state,
+                    "reason": why["reason"] or "",
+                }
+                tables[schema.results].append({**own, **(figures if good else nothing), **line})
+                fields = {"attempt": 1, "worker": "2" * 44, "device": device}
+                tables[schema.events] += [
+                    {"campaign": campaign, "seq": 10 + 4 * n + step, "at": now, "name": f"task.{name}"}
+                    | {"task": task, "fields": fields, "hash": "a" * 64}
+                    for step, name in enumerate(("committing", "leased", "running", str(state)))
+                ]
+            for table, rows in tables.items():
+                c.execute(table.insert(), rows)
+        of = (_T.c.campaign == campaign, _T.c.n <= ended)
+        where = {"attempt": 1, "worker": "2" * 44, "device": "device-1", "ended": now}
+        failed = {"state": TaskState.FAILED, "reason": Reason.CRASHED, "detail": "signal 11", "tries": 1}
+        c.execute(_T.update().where(*of, _T.c.n % 10 > 0).values(state=TaskState.SUCCEEDED, **where))
+        c.execute(_T.update().where(*of, _T.c.n % 10 == 0).values(**failed, **where))
+
+
+def submit(place: Path, campaign: str, tasks: int) -> None:
+    World(None, None, place, None, None, None, None).submit(tasks, campaign=campaign, wait_s=3600)  # type: ignore[arg-type]
 
 
 def commands(folder: Path, tasks: int) -> None:
+    home = filled(folder, tasks, {"c-one": tasks, "c-open": tasks // 2})
+    for words in ("--version", "campaigns", "results c-one", "explain c-one", "explain c-open"):
+        show(home, words)
+    ours, theirs = os.openpty()
+    threading.Thread(target=drain, args=(ours,), daemon=True).start()
+    with os.fdopen(theirs, "w") as terminal:
+        for what, file in (("terminal", terminal), ("pipe", io.StringIO())):
+            looks(
+                home, what, Console(file=file, width=120, height=40, force_terminal=file is terminal), tasks
+            )
+
+
+def exports(folder: Path, tasks: int) -> None:
+    home = filled(folder, tasks, {"c-one": tasks})
+    for words in ("--version", "results c-one --csv -", "results c-one --json"):
+        show(home, words)
+
+
+def filled(folder: Path, tasks: int, ended: dict[str, int]) -> Home:
+    """A home with campaigns of so many tasks, by how many of them have ended."""
     home = Home.at(folder / "home")
     home.store.parent.mkdir(parents=True, exist_ok=True)
     with Store(home.store) as store:
-        maker: Any = World(None, None, home.store, folder, None, None, store)  # type: ignore[arg-type]
-        maker.submit(tasks, wait_s=3600)
-        ids = [task.id for task in store.tasks.all("c-one")]
-        for first in range(0, len(ids), 500):
-            store.attempts.end_pending(
-                EndPending(
-                    ids[first : first + 500],
-                    TaskEvent.FAIL,
-                    reason=Reason.NOTHING_FITS,
-                    detail="no device fits",
-                )
-            )
-        open_ = World(None, None, home.store, folder, None, None, store)  # type: ignore[arg-type]
-        open_.submit(tasks, campaign="c-open", wait_s=3600)
-        store.campaigns.end("c-one")
-    for words in (
-        ["--version"],
-        ["campaigns"],
-        ["results", "c-one"],
-        ["results", "c-one", "--csv", "-"],
-        ["results", "c-one", "--json"],
-        ["explain", "c-one"],
-        ["explain", "c-open"],
-    ):
-        before, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        on_terminal([sys.executable, "-m", "sark", "--home", str(folder / "home"), *words])
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        print(
-            f"{'sark-node ' + ' '.join(words):<44} {spent:8.2f} s CPU {time.monotonic() - wall:8.2f} s",
-            flush=True,
-        )
+        for campaign, number in ended.items():
+            with ProcessPoolExecutor(
+                1, get_context("spawn")
+            ) as other:  # its memory would count as the commands'
+                other.submit(submit, home.store, campaign, tasks).result()
+            fill(store, campaign, number)
+            if number == tasks:
+                store.campaigns.end(campaign)
+    return home
+
+
+def show(home: Home, words: str) -> None:
+    root = home.data.parent
+    spent, wall, peak = on_terminal([sys.executable, "-m", "sark", "--home", str(root), *words.split()])
+    print(f"{f'sark-node {words}':<44} {spent:8.2f} s CPU {wall:8.2f} s {peak:9.0f} MiB at most", flush=True)
+
+
+def looks(home: Home, what: str, console: Console, tasks: int) -> None:
+    """The first look of `watch` and those of ten seconds more, while the scheduler writes."""
     with Store(home.store) as store, Store(home.store) as other:
-        looks = 80
+        left = 80 if tasks < MANY else 10
+        began, first = time.thread_time(), 0.0
 
         def pause(seconds: float) -> None:
-            nonlocal looks
-            looks -= 1
-            other.workers.save("1" * 44, f"d{looks}", ())  # the scheduler writes all the time
-            if not looks:
+            nonlocal left, first
+            first = first or time.thread_time() - began
+            left -= 1
+            other.workers.save("1" * 44, f"d{left}", ())
+            if not left:
                 raise KeyboardInterrupt
 
-        began = time.thread_time()
-        first = 0.0
-
-        def alive() -> None:
-            nonlocal first
-            first = first or time.thread_time() - began
-
         try:
-            watch(store, "c-open", Console(file=io.StringIO(), width=120), keep_alive=alive, pause=pause)
+            watch(store, "c-open", console, keep_alive=lambda: None, pause=pause)
         except KeyboardInterrupt:
             spent = time.thread_time() - began
-        print(f"{f'watch {tasks}: the first look':<44} {first:8.2f} s CPU")
-        print(f"{f'watch {tasks}: 10 s of further looks':<44} {spent - first:8.2f} s CPU", flush=True)
+        print(f"{f'watch {tasks} on a {what}: the first look':<44} {first:8.2f} s CPU")
+        print(f"{f'watch {tasks} on a {what}: 10 s more':<44} {spent - first:8.2f} s CPU", flush=True)
 
 
 def main() -> None:
@@ -296,7 +365,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--campaigns", type=int, default=1000)
     parser.add_argument("--run", type=int, default=300)
-    parser.add_argument("--only", nargs="+", default=["cancel", "restart", "run", "commands"])
+    parser.add_argument("--only", nargs="+", default=["cancel", "restart", "run", "commands", "exports"])
     given = parser.parse_args()
     gc.set_threshold(*GC_THRESHOLDS)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -304,8 +373,8 @@ def main() -> None:
     for part in given.only:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            if part == "commands":
-                commands(folder, given.tasks)
+            if part in ("commands", "exports"):
+                {"commands": commands, "exports": exports}[part](folder, given.tasks)
             elif part == "run":
                 trio.run(run, folder, given.run, given.tasks, given.campaigns)
             else:

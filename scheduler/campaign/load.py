@@ -28,7 +28,7 @@ from swarm.base.units import show_duration
 from swarm.base.yaml import Document, Where, parse_document, read_document
 from swarm.download.urls import scheme_of
 
-MAX_CELLS: Final = 10_000
+MAX_CELLS: Final = 100_000
 """Models × units × threads × batches in one campaign."""
 MAX_DIMS: Final = 64
 _SERVED: Final = "API "

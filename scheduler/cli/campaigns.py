@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -27,15 +28,14 @@ from scheduler.cli.options import (
     write_out,
 )
 from scheduler.output.terminal import print_lines
-from swarm.base.screen import new_console, print_json
+from swarm.base.screen import new_console, print_json, print_json_with
 from swarm.base.text import count
 from swarm.base.units import show_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable
 
-    from results.row.row import Row
-    from scheduler.store.rows import ResultRow
+    from results.export.raw import RawResult
     from scheduler.store.store import Store
 
 app = typer.Typer()
@@ -299,9 +299,9 @@ def results(
     as_json: AsJson = False,
 ) -> None:
     """Show a campaign's results as a table, or write them to files."""
-    from scheduler.output.results_table import MAX_SHOWN, ended_words, show_results
+    from scheduler.output.results_table import ended_words, most_shown, show_results
     from scheduler.store.progress import nobody_line
-    from scheduler.store.readers import campaign_rows
+    from scheduler.store.readers import RowReader
 
     piped = [csv, raw, jsonl, "-" if as_json else None].count("-")
     if piped > 1:
@@ -310,33 +310,31 @@ def results(
             hint="name a file for the others",
         )
     console, files = Console(), (csv, raw, jsonl, parquet) != (None,) * 4
-    shown = not (files or as_json or send is not None)
     with opened(ctx) as store:
         campaign_id = store.campaigns.resolve(campaign)
-        counts = store.tasks.counts(campaign_id)
-        most = MAX_SHOWN if shown and console.is_terminal else sum(counts.values())
-        stored = store.results.rows(campaign_id, first_ended=most)
         row = store.campaigns.get(campaign_id)
-        evaluations = store.campaigns.evaluations(campaign_id)
-    rows = campaign_rows(stored)
-    if send is not None:
-        _send_results(ctx, campaign_id, send)
-    if files:
-        _write_results(campaign_id, stored, rows, evaluations, csv=csv, raw=raw, jsonl=jsonl, parquet=parquet)
-    unfinished = row is not None and row.ended is None
-    if operators:
-        _show_operators(campaign_id, stored, as_json=as_json)
-    elif as_json:
-        print_json({"campaign": campaign_id, "results": rows})
-    elif shown:
+        unfinished = row is not None and row.ended is None
+        counts = store.tasks.counts(campaign_id)
         ended = ended_words(counts)
-        if rows:
-            show_results(rows, console, ended=ended)
-        else:
-            print(f"No task of {campaign_id} has ended yet. Watch it: sark-node watch {campaign_id}")
-        if unfinished and rows:
-            tasks = count(sum(counts.values()), "task")
-            print(f"{sum(ended.values())} of {tasks} have ended; the campaign is still running.")
+        if send is not None:
+            _send_results(ctx, campaign_id, send)
+        if files:
+            number = sum(ended.values())
+            _write_results(store, campaign_id, number, csv=csv, raw=raw, jsonl=jsonl, parquet=parquet)
+        if operators:
+            _show_operators(campaign_id, RowReader(store, campaign_id).each_raw(), as_json=as_json)
+        elif as_json:
+            rows = RowReader(store, campaign_id).each_row()
+            print_json_with({"campaign": campaign_id}, "results", rows, {})
+        elif not files and send is None:
+            first = list(islice(RowReader(store, campaign_id).each_row(), most_shown(console)))
+            if first:
+                show_results(first, console, ended=ended)
+            else:
+                print(f"No task of {campaign_id} has ended yet. Watch it: sark-node watch {campaign_id}")
+            if unfinished and first:
+                tasks = count(sum(counts.values()), "task")
+                print(f"{sum(ended.values())} of {tasks} have ended; the campaign is still running.")
     if not unfinished:
         return
     from scheduler.submit.daemon import is_running
@@ -364,21 +362,16 @@ def _send_results(ctx: typer.Context, campaign: str, url: str) -> None:
         print(f"wrote the results of {campaign} to {send_results(store, campaign, url)}", file=sys.stderr)
 
 
-def _show_operators(campaign: str, stored: Sequence[ResultRow], *, as_json: bool) -> None:
+def _show_operators(campaign: str, results: Iterable[RawResult], *, as_json: bool) -> None:
     """Of each complete task."""
     from results.row.operators import operator_uses
     from results.row.simulated import marked
     from scheduler.output.operators_table import operators_lines
-    from scheduler.store.readers import raw_results
 
-    known = [
-        (result.row, operator_uses(result.ran))
-        for result in raw_results(stored)
-        if result.row.status == "Complete"
-    ]
+    known = ((result.row, operator_uses(result.ran)) for result in results if result.row.status == "Complete")
     if as_json:
-        tasks = [{"task": row.job_id, "operators": uses} for row, uses in known]
-        print_json({"campaign": campaign, "tasks": tasks})
+        tasks = ({"task": row.job_id, "operators": uses} for row, uses in known)
+        print_json_with({"campaign": campaign}, "tasks", tasks, {})
         return
     for row, uses in known:
         device = marked(row.device_name or "", row.simulated)
@@ -387,32 +380,34 @@ def _show_operators(campaign: str, stored: Sequence[ResultRow], *, as_json: bool
 
 
 def _write_results(
+    store: Store,
     campaign: str,
-    stored: Sequence[ResultRow],
-    rows: Sequence[Row],
-    evaluations: Mapping[str, str],
+    number: int,
     *,
     csv: str | None,
     raw: str | None,
     jsonl: str | None,
     parquet: Path | None,
 ) -> None:
-    """Write the files that were asked for. Raises `ResourceError`."""
+    """Write the files that were asked for, of `number` tasks. Raises `ResourceError`."""
     from results.export.columnar import jsonl_lines, write_parquet
     from results.export.csv import csv_lines
     from results.export.raw import json_lines
-    from scheduler.store.readers import raw_results
+    from scheduler.store.readers import RowReader
+
+    def reader() -> RowReader:
+        return RowReader(store, campaign)
 
     if raw is not None:
-        lines = json_lines(campaign, raw_results(stored, evaluations))
-        write_out(raw, lines, f"raw samples of {count(len(rows), 'task')}")
+        lines = json_lines(campaign, reader().each_raw())
+        write_out(raw, lines, f"raw samples of {count(number, 'task')}")
     if jsonl is not None:
-        write_out(jsonl, jsonl_lines(raw_results(stored, evaluations)), count(len(rows), "line"))
+        write_out(jsonl, jsonl_lines(reader().each_raw()), count(number, "line"))
     if parquet is not None:
-        write_parquet(parquet, campaign, raw_results(stored, evaluations))
-        print(f"wrote {count(len(rows), 'row')} to {parquet}", file=sys.stderr)
+        write_parquet(parquet, campaign, reader().each_raw())
+        print(f"wrote {count(number, 'row')} to {parquet}", file=sys.stderr)
     if csv is not None:
-        write_out(csv, csv_lines(rows), count(len(rows), "row"))
+        write_out(csv, csv_lines(reader().each_row()), count(number, "row"))
 
 
 @app.command(rich_help_panel=CAMPAIGNS)

@@ -142,11 +142,14 @@ def submit(
 
     Exit code 0: all tasks succeeded, 1: some did not, or the plan has changed, 3: no device matches.
     """
+    from protocol.values.campaign_manifest import MAX_MANIFEST_TASKS
     from results.export.raw import check_folder
     from scheduler.campaign.load import load_campaign
     from scheduler.cli.trust import ask_to_trust
     from scheduler.models.describe import model_notes
+    from scheduler.planning.tasks import least_tasks
     from scheduler.preview.look import check_devices
+    from scheduler.preview.plan_table import unadoptable_line
     from scheduler.submit.submit import submit_campaign
     from scheduler.trust.untrusted import OPEN_LINE
     from swarm.join.known_gates import save_gates
@@ -166,7 +169,8 @@ def submit(
     check_devices(home, campaign, lambda: gates)
     if plan is not None:
         _require_plan(home, file, gates, plan)
-    for note in (*model_notes(campaign), *((OPEN_LINE,) if campaign.trust.anyone else ())):
+    large = (unadoptable_line(),) if least_tasks(campaign) > MAX_MANIFEST_TASKS else ()
+    for note in (*model_notes(campaign), *((OPEN_LINE,) if campaign.trust.anyone else ()), *large):
         print(note, file=sys.stderr)
     if not (yes or as_json or campaign.trust.anyone) and sys.stdin.isatty() and sys.stderr.isatty():
         ask_to_trust(home, campaign, gates)

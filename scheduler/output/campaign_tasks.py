@@ -1,8 +1,10 @@
-"""The tasks of a campaign as they are now, of which only those are read again that may have changed."""
+"""The tasks of a campaign as they are now: all, of which only those are read again that may have changed, or as many as are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.values.attempt import TaskState
@@ -17,11 +19,65 @@ _MOVING: Final = tuple(state for state in TaskState if state not in (*ENDED, Tas
 """States in which a task changes without an event: its place in a queue, its progress."""
 
 
-class CampaignTasks:
-    """To be looked at again and again."""
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How many tasks of a campaign stand where."""
+
+    counts: Mapping[TaskState, int] = field(default_factory=dict)
+    scoring: int = 0
+    """Of those that succeeded, how many are being scored."""
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.counts.values())
+
+
+def standing_of(tasks: Sequence[TaskRow]) -> Standing:
+    """Of all tasks of a campaign."""
+    scoring = sum(task.state is TaskState.SUCCEEDED and bool(task.note) for task in tasks)
+    return Standing(Counter(task.state for task in tasks), scoring)
+
+
+class FrontTasks:
+    """Of each state so many tasks that a screen of them can be chosen, and how many there are."""
 
     def __init__(self, store: Store, campaign: str) -> None:
         self._store, self._campaign = store, campaign
+        self._version = self._room = -1
+        self._scored = bool(store.campaigns.evaluations(campaign))
+        self._rows: dict[str, TaskRow] = {}
+        self.standing = Standing()
+
+    @property
+    def all(self) -> Sequence[TaskRow]:
+        """Those of the last look, by number."""
+        return sorted(self._rows.values(), key=lambda row: row.n)
+
+    def look(self, room: int) -> list[TaskRow]:
+        """Read again what may have changed since the last look, `room` tasks of a state at most; gives what did change."""
+        version = self._store.changes_by_others()
+        if (version, room) == (self._version, self._room):
+            return []
+        self._version, self._room = version, room
+        tasks, before = self._store.tasks, self._rows
+        self.standing = Standing(
+            tasks.counts(self._campaign), tasks.scoring(self._campaign) if self._scored else 0
+        )
+        fresh = [row for state in self.standing.counts for row in tasks.standing(self._campaign, state, room)]
+        self._rows = {row.id: row for row in fresh}
+        return [row for row in fresh if before.get(row.id) != row]
+
+
+class CampaignTasks:
+    """To be looked at again and again."""
+
+    def __init__(self, store: Store, campaign: str, most: int | None = None) -> None:
+        """`most`: of a campaign with more tasks only those are read that are on their way or move on from now."""
+        self._store, self._campaign, self._most = store, campaign, most
+        self._whole = True
+        self.standing = Standing()
+        """As of when all were read."""
         self._version, self._seq = -1, -1
         self._looks = self._notes_at = 0
         self._notes_read = True
@@ -34,7 +90,7 @@ class CampaignTasks:
         """All of them by number, as of the last look."""
         return self._sorted
 
-    def look(self) -> list[TaskRow]:
+    def look(self, room: int = 0) -> list[TaskRow]:
         """Read what may have changed since the last look; gives what did change, by number."""
         self._looks += 1
         version = self._store.changes_by_others()
@@ -51,12 +107,17 @@ class CampaignTasks:
 
     @property
     def _notes_due(self) -> bool:
-        return self._looks >= self._notes_at + NOTES_EVERY
+        return self._whole and self._looks >= self._notes_at + NOTES_EVERY
 
     def _read_all(self) -> Sequence[TaskRow]:
         self._notes_at, self._notes_read = self._looks, True
         self._seq = self._store.events.count(self._campaign)[0]
-        return self._store.tasks.all(self._campaign)
+        tasks = self._store.tasks
+        self.standing = Standing(tasks.counts(self._campaign))
+        self._whole = self._most is None or self.standing.total <= self._most
+        if self._whole:
+            return tasks.all(self._campaign)
+        return [row for state in _MOVING for row in tasks.standing(self._campaign, state)]
 
     def _read_changed(self) -> Sequence[TaskRow]:
         tasks, named = self._store.tasks, set[str]()

@@ -12,6 +12,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.requirement import Op
 from protocol.values.task import Task, read_task
 from results.analysis.matrix import MatrixCell
+from scheduler.output.campaign_tasks import Standing, standing_of
 from scheduler.output.matrix_table import GridRow, grid_lines
 from scheduler.output.watch import NO_OUTCOMES, STATE_VIEWS, headline_of
 from scheduler.store.progress import STATE_WORDS, fraction
@@ -41,6 +42,7 @@ class LiveMatrix:
         height: int,
         hint: str,
         outcomes: Mapping[str, str] = NO_OUTCOMES,
+        standing: Standing | None = None,
     ) -> RenderableType:
         if len(self._columns) != len(tasks):
             self._columns = columns_of(self._store.tasks.bodies(self._campaign), self._names)
@@ -50,7 +52,7 @@ class LiveMatrix:
             lines = [*lines[: room - 1], Text(f"… {len(lines) - room + 1} more lines", "dim")]
         legend = "medians in ms; ?: doubtful; ·: with a remark  " if outcomes else ""
         footer = Text(f"  {legend}{hint}", "dim", no_wrap=True, overflow="ellipsis")
-        return Group(headline_of(campaign, tasks, now, width), *lines, footer)
+        return Group(headline_of(campaign, standing or standing_of(tasks), now, width), *lines, footer)
 
 
 def columns_of(bodies: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, str]:

@@ -32,6 +32,8 @@ LEGEND: Final = "Medians in ms; ±: half of their 95 % interval"
 MAX_REMARKS: Final = 12
 MAX_SHOWN: Final = 200
 """Rows on a terminal: nobody reads thousands there, and computing them takes long."""
+MAX_PIPED: Final = 10_000
+"""Rows elsewhere: a table is drawn in one piece."""
 _STYLES: Final = {
     RowStatus.COMPLETE: "green",
     RowStatus.FAILED: "red",
@@ -41,12 +43,11 @@ _STYLES: Final = {
 
 
 def show_results(rows: Sequence[Row], console: Console, *, ended: Mapping[str, int] | None = None) -> None:
-    """Print `rows` and, below them, the legend, remarks, and why each failed one failed; on a terminal the first `MAX_SHOWN`. `ended`: how
-    many tasks of the campaign ended how, where `rows` are not all of them.
+    """Print `rows` and, below them, the legend, remarks, and why each failed one failed; of very many the first (`most_shown`).
+    `ended`: how many tasks of the campaign ended how, where `rows` are not all of them.
     """
     ended = ended or Counter(str(row.status) for row in rows)
-    if console.is_terminal:
-        rows = rows[:MAX_SHOWN]
+    rows = rows[: most_shown(console)]
     if line := strangers_line(rows):
         console.print(line, style="yellow", highlight=False, soft_wrap=True)
     if console.is_terminal:
@@ -60,8 +61,20 @@ def show_results(rows: Sequence[Row], console: Console, *, ended: Mapping[str, i
         words = ", ".join(f"{number} {how.lower()}" for how, number in ended.items() if number)
         campaign = rows[0].job_id.rpartition("/")[0]
         lines.append(f"These are the first {len(rows)} of {sum(ended.values())} tasks ({words}).")
-        lines.append(f"All of them: sark-node results {campaign} | less, or --csv FILE")
+        lines.append(all_line(campaign, sum(ended.values())))
     print_lines(lines, console)
+
+
+def most_shown(console: Console) -> int:
+    """Rows of a table there."""
+    return MAX_SHOWN if console.is_terminal else MAX_PIPED
+
+
+def all_line(campaign: str, tasks: int) -> str:
+    """How to get more rows than are shown."""
+    if tasks <= MAX_PIPED:
+        return f"All of them: sark-node results {campaign} | less, or --csv FILE"
+    return f"All of them: sark-node results {campaign} --csv FILE"
 
 
 def ended_words(counts: Mapping[TaskState, int]) -> dict[str, int]:

@@ -20,7 +20,7 @@ from protocol.words import asks_for_it
 from results.row.row import Configuration, configurations_of
 from results.row.simulated import marked
 from results.row.strangers import of_stranger
-from scheduler.output.campaign_tasks import CampaignTasks
+from scheduler.output.campaign_tasks import CampaignTasks, FrontTasks, Standing, standing_of
 from scheduler.output.terminal import name, print_lines, table
 from scheduler.output.top import bar
 from scheduler.store.progress import STATE_WORDS, fraction, progress_text
@@ -80,6 +80,7 @@ class Draw(Protocol):
         height: int,
         hint: str,
         outcomes: Mapping[str, str] = NO_OUTCOMES,
+        standing: Standing | None = None,
     ) -> RenderableType: ...
 
 
@@ -101,27 +102,33 @@ def watch(
     instead of it what `crash` says of one. `draw`: what a terminal shows, instead of the tasks one by one.
     """
     lines = _Lines(console)
-    rounds, rows = 0, CampaignTasks(store, campaign_id)
+    rounds, live = 0, can_live(console)
+    front = FrontTasks(store, campaign_id) if live and draw is None else None
+    rows = front or CampaignTasks(store, campaign_id, None if live else MANY)
     shown: dict[str, TaskRow] = {}
     tasks: Sequence[TaskRow] = ()
     configurations: dict[str, Configuration] = {}
     outcomes: dict[str, str] = {}
     crashed = ""
-    with Screen(console) if can_live(console) else nullcontext() as screen:
+    with Screen(console) if live else nullcontext() as screen:
         while True:
-            if changed := rows.look():
-                if len(configurations) != len(rows.all):
-                    bodies = store.tasks.bodies(campaign_id)
-                    configurations = configurations_of(bodies)
+            if changed := rows.look(console.size.height):
+                unknown = [task.id for task in changed if task.id not in configurations]
+                configurations |= configurations_of(store.tasks.bodies_of(unknown))
                 changed = [replace(task, unit=configurations[task.id].on(task.unit)) for task in changed]
-                shown |= {task.id: task for task in changed}
+                latest = {task.id: task for task in changed}
+                tasks = [latest.get(task.id) or shown[task.id] for task in rows.all]
+                shown = {task.id: task for task in tasks}
                 ended = [task.id for task in changed if task.state is TaskState.SUCCEEDED]
                 outcomes |= store.results.outcomes(ended)
-                tasks = [shown[task.id] for task in rows.all]
+                if len(outcomes) > len(shown):  # of those that are not shown any more
+                    outcomes = {id: outcome for id, outcome in outcomes.items() if id in shown}
+                    configurations = {id: each for id, each in configurations.items() if id in shown}
             campaign = store.campaigns.get(campaign_id)
             if campaign is None:
                 raise LookupError(campaign_id)  # the store was replaced
             if screen is None:
+                lines.begin(campaign_id, rows.standing)
                 lines.update(changed, outcomes)
             else:
                 width, height = console.size
@@ -135,6 +142,7 @@ def watch(
                         height=room,
                         hint=crashed or hint,
                         outcomes=outcomes,
+                        standing=None if front is None else front.standing,
                     )
                 )
             if campaign.ended is not None:
@@ -145,7 +153,7 @@ def watch(
                     print_lines([crashed], console)
                 keep_alive()
             rounds += 1
-            pause(REFRESH_S if len(tasks) < MANY else REFRESH_MANY_S)
+            pause(REFRESH_S if rows.standing.total < MANY else REFRESH_MANY_S)
 
 
 class _Lines:
@@ -155,6 +163,13 @@ class _Lines:
         self._console = console
         self._last: dict[str, str] = {}
         self._phases: set[tuple[str, int, str]] = set()
+        self._begun = False
+
+    def begin(self, campaign: str, standing: Standing) -> None:
+        """Say once of a large campaign where its tasks stand: not each has a line."""
+        if not self._begun and standing.total > MANY:
+            print_lines([standing_line(campaign, standing)], self._console)
+            self._begun = True
 
     def update(self, tasks: Sequence[TaskRow], outcomes: Mapping[str, str] = NO_OUTCOMES) -> None:
         for task in tasks:
@@ -193,9 +208,13 @@ def render(
     height: int,
     hint: str,
     outcomes: Mapping[str, str] = NO_OUTCOMES,
+    standing: Standing | None = None,
 ) -> RenderableType:
-    """A headline and as many tasks as fit, those that move first. `outcomes`: what those that succeeded measured."""
-    headline = headline_of(campaign, tasks, now, width)
+    """A headline and as many tasks as fit, those that move first. `outcomes`: what those that succeeded measured; `standing`: where all
+    tasks stand, if `tasks` are not all.
+    """
+    standing = standing or standing_of(tasks)
+    headline = headline_of(campaign, standing, now, width)
     shown = _most_interesting(tasks, height)
     narrow, wide = width < NARROW, width >= WIDE
     names = width - TAKEN  # of this room the phase, which is what one looks for, has the larger half
@@ -224,20 +243,18 @@ def render(
         ),
         expand=True,
     )
-    footer = Text("  ".join(filter(None, (left_out(tasks, shown), hint))), style="dim")
+    footer = Text("  ".join(filter(None, (left_out(standing, shown), hint))), style="dim")
     return Group(headline, drawn, Text.assemble("  ", footer, no_wrap=True, overflow="ellipsis"))
 
 
-def headline_of(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, width: int) -> Text:
+def headline_of(campaign: CampaignRow, standing: Standing, now: float, width: int) -> Text:
     """The campaign's name and id, how many tasks have ended, and for how long it runs."""
-    done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
-    failed = sum(task.state is TaskState.FAILED for task in tasks)
-    scoring = sum(task.state is TaskState.SUCCEEDED and bool(task.note) for task in tasks)
+    done, failed = (standing.counts.get(state, 0) for state in (TaskState.SUCCEEDED, TaskState.FAILED))
     status = Text.assemble(
         f"  {campaign.id}  ",
-        f"{done} of {len(tasks)} done" if tasks else "waiting for devices",
+        f"{done} of {standing.total} done" if standing.total else "waiting for devices",
         (f"  {failed} failed", "red") if failed else "",
-        f"  {scoring} being scored" if scoring else "",
+        f"  {standing.scoring} being scored" if standing.scoring else "",
         f"  {show_elapsed((campaign.ended or now) - campaign.created)}",
     )
     mark = marked("", asks_for_it(campaign.spec))
@@ -246,16 +263,26 @@ def headline_of(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, wid
     return Text.assemble(title, (mark, "bold"), status, no_wrap=True, overflow="ellipsis")
 
 
-def left_out(tasks: Sequence[TaskRow], shown: Sequence[TaskRow]) -> str:
+def left_out(standing: Standing, shown: Sequence[TaskRow]) -> str:
     """`… 41 more: 30 waiting, 11 done`; empty where all are shown."""
-    numbers = {task.n for task in shown}
-    hidden = Counter(STATE_VIEWS[task.state].word for task in tasks if task.n not in numbers)
-    words = ", ".join(
-        f"{hidden[word]} {word}"
-        for word in dict.fromkeys(view.word for view in STATE_VIEWS.values())
-        if hidden[word]
-    )
-    return f"… {hidden.total()} more: {words}" if hidden else ""
+    hidden = Counter(standing.counts)
+    hidden.subtract(task.state for task in shown)
+    number = hidden.total()
+    return f"… {number} more: {_in_words(hidden)}" if number else ""
+
+
+def standing_line(campaign: str, standing: Standing) -> str:
+    """Where the tasks of a large campaign stand, before the lines of those that move on."""
+    words = _in_words(standing.counts)
+    return f"{campaign}: {standing.total} tasks: {words}; a line follows for each that moves on"
+
+
+def _in_words(counts: Mapping[TaskState, int]) -> str:
+    """`30 waiting, 11 done`"""
+    by_word = Counter[str]()
+    for state, view in STATE_VIEWS.items():
+        by_word[view.word] += counts.get(state, 0)
+    return ", ".join(f"{number} {word}" for word, number in by_word.items() if number)
 
 
 def _most_interesting(tasks: Sequence[TaskRow], room: int) -> list[TaskRow]:

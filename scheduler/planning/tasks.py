@@ -27,8 +27,10 @@ from scheduler.campaign.sizes import dims_of, own_dims
 from scheduler.models.files import Models
 
 GIB: Final = 1024**3
-MAX_TASKS: Final = 10_000
-"""Tasks of one campaign, devices counted in."""
+MAX_TASKS: Final = 100_000
+"""Tasks of one campaign, devices counted in: whoever submits it holds all of them, 5 KB each, and the commands that read it are quick up to
+here.
+"""
 MAX_CLAUSES: Final = 32
 """Of a requirement, as the protocol has it."""
 MAX_NAMED: Final = 16
@@ -103,6 +105,11 @@ def needs_devices(campaign: Campaign) -> bool:
     return campaign.devices.spread != "any" or campaign.replicas > 1
 
 
+def least_tasks(campaign: Campaign) -> int:
+    """How many tasks the campaign has on one device of each kind that it asks for."""
+    return len(cells(campaign)) * campaign.measure.sittings * campaign.replicas
+
+
 def requirements(campaign: Campaign) -> tuple[Requirement, ...]:
     """What to look for before tasks exist: one for each distinct unit and set of clauses, in the file's order."""
     if campaign.measure.against is None:
@@ -117,13 +124,19 @@ def tasks_of(planned: Iterable[tuple[PlannedCell, Sequence[Task]]]) -> tuple[Tas
 
 
 def derive_cells(
-    campaign: Campaign, models: Models, *, campaign_id: str, scheduler: str, devices: Sequence[Advert] = ()
+    campaign: Campaign,
+    models: Models,
+    *,
+    campaign_id: str,
+    scheduler: str,
+    devices: Sequence[Advert] = (),
+    most: int = MAX_TASKS,
 ) -> tuple[tuple[PlannedCell, tuple[Task, ...]], ...]:
     """The tasks of `campaign`, cell by cell, numbered from 1. `scheduler`: the peer id that will sign them.
 
     `devices` counts only where `needs_devices`. A cell that no device of them fits still becomes a task, open to any device that fits, so
     that it is seen to find none and is not silently left out.
-    Raises `CampaignError` above `MAX_TASKS` tasks or for a task larger than the protocol's.
+    Raises `CampaignError` above `most` tasks or for a task larger than the protocol's.
     """
     adverts = _chosen(campaign, devices) if needs_devices(campaign) else []
     made: list[tuple[PlannedCell, tuple[Task, ...]]] = []
@@ -139,9 +152,9 @@ def derive_cells(
         pins = _pins(campaign, fitting) or [_Pin()]
         for sitting, pin in product(_sittings(campaign, len(pins)), pins):
             total += 1
-            if total > MAX_TASKS:
+            if total > most:
                 raise CampaignError(
-                    f"this campaign makes more than {MAX_TASKS:,} tasks on the devices found",
+                    f"this campaign makes more than {most:,} tasks on the devices found",
                     file=cell.model.error("", "").file,
                     hint="set devices.limit, or split it into several campaigns",
                 )

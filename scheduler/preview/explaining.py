@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError, SarkError, first_error
-from protocol.values.attempt import TaskState
 from protocol.values.requirement import Requirement
-from protocol.values.task import Task, TaskReader
+from protocol.values.task import Task
+from scheduler.preview.alike import alike_tasks
 from scheduler.preview.why import SET_ASIDE, LiveFacts, WhyReport, why_report
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
@@ -23,7 +23,6 @@ from swarm.base.text import safe_text
 if TYPE_CHECKING:
     from scheduler.preview.survey import SwarmVisit
 
-WAITING: Final = (TaskState.PENDING, TaskState.QUEUED)
 MAX_NEEDS: Final = 16
 """Kinds of waiting tasks for which devices are looked up."""
 
@@ -36,26 +35,22 @@ def explain_campaign(
     row = store.campaigns.get(campaign)
     if row is None:
         raise CampaignError(f"no campaign {campaign!r} on this home", hint="list them: sark-node campaigns")
-    tasks = store.tasks.all(campaign) if not number else _numbered(store, campaign, number)
-    if number and not tasks:
+    one = _numbered(store, campaign, number) if number else None
+    if number and one is None:
         raise CampaignError(
             f"{campaign} has no task {number!r}", hint=f"see its tasks: sark-node explain {campaign}"
         )
-    waiting = {task.id for task in tasks if task.state in WAITING}
-    bodies = _waiting_tasks(store, campaign, waiting) if waiting else {}
+    tasks = alike_tasks(store, row, one)
+    bodies = [each.body for each in tasks if each.body is not None]
     unplanned = () if row.planned else _requirements(row)
     found, unreachable = None, ""
-    if row.ended is None and (waiting or not row.planned):
-        needs = tuple(dict.fromkeys((*(body.requirement for body in bodies.values()), *unplanned)))[
-            :MAX_NEEDS
-        ]
-        found, unreachable = _look(home, row, needs, tuple(bodies.values()), gates())
-    ids = {task.id for task in tasks}
-    attempts = [attempt for attempt in store.attempts.all(campaign) if attempt.task in ids]
+    if row.ended is None and (bodies or not row.planned):
+        needs = tuple(dict.fromkeys((*(body.requirement for body in bodies), *unplanned)))[:MAX_NEEDS]
+        found, unreachable = _look(home, row, needs, bodies, gates())
     scheduling = row.ended is not None or _is_scheduled(home)
     live = LiveFacts(found, unreachable, _busy(store), scheduling)
-    events = store.events.newest(campaign, SET_ASIDE)
-    return why_report(row, tasks, bodies, attempts, events, live, time.time(), unplanned=unplanned)
+    events = store.events.named(campaign, SET_ASIDE)
+    return why_report(row, tasks, events, live, time.time(), unplanned=unplanned)
 
 
 def _is_scheduled(home: Home) -> bool:
@@ -64,15 +59,11 @@ def _is_scheduled(home: Home) -> bool:
     return is_running(home)
 
 
-def _numbered(store: Store, campaign: str, number: str) -> tuple[TaskRow, ...]:
+def _numbered(store: Store, campaign: str, number: str) -> TaskRow | None:
     """The task with this number, if there is one."""
     after = int(number) - 1 if number.isascii() and number.isdecimal() and len(number) < 10 else -1
-    return tuple(task for task in store.tasks.page(campaign, limit=1, after=after) if str(task.n) == number)
-
-
-def _waiting_tasks(store: Store, campaign: str, waiting: Collection[str]) -> dict[str, Task]:
-    reader, bodies = TaskReader(), store.tasks.bodies(campaign, states=WAITING)
-    return {task: reader.read(task, body) for task, body in bodies.items() if task in waiting}
+    tasks = store.tasks.page(campaign, limit=1, after=after)
+    return next((task for task in tasks if str(task.n) == number), None)
 
 
 def _look(

@@ -91,13 +91,18 @@ def plan_lines(plan: LivePlan) -> list[str]:
     if len(runs) > MAX_RUNS:
         lines.append(f"and {len(runs) - MAX_RUNS} more would give way")
     if not plan.adoptable:
-        most = f"{MAX_MANIFEST_TASKS:,} tasks, {MAX_MANIFEST >> 20} MiB when packed"
-        lines.append(f"No other machine can adopt it: it is too large for that (at most {most}).")
+        lines.append(unadoptable_line())
     elif plan.tasks:
         lines.append(
             "Another machine can adopt it once a device has taken a task; until then only this one has it."
         )
     return [*lines, *plan.notes]
+
+
+def unadoptable_line() -> str:
+    """Of a campaign that no manifest can hold."""
+    most = f"{MAX_MANIFEST_TASKS:,} tasks, {MAX_MANIFEST >> 20} MiB when packed"
+    return f"No other machine can adopt it: it is too large for that (at most {most})."
 
 
 def uncovered_lines(cells: Sequence[PlanCell]) -> list[str]:

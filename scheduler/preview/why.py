@@ -19,17 +19,17 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import AGEING_S, MAX_AGEING, MAX_PREEMPTIONS, PREEMPT_GAP
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from protocol.values.task import Task
 from protocol.words import asks_for_it
 from results.row.form import JsonModel
 from results.row.simulated import marked, shown_name
 from scheduler.core.explain import LACKS_SIBLING, explain, listed, why_untrusted
 from scheduler.core.retry import ELSEWHERE_S, retry_delay_s
+from scheduler.preview.alike import AlikeTasks
 from scheduler.store.progress import ADOPTED, GATED, attempt_words, nobody_line, progress_text, waiting_text
 from scheduler.store.rows import (
     ENDED,
+    WENT_WELL,
     AttemptRow,
-    AttemptState,
     CampaignRow,
     CampaignStatus,
     EventRow,
@@ -116,32 +116,29 @@ class LiveFacts:
 
 def why_report(
     campaign: CampaignRow,
-    tasks: Sequence[TaskRow],
-    bodies: Mapping[str, Task],
-    attempts: Sequence[AttemptRow],
+    tasks: Sequence[AlikeTasks],
     events: Iterable[EventRow],
     live: LiveFacts,
     now: float,
     *,
     unplanned: Sequence[Requirement] = (),
 ) -> WhyReport:
-    """The stories of all `tasks`. `bodies`: of those that wait; `unplanned`: what a campaign without tasks yet looks for; `now`: wall s."""
-    events = tuple(events)
-    since = {task.id: campaign.created if task.ended is None else task.ended for task in tasks}
-    since |= {event.task: event.at for event in events if event.task in since}
-    tried: dict[str, list[AttemptRow]] = {}
-    for attempt in attempts:
-        tried.setdefault(attempt.task, []).append(attempt)
-    writer = _StoryWriter(campaign, bodies, live, now, since, alone=len(tasks) == 1)
-    groups: dict[tuple[TaskState, tuple[str, ...]], list[TaskRow]] = {}
-    for task in tasks:
-        groups.setdefault((task.state, writer.reasons(task)), []).append(task)
-    ordered = sorted(groups.items(), key=lambda item: (_ORDER.index(item[0][0]), item[1][0].n))
-    stories = tuple(writer.story(reasons, alike, tried) for (_, reasons), alike in ordered)
+    """The stories of all `tasks`. `unplanned`: what a campaign without tasks yet looks for; `now`: wall s."""
+    states = Counter[TaskState]()
+    for each in tasks:
+        states[each.first.state] += len(each.numbers)
+    writer = _StoryWriter(campaign, live, now, alone=states.total() == 1)
+    groups: dict[tuple[TaskState, tuple[str, ...]], list[AlikeTasks]] = {}
+    for each in tasks:
+        groups.setdefault((each.first.state, writer.reasons(each)), []).append(each)
+    stories = [writer.story(reasons, alike) for (_, reasons), alike in groups.items()]
+    stories.sort(key=lambda story: (_ORDER.index(story.state), story.tasks[0]))
     remarks = [*_unplanned(campaign, tasks, unplanned, live), *set_aside(events, now)]
-    if any(task.state is TaskState.QUEUED for task in tasks):
+    if states[TaskState.QUEUED]:
         queued_at = {
-            task.worker: safe_text(task.device, 40) for task in tasks if task.state is TaskState.QUEUED
+            each.first.worker: safe_text(each.first.device, 40)
+            for each in tasks
+            if each.first.state is TaskState.QUEUED
         }
         most = {device: live.most_at(worker) for worker, device in queued_at.items()}
         remarks.append(_priority_line(campaign.priority, most))
@@ -149,18 +146,18 @@ def why_report(
         remarks.insert(0, nobody_line(campaign.id))
     if live.found is not None and campaign.ended is None:
         remarks += untrusted_lines(live.found.untrusted)
-    if live.unreachable and any(task.state is TaskState.PENDING for task in tasks):
+    if live.unreachable and states[TaskState.PENDING]:
         remarks.append(f"The swarm cannot be reached: {safe_text(live.unreachable)}")
     return WhyReport(
         campaign=campaign.id,
         name=marked(safe_text(campaign.name), asks_for_it(campaign.spec)),
-        head=_head(campaign, tasks, now, scheduling=live.scheduling),
-        stories=stories,
+        head=_head(campaign, states, now, scheduling=live.scheduling),
+        stories=tuple(stories),
         remarks=tuple(remarks),
     )
 
 
-def _head(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, scheduling: bool) -> str:
+def _head(campaign: CampaignRow, counts: Counter[TaskState], now: float, *, scheduling: bool) -> str:
     took = show_elapsed(max(0.0, (campaign.ended or now) - campaign.created))
     if campaign.ended:
         outcome = ADOPTED if campaign.outcome is CampaignStatus.ADOPTED else str(campaign.outcome)
@@ -168,14 +165,14 @@ def _head(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, schedu
     else:
         status = f"running for {took}" if scheduling else f"halted, submitted {took} ago"
         status = f"being cancelled, {status}" if campaign.cancel else status
-    counts = Counter(task.state for task in tasks if len(tasks) > 1)
-    states = ", ".join(f"{counts[state]} {state}" for state in TaskState if counts[state])
+    several = TaskState if counts.total() > 1 else ()
+    states = ", ".join(f"{counts[state]} {state}" for state in several if counts[state])
     detail = f" ({safe_text(campaign.detail)})" if campaign.detail else ""
     return f"{status}, priority {campaign.priority}{': ' if states else ''}{states}{detail}"
 
 
 def _unplanned(
-    campaign: CampaignRow, tasks: Sequence[TaskRow], requirements: Sequence[Requirement], live: LiveFacts
+    campaign: CampaignRow, tasks: Sequence[AlikeTasks], requirements: Sequence[Requirement], live: LiveFacts
 ) -> list[str]:
     """A campaign over devices has no tasks before any device is found."""
     if tasks or campaign.planned or campaign.ended is not None:
@@ -191,47 +188,47 @@ class _StoryWriter:
     """Puts one campaign into words."""
 
     campaign: CampaignRow
-    bodies: Mapping[str, Task]
     live: LiveFacts
     now: float
-    since: Mapping[str, float]
     alone: bool
     _fits: dict[Requirement, tuple[str, ...]] = field(default_factory=dict)
 
-    def story(
-        self, reasons: Sequence[str], alike: Sequence[TaskRow], tried: Mapping[str, Sequence[AttemptRow]]
-    ) -> TaskStory:
-        state = alike[0].state
-        what = Counter(f"{safe_text(task.model, 60)} × {safe_text(task.unit, 40)}" for task in alike)
+    def story(self, reasons: Sequence[str], alike: Sequence[AlikeTasks]) -> TaskStory:
+        state, what = alike[0].first.state, Counter[str]()
+        for each in alike:
+            for (model, unit), number in each.what.items():
+                what[f"{safe_text(model, 60)} × {safe_text(unit, 40)}"] += number
         names = _cut([name for name, _ in what.most_common()], MAX_NAMES)
-        many = len(alike) > 1
-        numbers = tuple(task.n for task in alike)
-        who = f"{len(alike)} tasks ({ranges(numbers)})" if many else f"Task {numbers[0]}"
-        since_s = max(0.0, self.now - min(self.since[task.id] for task in alike))
+        numbers = tuple(sorted(number for each in alike for number in each.numbers))
+        many = len(numbers) > 1
+        who = f"{len(numbers)} tasks ({ranges(numbers)})" if many else f"Task {numbers[0]}"
+        since_s = max(0.0, self.now - min(each.since for each in alike))
         duration = f", for {show_elapsed(since_s)}" if state not in ENDED else ""
-        attempts = [attempt for task in alike for attempt in tried.get(task.id, ())]
+        attempts = [attempt for each in alike for attempt in each.tried]
         return TaskStory(
             tasks=numbers,
             state=state,
             head=f"{who} {_HEADS[state][many]}{duration}",
             since_s=since_s,
             what=tuple(names),
-            why=tuple(_queues(alike) if line is _QUEUES else line for line in reasons),
+            why=tuple(
+                _queues([each.first for each in alike]) if line is _QUEUES else line for line in reasons
+            ),
             tried=tuple(_each(attempts, self.now) if self.alone else _together(attempts)),
         )
 
-    def reasons(self, task: TaskRow) -> tuple[str, ...]:
-        """Lines that say why this task is in its state; tasks with the same lines are one story."""
-        lines: list[str] = []
+    def reasons(self, alike: AlikeTasks) -> tuple[str, ...]:
+        """Lines that say why these tasks are in their state; tasks with the same lines are one story."""
+        task, lines = alike.first, list[str]()
         if (task.cancel or self.campaign.cancel) and task.state not in ENDED:
             lines.append("it is being cancelled")
         match task.state:
             case TaskState.PENDING:
-                lines += self._pending(task)
+                lines += self._pending(task, alike)
             case TaskState.COMMITTING:
                 lines.append(f"{safe_text(task.device)} has not answered yet")
             case TaskState.QUEUED:
-                lines += self._queued(task)
+                lines += self._queued(task, alike.since)
             case TaskState.LEASED | TaskState.RUNNING:
                 lines.append(f"on {safe_text(task.device)}: {self._phase(task)}")
                 lines += [safe_text(task.note)] if task.note else []
@@ -253,16 +250,16 @@ class _StoryWriter:
             return progress_text(task)
         return "waiting for the device" if task.phase is Phase.QUEUED else str(task.phase or "starting")
 
-    def _pending(self, task: TaskRow) -> list[str]:
+    def _pending(self, task: TaskRow, alike: AlikeTasks) -> list[str]:
         lines = [safe_text(waiting_text(task.note, self.now), 300)] if task.note else []
         if GATED.match(task.note):
             return lines
-        body = self.bodies.get(task.id)
+        body = alike.body
         if body is not None and body.note:
             lines.append(safe_text(body.note))
         if task.tries:
             backoff_s = retry_delay_s(self.campaign.backoff_s, task.tries)
-            left_s = self.since[task.id] + backoff_s - self.now
+            left_s = alike.since + backoff_s - self.now
             when = f"in {show_elapsed(left_s)}" if left_s >= 1 else "now"
             lines.append(
                 f"tried {task.tries} of {self.campaign.attempts} times; elsewhere at once, again where it failed {when}, "
@@ -303,13 +300,13 @@ class _StoryWriter:
         full = ": no more are queued there at a time" if number >= LEAST_AHEAD else ""
         return f" (has {count(number, 'task')} of yours{full})" if number else ""
 
-    def _queued(self, task: TaskRow) -> list[str]:
+    def _queued(self, task: TaskRow, since: float) -> list[str]:
         lines = [f"at {safe_text(task.device)}: {progress_text(task)}"] if self.alone else [_QUEUES]
         if task.note and safe_text(task.note, 300) not in lines[0]:
             lines.append(safe_text(task.note, 300))
         most = self.live.most_at(task.worker)
         priority = self.campaign.priority if most is None else min(self.campaign.priority, most)
-        aged = int((self.now - self.since[task.id]) // AGEING_S)
+        aged = int((self.now - since) // AGEING_S)
         if self.alone and aged > 0:
             higher = f"{min(aged, MAX_AGEING)} higher by waiting"
             lines.append(f"its priority counts as {priority}, {higher}")
@@ -371,8 +368,7 @@ def _each(attempts: Sequence[AttemptRow], now: float) -> list[str]:
 
 def _together(attempts: Iterable[AttemptRow]) -> list[str]:
     """The ends of attempts that did not go well, each sort with its number."""
-    good = (AttemptState.SUCCEEDED, AttemptState.GRANTED, AttemptState.QUEUED, AttemptState.INTENDED)
-    counts = Counter(attempt_words(attempt) for attempt in attempts if attempt.state not in good)
+    counts = Counter(attempt_words(attempt) for attempt in attempts if attempt.state not in WENT_WELL)
     lines = [f"{words} ({number} times)" if number > 1 else words for words, number in counts.most_common()]
     return _cut(lines, MAX_TRIED)
 

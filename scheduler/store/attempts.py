@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,15 @@ from scheduler.store.database import Database, batched, read
 from scheduler.store.events import EventRepository
 from scheduler.store.open_tasks import OpenTasks
 from scheduler.store.progress import unconfirmed_text
-from scheduler.store.rows import ENDED, AttemptRow, AttemptState, ResultReceipt, TaskRow, stale_reason
+from scheduler.store.rows import (
+    ENDED,
+    WENT_WELL,
+    AttemptRow,
+    AttemptState,
+    ResultReceipt,
+    TaskRow,
+    stale_reason,
+)
 from scheduler.store.scores import SCORING
 
 if TYPE_CHECKING:
@@ -76,6 +84,20 @@ class AttemptRepository:
     def of_task(self, task: str) -> tuple[AttemptRow, ...]:
         """All attempts of a task, in order."""
         return self._database.rows(AttemptRow, t.attempts.c.task == task, order=[t.attempts.c.attempt])
+
+    def in_vain(self, campaign: str) -> tuple[AttemptRow, ...]:
+        """The attempts of a campaign's tasks that did not go well, in any order."""
+        a = t.attempts.c
+        of_campaign = (a.task > f"{campaign}/", a.task < f"{campaign}0", a.state.not_in(WENT_WELL))
+        return self._database.rows(AttemptRow, *of_campaign)
+
+    def last(self, campaign: str, states: Collection[TaskState]) -> dict[str, float]:
+        """When the last attempt of each of a campaign's tasks in these states ended or, if it has not, began: wall seconds by task."""
+        a, c = t.attempts.c, t.tasks.c
+        when = sa.func.max(sa.func.coalesce(a.ended, a.begun))
+        query = sa.select(c.id, when).join_from(t.tasks, t.attempts, a.task == c.id)
+        query = query.where(c.campaign == campaign, c.state.in_(states), c.attempt > 0).group_by(c.id)
+        return dict(self._database.stream(query))
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> ResultReceipt:
         """The receipt for a result that belongs to no current attempt: stored before, or stale. Changes nothing."""

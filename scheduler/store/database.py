@@ -23,6 +23,8 @@ BUSY_WAIT_S: Final = 600.0
 """For so long at most, where `Database.waits` is set."""
 MAX_PARAMETERS: Final = 500
 """Rows that one statement names."""
+PORTION: Final = 1000
+"""Rows that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,12 +320,17 @@ class Database:
 
     def tuples(self, query: sa.Executable) -> Sequence[Sequence[Any]]:
         """The driver's own rows, of columns that need no conversion: half the time for very many rows."""
+        return list(self.stream(query))
+
+    def stream(self, query: sa.Executable) -> Iterator[Any]:
+        """The same, read while they are used. Until the end nothing may be written through this store."""
         self.commit()
         with self.backend.errors():
             result = self.connection.execute(query)
             cursor: Any = result.cursor
             try:
-                return list(cursor.fetchall())
+                while rows := cursor.fetchmany(PORTION):
+                    yield from rows
             finally:
                 result.close()
 

@@ -108,15 +108,11 @@ class EventRepository:
         where = (c.campaign == campaign, c.task == task)
         return self._database.rows(EventRow, *where, order=[c.seq.desc()], limit=limit)[::-1]
 
-    def newest(self, campaign: str, names: Sequence[str]) -> tuple[EventRow, ...]:
-        """The last event of each task that has not ended, and all with one of these names, in order."""
-        c, task = t.events.c, t.tasks.c
-        going_on = sa.select(task.id).where(task.campaign == campaign, task.ended.is_(None))
-        last = (
-            sa.select(sa.func.max(c.seq)).where(c.campaign == campaign, c.task.in_(going_on)).group_by(c.task)
-        )
-        wanted = sa.or_(c.name.in_(names), c.seq.in_(last))
-        return self._database.rows(EventRow, c.campaign == campaign, wanted, order=[c.seq])
+    def named(self, campaign: str, names: Sequence[str]) -> tuple[EventRow, ...]:
+        """All events with one of these names that are about no task, in order."""
+        c = t.events.c
+        where = (c.campaign == campaign, c.task.is_(None), c.name.in_(names))
+        return self._database.rows(EventRow, *where, order=[c.seq])
 
     def count(self, campaign: str) -> tuple[int, int]:
         """How many events were written, and the highest number stored; they differ when events were removed or inserted by hand."""

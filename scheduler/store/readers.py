@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.record import SignedRecord, read_record
@@ -21,9 +21,12 @@ from scheduler.campaign.destination import folder_of
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
 
+T = TypeVar("T")
 MAX_REPLICAS: Final = 16
 """Of one task, which are numbered consecutively."""
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
+AT_ONCE: Final = 64
+"""Tasks whose results are in memory at a time."""
 PORTION: Final = 50
 """Records of other sittings in memory at a time."""
 
@@ -50,6 +53,20 @@ class RowReader:
         """The same with everything that was observed."""
         accounts = _read_accounts(self._store.campaigns.evaluations(self._campaign))
         return [_raw(item, row, accounts) for item, row in self._read(low, high)]
+
+    def each_row(self) -> Iterator[Row]:
+        """A row for each ended task, in the campaign's order."""
+        return self._each(self.rows)
+
+    def each_raw(self) -> Iterator[RawResult]:
+        """The same with everything that was observed."""
+        return self._each(self.raw)
+
+    def _each(self, read: Callable[[int, int], list[T]]) -> Iterator[T]:
+        last = 0
+        while numbers := self._store.tasks.ended_numbers(self._campaign, limit=AT_ONCE, after=last):
+            last = numbers[-1]
+            yield from read(numbers[0], last)
 
     def _read(self, low: int, high: int) -> list[tuple[ResultRow, Row]]:
         near = [

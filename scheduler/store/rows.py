@@ -40,6 +40,10 @@ class AttemptState(StrEnum):
     """Its task is over, and its worker has not confirmed that the run was stopped."""
 
 
+WENT_WELL: Final = (AttemptState.SUCCEEDED, AttemptState.GRANTED, AttemptState.QUEUED, AttemptState.INTENDED)
+"""States of an attempt of which nothing went wrong so far."""
+
+
 class CampaignStatus(StrEnum):
     """How a campaign stands, or how it ended."""
 

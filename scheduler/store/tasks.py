@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -39,6 +39,27 @@ class TaskRepository:
         for portion in batched(tasks):
             rows += self._database.rows(TaskRow, t.tasks.c.id.in_(portion))
         return rows
+
+    def standing(self, campaign: str, state: TaskState, limit: int | None = None) -> tuple[TaskRow, ...]:
+        """The first `limit` tasks of a campaign in this state: by number, and of those that have ended the latest."""
+        c = t.tasks.c
+        order = [c.ended.desc(), c.n.desc()] if state in ENDED else [c.ended, c.n]
+        return self._database.rows(
+            TaskRow, c.campaign == campaign, c.state == state, order=order, limit=limit
+        )
+
+    def scoring(self, campaign: str) -> int:
+        """How many of its tasks have a result that is being scored."""
+        c = t.tasks.c
+        return self._database.count(
+            t.tasks, c.campaign == campaign, c.state == TaskState.SUCCEEDED, c.note != ""
+        )
+
+    def fields(self, campaign: str, state: TaskState, names: Sequence[str]) -> Iterator[Sequence[Any]]:
+        """These columns of the tasks of a campaign in this state, as the database has them: words are plain text. For very many tasks."""
+        c = t.tasks.c
+        query = sa.select(*(c[name] for name in names)).where(c.campaign == campaign, c.state == state)
+        return self._database.stream(query)
 
     def notes(self, campaign: str) -> Sequence[Sequence[str]]:
         """Why its pending tasks wait: (task, note)."""
@@ -99,17 +120,21 @@ class TaskRepository:
             for row in self._database.all(query)
         )
 
-    def bodies(
-        self, campaign: str, first: int = 1, last: int | None = None, *, states: Collection[TaskState] = ()
-    ) -> dict[str, bytes]:
-        """The canonical bytes of the tasks with numbers `first` to `last`, by id; `states`: only of those in one of them."""
+    def bodies(self, campaign: str, first: int = 1, last: int | None = None) -> dict[str, bytes]:
+        """The canonical bytes of the tasks with numbers `first` to `last`, by id."""
         c = t.tasks.c
         query = sa.select(c.id, c.body).where(c.campaign == campaign, c.n >= first)
         if last is not None:
             query = query.where(c.n <= last)
-        if states:
-            query = query.where(c.state.in_(states))
         return {task: bytes(body) for task, body in self._database.tuples(query)}
+
+    def bodies_of(self, tasks: Sequence[str]) -> dict[str, bytes]:
+        """The same of the tasks with these ids."""
+        c, found = t.tasks.c, dict[str, bytes]()
+        for portion in batched(tasks):
+            query = sa.select(c.id, c.body).where(c.id.in_(portion))
+            found |= {task: bytes(body) for task, body in self._database.tuples(query)}
+        return found
 
     def ended_numbers(self, campaign: str, *, limit: int, after: int = 0) -> tuple[int, ...]:
         """The first `limit` numbers above `after` of ended tasks."""

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Final, TextIO
 
@@ -224,3 +224,25 @@ def print_json(value: Any) -> None:
     from pydantic_core import to_json
 
     sys.stdout.write(to_json(value, indent=2, inf_nan_mode="constants").decode() + "\n")
+
+
+def print_json_with(
+    before: Mapping[str, Any], name: str, values: Iterable[Any], after: Mapping[str, Any]
+) -> None:
+    """Print one JSON object on standard output as `print_json` would, the `values` of its list `name` one by one."""
+    from pydantic_core import to_json
+
+    def text(value: Any) -> str:
+        return to_json(value, indent=2, inf_nan_mode="constants").decode()
+
+    def entries(fields: Mapping[str, Any]) -> list[str]:
+        return [f"{text(key)}: {text(value)}".replace("\n", "\n  ") for key, value in fields.items()]
+
+    sys.stdout.write("{\n  " + "".join(f"{entry},\n  " for entry in entries(before)) + f"{text(name)}: [")
+    comma = ""
+    for value in values:
+        sys.stdout.write(f"{comma}\n    " + text(value).replace("\n", "\n    "))
+        comma = ","
+    sys.stdout.write(
+        ("\n  ]" if comma else "]") + "".join(f",\n  {entry}" for entry in entries(after)) + "\n}\n"
+    )

@@ -25,7 +25,7 @@ from web.http.idempotency import Key
 from web.http.parameters import PAGE, AfterName, CampaignId, Limit, page_of, require_campaign
 from web.http.problems import HttpProblem, errors, file_of
 from web.routes.campaigns import campaign_body, creation, require_summary, start_once
-from web.routes.results import iterate_results, stream_lines
+from web.routes.results import stream_lines
 
 WAIT_S: Final = 60.0
 """The default of /api/v1."""
@@ -338,9 +338,7 @@ def _created(store: Store, campaign: str) -> CompatCreated:
 
 def _csv(context: ApiContext, campaign: str, name: str) -> StreamingResponse:
     def lines(store: Store) -> Iterator[str]:
-        return iter(
-            csv_lines(map(_job_row, iterate_results(store, campaign, RowReader(store, campaign).rows)))
-        )
+        return iter(csv_lines(map(_job_row, RowReader(store, campaign).each_row())))
 
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(stream_lines(context, lines), media_type=CSV, headers=headers)

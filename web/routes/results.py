@@ -135,19 +135,11 @@ def _page(store: Store, *, campaign: str, limit: int, after: int) -> ResultPage:
     return ResultPage(campaign=campaign, count=len(rows), results=tuple(rows), next=more)
 
 
-def iterate_results(store: Store, campaign: str, read: Callable[[int, int], list[T]]) -> Iterator[T]:
-    """`read` over all ended tasks, a few at a time."""
-    last = 0
-    while numbers := store.tasks.ended_numbers(campaign, limit=CHUNK_TASKS, after=last):
-        last = numbers[-1]
-        yield from read(numbers[0], last)
-
-
 def _lines(campaign: str, format: ResultFormat, store: Store) -> Iterator[str]:
     reader = RowReader(store, campaign)
     if format is ResultFormat.CSV:
-        return iter(csv_lines(iterate_results(store, campaign, reader.rows)))
-    raw = iterate_results(store, campaign, reader.raw)
+        return iter(csv_lines(reader.each_row()))
+    raw = reader.each_raw()
     return jsonl_lines(raw) if format is ResultFormat.JSONL else iter(json_lines(campaign, raw))
 
 

@@ -23,6 +23,7 @@ from scheduler.planning.tasks import (
     cells,
     derive_cells,
     device_class,
+    least_tasks,
     needs_devices,
     requirements,
     tasks_of,
@@ -245,11 +246,14 @@ def test_too_many_tasks_are_refused_with_the_limit_as_hint() -> None:
     threads = ", ".join(str(n) for n in range(1, 65))
     plan = campaign(
         f"devices: {{spread: device}}\nmeasure: {{threads: [{threads}]}}\n",
-        models="[" + ", ".join(f"m{n}" for n in range(80)) + "]",
+        models="[" + ", ".join(f"m{n}" for n in range(4)) + "]",
         units="[CPU (ONNX)]",
     )
-    with pytest.raises(CampaignError, match=f"more than {MAX_TASKS:,} tasks") as caught:
-        tasks(plan, [device("a"), device("b")])
+    assert least_tasks(plan) == 256
+    devices = [device("a"), device("b")]
+    assert len(tasks(plan, devices)) == 512 < MAX_TASKS
+    with pytest.raises(CampaignError, match="more than 511 tasks") as caught:
+        derive_cells(plan, files(plan), campaign_id="c-1", scheduler=SCHEDULER, devices=devices, most=511)
     assert "devices.limit" in caught.value.hint
 
 

@@ -15,9 +15,10 @@ from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
-from protocol.values.task import Measure, Model, Task, Timeouts, read_task
+from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason
 from scheduler.core.commands import CommitTo, EndAttempt, EndPending, LiveAttempt, QueuePosition, RecordGrant
+from scheduler.preview.alike import AlikeTasks, alike_tasks
 from scheduler.preview.survey import DeviceAnswer, SwarmVisit
 from scheduler.preview.why import LiveFacts, WhyReport, preemption_line, why_lines, why_report
 from scheduler.store.database import Location as StorePlace
@@ -101,14 +102,10 @@ def report_of(
 ) -> WhyReport:
     row = store.campaigns.get("c-one")
     assert row is not None
-    tasks = [task for task in store.tasks.all("c-one") if only in (None, task.n)]
-    bodies = {task: read_task(body) for task, body in store.tasks.bodies("c-one").items()}
-    attempts = [a for a in store.attempts.all("c-one") if a.task in {task.id for task in tasks}]
+    one = None if only is None else store.tasks.get(f"c-one/{only}")
     return why_report(
         row,
-        tasks,
-        bodies,
-        attempts,
+        alike_tasks(store, row, one),
         store.events.all("c-one"),
         seen or LiveFacts(SwarmVisit((advert("one"),), {})),
         clock.now,
@@ -290,7 +287,7 @@ def test_how_long_ago_a_task_ended_is_told_without_its_events(store: Store, cloc
     clock.now += 30.0
     store.attempts.end_pending(EndPending(["c-one/1"], TaskEvent.CANCEL))
     clock.now += 7.0
-    result = why_report(row, store.tasks.all("c-one"), {}, (), (), LiveFacts(None), clock.now)
+    result = why_report(row, alike_tasks(store, row), (), LiveFacts(None), clock.now)
     assert [story.since_s for story in result.stories] == [7.0]
 
 
@@ -363,9 +360,8 @@ def test_every_state_of_a_task_has_a_story(store: Store, clock: Clock) -> None:
     row = store.campaigns.get("c-one")
     assert row is not None
     for state in TaskState:
-        result = why_report(
-            row, [replace(task, state=state, cancel=True)], {}, (), (), LiveFacts(None), clock.now
-        )
+        alike = AlikeTasks(replace(task, state=state, cancel=True), clock.now, numbers=[1])
+        result = why_report(row, [alike], (), LiveFacts(None), clock.now)
         assert result.stories[0].head.startswith("Task 1 ")
         assert "waiting" not in " ".join(why_lines(result))
 

@@ -96,6 +96,8 @@ def test_rows_of_pages_are_those_of_the_whole_campaign(store: Store, pages: int)
     whole = campaign_rows(store.results.rows("c-one"))
     assert [row.sittings for row in whole] == [2, 2, *[3] * 6, None, *[2] * 4]
     assert [row.agreement for row in whole[-4:]] == ["agrees"] * 4
+    assert list(RowReader(store, "c-one").each_row()) == whole
+    assert [result.row for result in RowReader(store, "c-one").each_raw()] == whole
     reader = RowReader(store, "c-one")
     assert [row for low in range(1, 15, pages) for row in reader.rows(low, low + pages - 1)] == whole
     assert [row for n in range(1, 15) for row in RowReader(store, "c-one").rows(n, n)] == whole

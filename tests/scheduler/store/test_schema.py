@@ -37,7 +37,7 @@ def test_the_tables_change_only_with_a_migration() -> None:
         for column in table.c
     ) + sorted(f"{index.name} {index.columns.keys()}" for table in tables for index in table.indexes)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    assert (len(MIGRATIONS), digest) == (6, "9257c3d88e7a79a1"), (
+    assert (len(MIGRATIONS), digest) == (7, "f7ab5672e925f28c"), (
         "a field of a row became a column, or ceased to be one"
     )
 
@@ -61,6 +61,24 @@ def test_a_store_of_the_first_version_gets_what_was_added_and_keeps_its_results(
         assert store.database.backend.version(store.database.connection) == len(MIGRATIONS)
         results(store, "c-two", 1)
         assert len(store.results.page().results) == 3
+
+
+def test_a_store_of_version_6_gets_the_indexes_of_today(place: Location) -> None:
+    def indexes(store: Store) -> set[str | None]:
+        looked = sa.inspect(store.database.connection)
+        return {index["name"] for table in ("tasks", "events") for index in looked.get_indexes(table)}
+
+    with Store(place) as store:
+        now = indexes(store)
+        with store.database.transaction() as c:
+            for name in ("ix_tasks_standing", "ix_events_of_no_task"):
+                c.exec_driver_sql(f"DROP INDEX {name}")
+            c.exec_driver_sql("CREATE INDEX ix_tasks_state ON tasks (campaign, state)")
+            store.database.backend.set_version(c, 6)
+    with Store(place) as store:
+        assert indexes(store) == now
+        assert now >= {"ix_tasks_standing", "ix_events_of_no_task"}
+        assert "ix_tasks_state" not in now
 
 
 def results(store: Store, name: str, count: int) -> None:

@@ -132,14 +132,17 @@ def test_of_a_large_campaign_only_what_is_shown_is_read(store: Store) -> None:
     begin(store, "c-one/3")
     grant(store)
     store.attempts.end_pending(EndPending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED))
-    newest = store.events.newest("c-one", ["worker.back"])
-    assert [(event.name, event.task) for event in newest] == [
-        ("worker.back", None),
-        ("task.committing", "c-one/3"),
-        ("task.granted", "c-one/1"),
-    ]
-    assert list(store.tasks.bodies("c-two", states=[TaskState.CANCELLED])) == []
-    assert list(store.tasks.bodies("c-one", states=[TaskState.CANCELLED])) == ["c-one/2"]
+    named = store.events.named("c-one", ["worker.back", "task.granted"])
+    assert [(event.name, event.task) for event in named] == [("worker.back", None)]
+    assert set(store.attempts.last("c-one", [TaskState.COMMITTING, TaskState.LEASED])) == {
+        "c-one/1",
+        "c-one/3",
+    }
+    assert store.attempts.in_vain("c-one") == ()
+    for state, numbers in ((TaskState.COMMITTING, [3]), (TaskState.CANCELLED, [2]), (TaskState.FAILED, [])):
+        assert [task.n for task in store.tasks.standing("c-one", state, 1)] == numbers
+        assert list(store.tasks.fields("c-one", state, ["n"])) == [(n,) for n in numbers]
+    assert list(store.tasks.bodies_of(["c-one/2"])) == ["c-one/2"]
     assert [row.task.id for row in store.results.rows("c-one", first_ended=2)] == ["c-one/2"]
 
 

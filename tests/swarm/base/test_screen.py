@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, Group
 from rich.text import Text
 
-from swarm.base.screen import ENTER, LEAVE, Screen, can_live, changes
+from swarm.base.screen import ENTER, LEAVE, Screen, can_live, changes, print_json, print_json_with
 
 _STEP = re.compile(r"\x1b\[(\d+);1H|\x1b\[([KJ])|\x1b\[[?\d;]*[a-zA-Z]|([^\x1b]+)")
 
@@ -175,3 +175,14 @@ def test_a_signal_in_the_middle_of_a_picture_gives_a_slow_terminal_back() -> Non
 )
 def test_a_pipe_is_no_place_for_it_whatever_the_environment_says(setting: dict[str, str], live: bool) -> None:
     assert can_live(Console(file=io.StringIO(), _environ=setting)) is live
+
+
+@pytest.mark.parametrize("values", [[], [{"a": 1, "text": "two\nlines"}], [[1, 2], {}, None]])
+@pytest.mark.parametrize("after", [{}, {"csv": "c", "more": {"x": [1]}}])
+def test_a_list_that_is_printed_one_by_one_is_the_same_json(
+    capsys: pytest.CaptureFixture[str], values: list[object], after: dict[str, object]
+) -> None:
+    print_json({"campaign": "c", "results": values, **after})
+    whole = capsys.readouterr().out
+    print_json_with({"campaign": "c"}, "results", iter(values), after)
+    assert capsys.readouterr().out == whole
