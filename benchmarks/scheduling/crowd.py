@@ -340,7 +340,7 @@ def looks(home: Home, what: str, console: Console, tasks: int) -> None:
     """The first look of `watch` and those of ten seconds more, while the scheduler writes."""
     with Store(home.store) as store, Store(home.store) as other:
         left = 80 if tasks < MANY else 10
-        began, first = time.thread_time(), 0.0
+        began, first, spent = time.thread_time(), 0.0, 0.0
 
         def pause(seconds: float) -> None:
             nonlocal left, first

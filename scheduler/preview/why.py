@@ -201,7 +201,7 @@ class _StoryWriter:
         names = _cut([name for name, _ in what.most_common()], MAX_NAMES)
         numbers = tuple(sorted(number for each in alike for number in each.numbers))
         many = len(numbers) > 1
-        who = f"{len(numbers)} tasks ({ranges(numbers)})" if many else f"Task {numbers[0]}"
+        who = f"{len(numbers)} tasks ({ranges(numbers)})" if many else f"Task {alike[0].first.n}"
         since_s = max(0.0, self.now - min(each.since for each in alike))
         duration = f", for {show_elapsed(since_s)}" if state not in ENDED else ""
         attempts = [attempt for each in alike for attempt in each.tried]
