@@ -12,22 +12,22 @@ from protocol.values.task import Task, TaskReader
 from scheduler.store.rows import ENDED, AttemptRow, CampaignRow, TaskRow
 from scheduler.store.store import Store
 
-_TOLD: Final[Mapping[TaskState, tuple[str, ...]]] = {
+_SHOWN: Final[Mapping[TaskState, tuple[str, ...]]] = {
     TaskState.PENDING: ("cancel", "note", "tries", "preempted"),
     TaskState.SUCCEEDED: ("note",),
     TaskState.FAILED: ("reason", "detail"),
     TaskState.CANCELLED: (),
 }
-"""What is told of tasks in the states that very many can be in. The few in others are read whole."""
+"""What is shown of tasks in the states that very many can be in. The few in others are read whole."""
 _WITH_BODIES: Final = (TaskState.PENDING, TaskState.QUEUED)
 
 
 @dataclass(slots=True)
 class AlikeTasks:
-    """Tasks in one state of which the same is told."""
+    """Tasks in one state of which the same is shown."""
 
     first: TaskRow
-    """One of them; of very many only the fields that are told."""
+    """One of them; of very many only the fields that are shown."""
     since: float
     """Since when the first of them has been in this state, in wall seconds."""
     body: Task | None = None
@@ -61,7 +61,7 @@ def alike_tasks(store: Store, campaign: CampaignRow, one: TaskRow | None = None)
         tried.setdefault(attempt.task, []).append(attempt)
     found: list[AlikeTasks] = []
     for state in counts:
-        if state in _TOLD:
+        if state in _SHOWN:
             found += _light(store, campaign, state, asked, tried)
         else:
             rows = store.tasks.standing(campaign.id, state)
@@ -96,9 +96,9 @@ def _light(
     asked: Mapping[str, float],
     tried: Mapping[str, Sequence[AttemptRow]],
 ) -> list[AlikeTasks]:
-    told, reader = _TOLD[state], TaskReader()
+    shown, reader = _SHOWN[state], TaskReader()
     waits = state in _WITH_BODIES
-    names = ("id", "n", "model", "unit", "ended", *(("body",) if waits else ()), *told)
+    names = ("id", "n", "model", "unit", "ended", *(("body",) if waits else ()), *shown)
     groups: dict[Any, AlikeTasks] = {}
     for id, n, model, unit, ended, *more in store.tasks.fields(campaign.id, state, names):
         body, values = (bytes(more[0]), more[1:]) if waits else (b"", more)
@@ -108,7 +108,7 @@ def _light(
         alike = groups.get(key)
         if alike is None:
             first = TaskRow(
-                id, campaign.id, n, model, "", unit, state, **dict(zip(told, values, strict=True))
+                id, campaign.id, n, model, "", unit, state, **dict(zip(shown, values, strict=True))
             )
             alike = groups[key] = AlikeTasks(first, since, reader.read(id, body) if waits else None)
         alike.add(id, n, model, unit, since)
