@@ -284,6 +284,7 @@ def fill(store: Store, campaign: str, ended: int) -> None:
                 ]
             for table, rows in tables.items():
                 c.execute(table.insert(), rows)
+        c.execute(_C.update().where(_C.c.id == campaign).values(next_seq=10 + 4 * (ended + 1)))
         of = (_T.c.campaign == campaign, _T.c.n <= ended)
         where = {"attempt": 1, "worker": "2" * 44, "device": "device-1", "ended": now}
         failed = {"state": TaskState.FAILED, "reason": Reason.CRASHED, "detail": "signal 11", "tries": 1}
