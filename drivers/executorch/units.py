@@ -13,9 +13,10 @@ from drivers.executorch.program import XNNPACK_ID, ProgramPlan
 
 CPU: Final = "CPU (ExecuTorch)"
 PACKAGE: Final = "executorch"
-LIBRARY: Final = f"{PACKAGE}.extension.pybindings._portable_lib"
+BINDINGS: Final = f"{PACKAGE}.extension.pybindings"
+LIBRARY, LIBRARY_BEFORE_1_5 = f"{BINDINGS}._C", f"{BINDINGS}._portable_lib"
 """The runtime itself. Its public door, `portable_lib` beside it, imports the exporter first, which takes many times as long …"""
-DOOR: Final = f"{PACKAGE}.extension.pybindings.portable_lib"
+DOOR: Final = f"{BINDINGS}.portable_lib"
 """… and on Windows tells the system where libraries are."""
 QUANTISED: Final = f"{PACKAGE}.kernels.quantized"
 """Operators of quantised programs, which are there once it is imported."""
@@ -35,7 +36,22 @@ class ExecuTorchRuntime:
 
 def preloaded() -> tuple[str, ...]:
     """The modules of the runtime, in the order in which they have to be imported."""
-    return ("torch", DOOR if sys.platform == "win32" else LIBRARY, QUANTISED)
+    return ("torch", DOOR if sys.platform == "win32" else library(installed()), QUANTISED)
+
+
+def installed() -> str:
+    """The version of the package; empty: there is none."""
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def library(version: str) -> str:
+    """What the runtime is called in a version."""
+    return (
+        LIBRARY_BEFORE_1_5 if version.startswith(("0.", "1.0.", "1.1.", "1.2.", "1.3.", "1.4.")) else LIBRARY
+    )
 
 
 def runtime() -> ExecuTorchRuntime:

@@ -42,7 +42,7 @@ class DoubledTensor:
 
 @dataclass
 class DoubledLibrary:
-    """`_portable_lib`."""
+    """The runtime's bindings."""
 
     backends: tuple[str, ...] = ("XnnpackBackend", "OpenvinoBackend")
     fixed: int = 0

@@ -24,7 +24,7 @@ from drivers.contract.base import (
 from drivers.executorch.driver import ExecuTorchDriver
 from drivers.executorch.program import BOUNDED
 from drivers.executorch.samples import MadeCall, MadeValue, chain, double, write
-from drivers.executorch.units import CPU
+from drivers.executorch.units import CPU, library
 from protocol.formats.model_files import ModelFormat, read_format
 from tests.drivers.executorch.doubles import DoubledLibrary, doubled
 
@@ -199,3 +199,18 @@ def test_the_samples_are_executorch_programs(tmp_path: Path) -> None:
         path.write_bytes(content)
         assert read_format(path) is ModelFormat.EXECUTORCH
     assert [one.name for one in ExecuTorchDriver(doubled()).samples()] == ["tiny.pte", "chain.pte"]
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("1.4.0", "_portable_lib"),
+        ("1.5.0", "_C"),
+        ("1.5.1", "_C"),
+        ("1.10.0", "_C"),
+        ("2.0.0", "_C"),
+        ("", "_C"),
+    ],
+)
+def test_the_runtime_is_imported_by_the_name_that_it_has_in_its_version(version: str, name: str) -> None:
+    assert library(version) == f"executorch.extension.pybindings.{name}"

@@ -1,0 +1,102 @@
+"""A driver's launch beside other ways to measure the same model, in turns, each in a process of its own: what the bias benchmarks share."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from alternated import alternated
+
+from drivers.contract.base import Limits, MeasureReport, WorkOrder
+from drivers.launch.launch import Zygote, measure
+
+LIMITS: Final = Limits(load_s=120, run_s=300)
+Pair = tuple[float, float]
+"""Median and 5th percentile in ms; NaN: not known."""
+Side = Callable[[Path, int, int], Pair]
+"""Measures a model, with so many threads and timed inferences."""
+
+
+def pair(times_ms: Sequence[float]) -> Pair:
+    return statistics.median(times_ms), statistics.quantiles(times_ms, n=20)[0]
+
+
+def printed(command: Sequence[str], **how: Any) -> Pair:
+    """What a program prints, two figures."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True, **how)
+    middle, low = done.stdout.split()
+    return float(middle), float(low)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A driver, and what is measured beside it."""
+
+    driver: str
+    unit: str
+    title: str
+    make: Callable[[Path], Sequence[Path]]
+    """Writes models into a folder, for who names none."""
+    others: Mapping[str, Side]
+    runs: int = 200
+    warm: int = 30
+    more: Callable[[Path], Mapping[str, Any]] = lambda model: {}
+    """Of the order for a model."""
+
+    def ours(self, zygote: Zygote, model: Path, threads: int, runs: int) -> Pair:
+        fields: dict[str, Any] = {
+            "model": str(model),
+            "unit": self.unit,
+            "runs": runs,
+            "loads": 1,
+            "warmup": self.warm,
+            "threads": threads,
+            "check": False,
+            **self.more(model),
+        }
+        order = WorkOrder(**fields)
+        (measured,) = (event for event in measure(order, LIMITS, zygote) if isinstance(event, MeasureReport))
+        return pair([sample / 1e6 for sample in measured.samples_ns])
+
+    def main(self, doc: str | None) -> None:
+        """For each model the medians, the medians of the rounds' ratios, and the ratios of the best rounds' 5th percentiles."""
+        parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+        parser.add_argument("models", nargs="*", type=Path)
+        parser.add_argument("--rounds", type=int, default=11)
+        parser.add_argument("--threads", type=int, default=1)
+        parser.add_argument("--runs", type=int, default=self.runs)
+        chosen = parser.parse_args()
+        print(f"{self.title}, {chosen.threads} threads, {chosen.rounds} rounds of {chosen.runs} inferences")
+        heads = [f"{name} ms" for name in ("ours", *self.others)]
+        heads += [f"{what}/{name}" for what in ("ours", "best") for name in self.others]
+        print(f"{'model':30} {' '.join(f'{head:>12}' for head in heads)}")
+        with tempfile.TemporaryDirectory() as name, Zygote(self.driver).start() as zygote:
+            folder = Path(name)
+            made = chosen.models or self.make(folder)
+            for path in (folder, *folder.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)  # a node of root runs models as nobody
+            for model in made:
+                given = (model, chosen.threads, chosen.runs)
+                sides: dict[str, Callable[[], Pair]] = {"ours": partial(self.ours, zygote, *given)}
+                sides |= {name: partial(side, *given) for name, side in self.others.items()}
+                print(f"{model.name[:30]:30} {figures(alternated(sides, chosen.rounds))}", flush=True)
+
+
+def figures(found: Mapping[str, Sequence[Pair]]) -> str:
+    """Of the rounds of all sides, ours first."""
+    mine, *others = found.values()
+    shown = [statistics.median(middle for middle, _ in each) for each in found.values()]
+    shown += [
+        statistics.median(own[0] / one[0] for own, one in zip(mine, each, strict=True)) for each in others
+    ]
+    best = [min(low for _, low in each) for each in found.values()]
+    shown += [best[0] / low for low in best[1:]]
+    return " ".join(f"{'–' if math.isnan(value) else f'{value:.4f}':>12}" for value in shown)
