@@ -1,6 +1,6 @@
 """What very many tasks and campaigns cost the scheduler: how long its loop stands still, a cancel, a restart, the commands that read them.
 
-    python benchmarks/scheduling/crowd.py [--tasks 10000] [--campaigns 1000] [--run 300] [--only cancel restart run commands exports]
+    python benchmarks/scheduling/crowd.py [--tasks 10000] [--campaigns 1000] [--run 300] [--only cancel restart run commands exports memory]
 
 One process: the scheduler service over the in-memory swarm with scripted workers, on a real SQLite file. Figures are processor seconds of
 the loop's thread, and wall seconds beside them; a busy machine makes both larger, so `sark-node --version` is among the commands.
@@ -12,6 +12,7 @@ the loop's thread, and wall seconds beside them; a busy machine makes both large
   commands  `campaigns`, `results`, `explain` over a store with a campaign of --tasks ended tasks and one of as many of which half have
             ended, as processes on a terminal, with the memory that each had at most; and `watch` of the second, on a terminal and a pipe.
             The ended tasks are made up: their rows go in by the table, nine in ten with a record of six launches of 100 samples
+  memory    what the scheduler keeps of --tasks tasks that wait, by tracemalloc
   exports   `results --csv -` and `--json` of as many
 """
 
@@ -28,6 +29,7 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -192,6 +194,26 @@ async def restart(folder: Path, campaigns: int) -> None:
                     await until(lambda before=before: before.isdisjoint(epochs(world)))  # type: ignore[misc]
                     await trio.sleep(3)
             world.new_process()
+
+
+async def memory(folder: Path, tasks: int) -> None:
+    """Traced, it takes several times as long."""
+    async with a_world(folder) as world:
+        with ProcessPoolExecutor(1, get_context("spawn")) as other:
+            other.submit(submit, world.store_path, "c-one", tasks).result()
+        gc.collect()
+        tracemalloc.start()
+        async with world.scheduler():
+            before = -1
+            while (now := tracemalloc.get_traced_memory()[0]) > before + 1000:
+                before = now
+                await trio.sleep(5)
+            gc.collect()
+            kept, peak = tracemalloc.get_traced_memory()
+        print(
+            f"memory of {tasks} tasks taken up: {kept / tasks:.0f} B a task, {peak / tasks:.0f} at most",
+            flush=True,
+        )
 
 
 def epochs(world: World) -> set[tuple[str, int]]:
@@ -366,7 +388,9 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--campaigns", type=int, default=1000)
     parser.add_argument("--run", type=int, default=300)
-    parser.add_argument("--only", nargs="+", default=["cancel", "restart", "run", "commands", "exports"])
+    parser.add_argument(
+        "--only", nargs="+", default=["cancel", "restart", "run", "commands", "exports", "memory"]
+    )
     given = parser.parse_args()
     gc.set_threshold(*GC_THRESHOLDS)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -379,8 +403,8 @@ def main() -> None:
             elif part == "run":
                 trio.run(run, folder, given.run, given.tasks, given.campaigns)
             else:
-                number = given.tasks if part == "cancel" else given.campaigns
-                trio.run({"cancel": cancel, "restart": restart}[part], folder, number)
+                number = given.campaigns if part == "restart" else given.tasks
+                trio.run({"cancel": cancel, "restart": restart, "memory": memory}[part], folder, number)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints, model_validator
@@ -183,10 +185,53 @@ class TaskReader:
 
     def read(self, name: str, body: bytes) -> Task:
         """As `read_task`, of the task with the id `name`."""
+        return with_id(*self.form(name, body))
+
+    def form(self, name: str, body: bytes) -> tuple[Task, str]:
+        """Of the tasks that differ in their ids alone one, the same for all of them; and the id of this one."""
         head, found, tail = body.partition(name.encode())
         if found and (form := self._forms.get((head, tail))):
-            return Task.model_construct(form.model_fields_set, **{**form.__dict__, "task": name})
+            return form, name
         task = read_task(body)
         if task.task == name and name.encode() not in tail:  # it stands in the bytes once
             self._forms[head, tail] = task
-        return task
+        return task, task.task
+
+
+def with_id(form: Task, name: str) -> Task:
+    """The task with the id `name` that differs from `form` in its id at most."""
+    if form.task == name:
+        return form
+    return Task.model_construct(form.model_fields_set, **{**form.__dict__, "task": name})
+
+
+class TaskBodies(MutableMapping[str, bytes]):
+    """The canonical bytes of very many tasks, by id. What those share that differ in their ids alone is in memory once."""
+
+    def __init__(self, bodies: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        self._parts: dict[str, tuple[bytes, ...]] = {}
+        """What stands before and after its id; of a body without its id the whole."""
+        self._shared: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
+        self.update(bodies)
+
+    def __getitem__(self, name: str) -> bytes:
+        return name.encode().join(self._parts[name])
+
+    def __setitem__(self, name: str, body: bytes) -> None:
+        parts = tuple(body.split(name.encode(), 1))
+        self._parts[name] = self._shared.setdefault(parts, parts)
+
+    def __delitem__(self, name: str) -> None:
+        del self._parts[name]
+        if not self._parts:
+            self._shared.clear()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def add(self, other: TaskBodies) -> None:
+        """Take over all of `other`."""
+        self._parts |= other._parts

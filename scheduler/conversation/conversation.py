@@ -34,7 +34,7 @@ from protocol.messages.work import (
 )
 from protocol.values.attempt import TaskEvent
 from protocol.values.reading import DeviceReading
-from protocol.values.task import task_message
+from protocol.values.task import TaskBodies, task_message
 from protocol.wire.base import Message
 from protocol.words import Reason, RunOutcome
 from results.export.figures import unconfirmed
@@ -89,7 +89,7 @@ class RestoredCampaign:
 
     limits: TaskLimits
     entries: Sequence[TaskEntry]
-    bodies: Mapping[str, bytes]
+    bodies: TaskBodies
     """Signed tasks by id."""
     cancels: Collection[str] = ()
     """What of it is to be cancelled: its own id, or those of tasks."""
@@ -141,7 +141,7 @@ class SchedulerConversation:
     witness_type = WitnessBook
 
     def __post_init__(self) -> None:
-        self.bodies: dict[str, bytes] = {}
+        self.bodies = TaskBodies()
         """Signed tasks by id."""
         self.progress: dict[str, LiveAttempt] = {}
         """By task: not stored yet."""
@@ -193,7 +193,7 @@ class SchedulerConversation:
         restored = await self._campaigns.restore(campaign, self.next_epoch(campaign, 0))
         if restored is None:
             return
-        self.bodies |= restored.bodies
+        self.bodies.add(restored.bodies)
         now, core, cancels = self._shell.now(), self.core, restored.cancels
         commands = core.add(restored.limits, restored.entries, now, restored.unscored)
         self.carry_out(commands + core.cancel_campaigns(cancels, now) + core.cancel(cancels, now))
@@ -454,7 +454,7 @@ class SchedulerConversation:
             if not self.is_current(entry, peer, result):
                 return self.answer_old(peer, result)
             if self._is_strange(entry, result.attempt, peer):
-                about = (entry.id, result.attempt, entry.replica_set, entry.task.unit)
+                about = (entry.id, result.attempt, entry.replica_set, entry.form.unit)
                 account = self.witness.account(*about, anothers=self.witness.perhaps_anothers(entry, peer))
             checked = await CheckRecord(peer, result, body, entry.task, self.bodies[entry.id], account)
             if account is not None:
@@ -596,4 +596,4 @@ class SchedulerConversation:
 
 def score_later(entry: TaskEntry) -> str:
     """How its owner has them scored."""
-    return f"they are kept: sark-node score {entry.task.campaign}"
+    return f"they are kept: sark-node score {entry.form.campaign}"

@@ -245,7 +245,7 @@ class WorkerLinks:
                 attempt = entry.at(peer)
                 if attempt is None or attempt.number != command.attempt:
                     if sent_at is not None:  # it may have been taken nevertheless
-                        self._set_adrift(link, (entry.task.campaign,), now())
+                        self._set_adrift(link, (entry.form.campaign,), now())
                         self._keep_up(peer)
                         await Drop(peer)
                     return
@@ -253,7 +253,7 @@ class WorkerLinks:
                 sent = sent_at is not None
                 if not sent or now() >= deadline or isinstance(exc, RemoteProtocolError):
                     if sent:
-                        self._set_adrift(link, (entry.task.campaign,), now())
+                        self._set_adrift(link, (entry.form.campaign,), now())
                     commands = core.workers.mark_unreachable(peer, exc.what, now())
                     args = (command.task, command.attempt, exc.what, now())
                     self._carry_out(commands + core.reconciler.fail_commit(*args, sent=sent))
@@ -261,7 +261,7 @@ class WorkerLinks:
                 await SleepUntil(now() + RETRY_S)
         if not core.held_on(peer):
             link.heard_at = asked_at
-        campaign = entry.task.campaign
+        campaign = entry.form.campaign
         if isinstance(answer, Granted | Queued):
             self._claims.accepted(campaign, peer, message.epoch)
         rival = self._claims.rival(campaign, peer, answer) if isinstance(answer, Denied) else None
@@ -309,7 +309,7 @@ class WorkerLinks:
             link, leases = self._of(peer), [item.lease for item in command.held]
             link.unadopted = True
             entries = (core.state.tasks.get(task) for task in core.state.stops.tasks(peer, leases))
-            self._set_adrift(link, (entry.task.campaign for entry in entries if entry is not None), now())
+            self._set_adrift(link, (entry.form.campaign for entry in entries if entry is not None), now())
             core.state.stops.disown(peer, leases)
             return
         self._carry_out(core.failures.confirm_stop(peer, answer, now()))

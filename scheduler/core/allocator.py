@@ -207,8 +207,8 @@ class Allocator:
             view = choose(
                 most_proven(self.candidates(entry, group, pools.idle, now), trust_of),
                 most_proven(self.candidates(entry, group, pools.busy, now), trust_of),
-                sha256=entry.task.model.sha256,
-                size=entry.task.model.size,
+                sha256=entry.form.model.sha256,
+                size=entry.form.model.size,
                 rng=self._state.rng,
             )
             if view is None or self._comes_warm(entry, view, group):
@@ -225,8 +225,8 @@ class Allocator:
 
     def _comes_warm(self, entry: TaskEntry, view: WorkerView, group: RequirementGroup) -> bool:
         """Whether a device that has a large model is being probed: waiting for its quote is quicker than a fetch."""
-        sha256 = entry.task.model.sha256
-        if sha256 in view.warm or entry.task.model.size < WORTH_WAITING:
+        sha256 = entry.form.model.sha256
+        if sha256 in view.warm or entry.form.model.size < WORTH_WAITING:
             return False
         fitting = (self._state.workers[peer] for peer in group.fits)
         return any(
@@ -353,7 +353,7 @@ class Allocator:
         if not all(view.avoids(task.model_key, now) for view in views):
             return ""
         names = listed([view.device or view.peer[-8:] for view in views], ", ")
-        return f"{task.task.model.name} is set aside after quick failures on {names}"
+        return f"{task.form.model.name} is set aside after quick failures on {names}"
 
     def _clash(self, group: RequirementGroup) -> str:
         """That a worker claims the device that the group names, and is not it; empty: none does."""

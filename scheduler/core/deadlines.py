@@ -74,7 +74,7 @@ class Deadlines:
         """The worker to ask beside those that have it: rather one that is known, idle, and has the model. A hedge that is only queued is
         given up for an idle one.
         """
-        state, model = self._state, entry.task.model
+        state, model = self._state, entry.form.model
         group, taken = state.groups[entry.group], self._state.taken(entry)
         waits = entry.hedge is not None and not entry.runs(entry.hedge)
         taken |= {state.device_of(state.worker(attempt.worker)) for attempt in entry.attempts()}
@@ -108,6 +108,6 @@ class Deadlines:
             "attempt": entry.attempt,
             "device": self._state.device(entry.current.worker),
         }
-        commands.append(RecordEvent((entry.task.campaign,), "task.late", fields, entry.id))
+        commands.append(RecordEvent((entry.form.campaign,), "task.late", fields, entry.id))
         entry.hedged += 1
         return [*commands, self._allocator.commit(entry, view, now, hedge=True)]

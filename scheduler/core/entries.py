@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from sys import intern
+from types import MappingProxyType
 from typing import Final
 
 from protocol.formats.model_files import has_program_suffix
@@ -17,7 +20,7 @@ from protocol.values.index_keys import named_peers
 from protocol.values.lease import Fence
 from protocol.values.match import Predicate, compile_requirement
 from protocol.values.requirement import Clause, Op, Requirement
-from protocol.values.task import Task
+from protocol.values.task import Task, with_id
 from protocol.values.trust import MINE, TrustScope
 from protocol.wire.codec import pack
 from protocol.wire.table import final, step
@@ -60,6 +63,7 @@ class TaskLimits:
 
 NOBODY: Final = frozenset[str]()
 """One for all tasks: a campaign has very many."""
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,8 @@ class Attempt:
 class TaskEntry:
     """One task with its attempts."""
 
-    task: Task
+    form: Task
+    """The task, or one that differs from it in its id alone: a campaign has very many."""
     state: TaskState = TaskState.PENDING
     current: Attempt | None = None
     """The attempt that `state` is about; of an ended task, its last one."""
@@ -154,7 +159,7 @@ class TaskEntry:
     """Attempts that failed or were lost."""
     tried: frozenset[str] = NOBODY
     """Workers where it failed or was lost."""
-    returned: dict[str, int] = field(default_factory=dict)
+    returned: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     """How often each worker queued it and soon dropped it."""
     limits: frozenset[str] = NOBODY
     """Workers where it hit the time or the memory limit."""
@@ -187,25 +192,29 @@ class TaskEntry:
     """The only worker that may have it; empty: any that fits."""
     opened: bool = False
     """Of a sitting after the first: it may begin (`scheduler.core.sittings`)."""
+    id: str = ""
+    """The task's; empty: as `form` has it."""
 
     def __post_init__(self) -> None:
-        self.group = self.group or group_of(self.task)
-        self.replica_set = self.replica_set or replica_set_of(self.task)
+        self.id = self.id or self.form.task
+        self.group = self.group or group_of(self.form)
+        self.replica_set = self.replica_set or replica_set_of(self.form)
         numbers = [each.number for each in (self.current, self.hedge) if each is not None]
         self.last = max(self.last, *numbers, 0)
 
     @property
-    def id(self) -> str:
-        return self.task.task
+    def task(self) -> Task:
+        """The task itself."""
+        return with_id(self.form, self.id)
 
     @property
     def model_key(self) -> ModelKey:
-        return self.task.model.sha256, self.task.unit
+        return self.form.model.sha256, self.form.unit
 
     @property
     def gated(self) -> bool:
         """It waits for its sitting: nobody is to have it yet."""
-        sitting = self.task.sitting
+        sitting = self.form.sitting
         return (
             self.state is TaskState.PENDING and not self.opened and sitting is not None and sitting.number > 1
         )
@@ -271,8 +280,8 @@ class TaskEntry:
     def max_run_s(self, attempt: Attempt | None) -> float:
         """Longest time from lease to result, or, if it waited for the device then, from the end of that wait."""
         waits = attempt is not None and attempt.status is AttemptStatus.WAITING
-        queue_s = self.task.timeouts.queue_s if waits else 0.0
-        return queue_s + longest_run_s(self.task) + SLACK_S
+        queue_s = self.form.timeouts.queue_s if waits else 0.0
+        return queue_s + longest_run_s(self.form) + SLACK_S
 
     def begins_by(self, attempt: Attempt) -> float:
         """When its run has to be heard of; infinite once it was."""
@@ -404,4 +413,4 @@ def replica_set_of(task: Task) -> str:
     if task.replica is None:
         return ""
     alike = task.model_copy(update={"task": task.campaign, "replica": None})
-    return task.campaign + "\n" + pack(alike.to_wire()).hex()
+    return intern(task.campaign + "\n" + hashlib.sha256(pack(alike.to_wire())).hexdigest())

@@ -145,10 +145,10 @@ class Failures:
             if event is TaskEvent.SUCCEED:
                 if attempt.started_at is not None:
                     view.add_duration(now - attempt.started_at)
-                    state.run_times.add(entry.task, view.peer, now - attempt.started_at)
+                    state.run_times.add(entry.form, view.peer, now - attempt.started_at)
                 if agrees is not False:
                     view.forget_failures(entry.model_key)
-                view.warm.update(model.sha256 for model in entry.task.files())
+                view.warm.update(model.sha256 for model in entry.form.files())
                 state.evidence(entry).good = True
                 commands += self._compare_outputs(entry, view, agrees, now)
             else:
@@ -289,12 +289,12 @@ class Failures:
         fields: dict[str, str | int | float] = {
             "peer": view.peer,
             "device": view.device,
-            "model": entry.task.model.name,
-            "unit": entry.task.unit,
+            "model": entry.form.model.name,
+            "unit": entry.form.unit,
             "seconds": seconds,
             "why": words,
         }
-        return [RecordEvent((entry.task.campaign,), "model.set-aside", fields)]
+        return [RecordEvent((entry.form.campaign,), "model.set-aside", fields)]
 
     def count_failure(
         self,
@@ -337,7 +337,7 @@ class Failures:
         ):
             return []
         peer = attempt.worker
-        entry.returned[peer] = entry.returned.get(peer, 0) + 1
+        entry.returned = {**entry.returned, peer: entry.returned.get(peer, 0) + 1}
         if entry.returned[peer] >= MAX_RETURNED:
             entry.tried |= {peer}
             backoff_s = self._state.campaign_of(entry).limits.backoff_s
@@ -508,7 +508,7 @@ class Failures:
             assert entry.outcome is not None, "it was withdrawn with its outcome"
             ends.setdefault(entry.outcome, []).append(task)
             state.end_attempt(entry, entry.outcome.event, entry.outcome.reason, now)
-            campaigns[entry.task.campaign] = state.campaign_of(entry)
+            campaigns[entry.form.campaign] = state.campaign_of(entry)
         commands: list[Command] = [
             EndPending(tuple(tasks), outcome.event, outcome.reason, outcome.detail)
             for outcome, tasks in ends.items()
@@ -594,7 +594,7 @@ class Failures:
                 group.fits.discard(peer)
                 group.declined[peer] = Denied(reason=Reason.STALE_EPOCH, detail=words)
         for entry, attempt in state.held_at(peer):
-            if entry.task.campaign == campaign:
+            if entry.form.campaign == campaign:
                 commands += self.lose(entry, attempt, Reason.STALE_EPOCH, words, now)
         return commands
 

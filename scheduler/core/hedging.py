@@ -61,7 +61,7 @@ class Hedging:
             if not fitting:
                 continue
             drawn = fitting if len(fitting) <= 2 else state.rng.sample(fitting, 2)
-            model = entry.task.model
+            model = entry.form.model
             best = min(drawn, key=lambda view: (view.start_s(model.sha256, model.size), state.rng.random()))
             commands += self.release(entry, "an idle worker was found")
             commands.append(self._allocator.commit(entry, best, now, hedge=True))
@@ -81,7 +81,7 @@ class Hedging:
             wait = current.wait_s(now)
             if now - current.since < SOON_S or (wait is not None and wait < SOON_S):
                 continue
-            model = entry.task.model
+            model = entry.form.model
             views = [state.workers[peer] for peer in sorted(state.groups[entry.group].fits)]
             able = [
                 (view.start_s(model.sha256, model.size), view)

@@ -111,7 +111,7 @@ class Reconciler:
         commands = self._failures.turn_down(entry, attempt, TaskEvent.REFUSE, reason, denied.detail, now)
         this_task = reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST)
         if reason is Reason.STALE_EPOCH:
-            commands += self._failures.exclude(peer, entry.task.campaign, now)
+            commands += self._failures.exclude(peer, entry.form.campaign, now)
         elif this_task or (reason is Reason.NOT_ALLOWED and denied.unmet):
             group = self._state.groups[entry.group]
             group.fits.discard(peer)
@@ -206,7 +206,7 @@ class Reconciler:
             "device": self._state.device(peer),
             "priority": priority,
         }
-        return [RecordEvent((entry.task.campaign,), "task.yields", fields, entry.id)]
+        return [RecordEvent((entry.form.campaign,), "task.yields", fields, entry.id)]
 
     # -- after a link came up -----------------------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Reconciler:
         by_attempt = {(lease.task, lease.attempt): lease for lease in leases}  # the last one, of several
         commands: list[Command] = []
         for entry, attempt in state.held_at(peer):
-            if entry.task.campaign != campaign:
+            if entry.form.campaign != campaign:
                 continue
             same = by_attempt.get((entry.id, attempt.number))  # another scheduler may have had it begin anew
             lease = same if attempt.lease is None else reported.get(attempt.lease)

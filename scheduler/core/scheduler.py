@@ -126,7 +126,7 @@ class SchedulerCore:
         tasks_there = () if run is None else run.tasks
         commands: list[Command] = []
         for unit, why in units.items():
-            tasks = [task for task in tasks_there if self.state.tasks[task].task.unit == unit]
+            tasks = [task for task in tasks_there if self.state.tasks[task].form.unit == unit]
             outcome = PendingOutcome(TaskEvent.FAIL, Reason.WRONG_UNIT, why)
             commands += self.failures.end_tasks(tasks, outcome, now)
         return commands
@@ -204,24 +204,24 @@ class SchedulerCore:
     def campaigns_on(self, peer: str, leases: Collection[str] | None = None) -> tuple[str, ...]:
         """Campaigns with a live task there; of those under `leases`, if given."""
         held = self.state.held_at(peer)
-        names = [entry.task.campaign for entry, each in held if leases is None or each.lease in leases]
+        names = [entry.form.campaign for entry, each in held if leases is None or each.lease in leases]
         return tuple(dict.fromkeys(names))
 
     def may_fetch(self, peer: str, sha256: str) -> bool:
         """Whether a worker holds a live task that needs this model, of a campaign that admits the worker."""
-        return any(entry.task.needs(sha256) for entry in self._entrusted(peer))
+        return any(entry.form.needs(sha256) for entry in self._entrusted(peer))
 
     def may_share(self, peer: str, taker: str, sha256: str) -> bool:
         """Whether a worker may learn that `taker` fetches this model: a campaign for which the taker needs it admits both."""
         return any(
             self.state.admits(self.state.groups[entry.group], peer)
             for entry in self._entrusted(taker)
-            if entry.task.needs(sha256)
+            if entry.form.needs(sha256)
         )
 
     def entrusted_to(self, peer: str) -> tuple[str, ...]:
         """Campaigns that admit a worker and of which it holds a live task: those whose manifest it may have."""
-        return tuple(dict.fromkeys(entry.task.campaign for entry in self._entrusted(peer)))
+        return tuple(dict.fromkeys(entry.form.campaign for entry in self._entrusted(peer)))
 
     def _entrusted(self, peer: str) -> list[TaskEntry]:
         state = self.state

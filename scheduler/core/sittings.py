@@ -40,7 +40,7 @@ class Sittings:
         state, waits = self._state, dict[tuple[str, float | None], list[str]]()
         looked_at, state.sittings = state.sittings, {}
         for entry in [state.tasks[task] for task in looked_at if task in state.tasks]:
-            sitting = entry.task.sitting
+            sitting = entry.form.sitting
             if sitting is None or entry.over or entry.outcome is not None:
                 continue
             if not entry.gated:  # found at a worker before the first one's result was here
@@ -76,7 +76,7 @@ class Sittings:
 
 def _worker_of_first(entry: TaskEntry, known: dict[str, TaskEntry]) -> str:
     """The worker of the first sitting before this one that has a result; empty: none has."""
-    sitting = entry.task.sitting
+    sitting = entry.form.sitting
     if sitting is None:
         return ""
     names = (sitting.task(entry.id, number) for number in range(1, sitting.number))

@@ -150,7 +150,7 @@ class State:
     def deadline(self, entry: TaskEntry, attempt: Attempt) -> float:
         """Until when a result of this attempt, which runs, is waited for alone: this scheduler's own value, which no message carries."""
         warm = self.worker(attempt.worker).warm
-        allowance_s = self.run_times.allowance_s(entry.task, attempt.worker, warm=warm, hedged=attempt.hedged)
+        allowance_s = self.run_times.allowance_s(entry.form, attempt.worker, warm=warm, hedged=attempt.hedged)
         return deadline(attempt.leased_at, attempt.since, attempt.advanced_at, allowance_s)
 
     # -- tasks --------------------------------------------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ class State:
     def _new_group(self, entry: TaskEntry, now: float) -> RequirementGroup:
         group = RequirementGroup(
             entry.group,
-            entry.task.campaign,
-            entry.task.requirement,
+            entry.form.campaign,
+            entry.form.requirement,
             hope_at=now,
             moved_at=now,
             trust=self.campaign_of(entry).limits.trust,
@@ -203,7 +203,7 @@ class State:
     def pin(entry: TaskEntry, peer: str) -> None:
         """This worker alone may have the task; to be called before the task is in a group. Empty: no worker is meant."""
         if peer:
-            entry.pin, entry.group = peer, f"{group_of(entry.task)}\npinned to {peer}"
+            entry.pin, entry.group = peer, f"{group_of(entry.form)}\npinned to {peer}"
 
     def open_gate(self, entry: TaskEntry, now: float, peer: str = "") -> None:
         """A gated task is pending from now on, for this worker; empty: for any that fits."""
@@ -330,10 +330,10 @@ class State:
         self.ranked = [group for group in self.ranked if group.id in self.groups]
 
     def campaign_of(self, entry: TaskEntry) -> CampaignRun:
-        return self.campaigns[entry.task.campaign]
+        return self.campaigns[entry.form.campaign]
 
     def evidence(self, entry: TaskEntry) -> ModelEvidence:
-        model = (entry.task.model.sha256, entry.task.unit, entry.task.measure.batch)
+        model = (entry.form.model.sha256, entry.form.unit, entry.form.measure.batch)
         return self.campaign_of(entry).evidence.setdefault(model, ModelEvidence())
 
     def move(self, entry: TaskEntry, event: TaskEvent) -> None:
@@ -448,7 +448,7 @@ class State:
             return
         self.campaign_of(entry).open -= 1
         entry.ended_at = now
-        sitting = entry.task.sitting
+        sitting = entry.form.sitting
         if sitting is not None and (after := sitting.task(entry.id, sitting.number + 1)) in self.tasks:
             self.sittings[after] = None
         if event is TaskEvent.SUCCEED and peer is not None and not entry.ran_on:

@@ -79,7 +79,7 @@ class TimeLimits:
             group.explaining = True
             return [Explain(group.id, group.requirement)]
         first = next(iter(group.pending or group.queued))
-        limit_s = self._state.tasks[first].task.timeouts.queue_s
+        limit_s = self._state.tasks[first].form.timeouts.queue_s
         if now - group.moved_at <= limit_s:
             return []
         waiting = [self._state.tasks[task] for task in (*group.pending, *group.queued)]

@@ -11,7 +11,12 @@ from pathlib import Path
 import structlog
 
 from protocol.errors import ResourceError
-from protocol.values.campaign_manifest import CampaignManifest, ManifestModel, make_manifest
+from protocol.values.campaign_manifest import (
+    MAX_MANIFEST_TASKS,
+    CampaignManifest,
+    ManifestModel,
+    make_manifest,
+)
 from scheduler.campaign.text import spec_for_devices
 from scheduler.store.rows import CampaignRow, NewModel
 from swarm.base.durable import write_durably
@@ -68,11 +73,12 @@ class CampaignManifests:
             return self._remember(row.id, path, path.read_bytes())
         if row.scheduler != identity.peer_id:
             return None
+        why = "it is too large"
         try:
-            made = make_manifest(_manifest(row, models, bodies), identity.sign)
-            if made is not None:
-                return self.keep(row.id, made)
-            why = "it is too large"
+            if len(bodies) <= MAX_MANIFEST_TASKS:
+                made = make_manifest(_manifest(row, models, bodies), identity.sign)
+                if made is not None:
+                    return self.keep(row.id, made)
         except (ValueError, ResourceError) as exc:  # a field that no manifest can hold; a full disk
             why = str(exc).splitlines()[0]
         log.warning("campaign.without-manifest", campaign=row.id, why=why)

@@ -123,13 +123,13 @@ class MissingModels:
         """Hold back tasks without a model. Gives (task, why it waits) for each. `by_devices`: hashes of models that devices fetch."""
         wanted = [entry for entry in entries if not entry.over]
         gone = {sha256 for sha256 in _needed(wanted) if sha256 not in by_devices and not self._has(sha256)}
-        missing = [(entry, model) for entry in wanted if (model := _first_of(entry.task, gone)) is not None]
+        missing = [(entry, model) for entry in wanted if (model := _first_of(entry.form, gone)) is not None]
         for entry, _ in missing:
             entry.model_missing = True
         self.waiting += [entry for entry, _ in missing]
         self._gone |= gone
         return tuple(
-            (entry.id, why_missing(entry.task.campaign, model.name))
+            (entry.id, why_missing(entry.form.campaign, model.name))
             for entry, model in missing
             if not entry.live
         )
@@ -141,9 +141,9 @@ class MissingModels:
         self._looked_at = now
         models = set(filter(self._has, self._gone))
         self._gone -= models
-        arrived = [entry for entry in self.waiting if _first_of(entry.task, self._gone) is None]
+        arrived = [entry for entry in self.waiting if _first_of(entry.form, self._gone) is None]
         self.waiting = [
-            entry for entry in self.waiting if _first_of(entry.task, self._gone) and not entry.over
+            entry for entry in self.waiting if _first_of(entry.form, self._gone) and not entry.over
         ]
         self._gone &= _needed(self.waiting)
         for entry in arrived:
@@ -157,7 +157,7 @@ class MissingModels:
 
 
 def _needed(entries: Iterable[TaskEntry]) -> set[str]:
-    return {model.sha256 for entry in entries for model in entry.task.files()}
+    return {model.sha256 for entry in entries for model in entry.form.files()}
 
 
 def _first_of(task: Task, hashes: Container[str]) -> Model | None:

@@ -24,8 +24,10 @@ _OPEN = (AttemptState.INTENDED, AttemptState.QUEUED, AttemptState.GRANTED)
 _HEDGEABLE = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 
 
-def restored(row: TaskRow, task: Task, attempts: Sequence[AttemptRow], wall: float) -> TaskEntry:
-    """A stored task with its attempts. Its worker has to confirm what was live. `wall`: seconds since 1970, now."""
+def restored(row: TaskRow, form: Task, id: str, attempts: Sequence[AttemptRow], wall: float) -> TaskEntry:
+    """A stored task with its attempts. Its worker has to confirm what was live. `form`, `id`: as `TaskReader` gives them; `wall`: seconds
+    since 1970, now.
+    """
     hedge = None
     for attempt in attempts:
         if attempt.state in _OPEN and attempt.attempt != row.attempt and row.state in _HEDGEABLE:
@@ -50,7 +52,8 @@ def restored(row: TaskRow, task: Task, attempts: Sequence[AttemptRow], wall: flo
             stranger=inherited and row.trust == TrustKind.STRANGER,
         )
     return TaskEntry(
-        task=task,
+        form,
+        id=id,
         state=row.state,
         current=current,
         hedge=hedge,
@@ -105,7 +108,7 @@ def _entries(
         attempts.setdefault(attempt.task, []).append(attempt)
     wall = store.database.wall()
     entries = [
-        restored(row, reader.read(row.id, bodies[row.id]), attempts.get(row.id, ()), wall) for row in rows
+        restored(row, *reader.form(row.id, bodies[row.id]), attempts.get(row.id, ()), wall) for row in rows
     ]
     replicas = {
         entry.id: entry for entry in entries if entry.replica_set and entry.state is TaskState.SUCCEEDED

@@ -20,7 +20,7 @@ from protocol.errors import RemoteProtocolError, ResourceError, SarkError, first
 from protocol.messages.pool import ManifestMessage
 from protocol.values.advert import Advert, advert_body, read_advert
 from protocol.values.reading import DeviceReading
-from protocol.values.task import TaskReader, read_task
+from protocol.values.task import TaskBodies, TaskReader, read_task
 from protocol.values.trust import Trust
 from protocol.words import Reason
 from scheduler.campaign.text import trust_of_spec, unfit_jobs_of_spec
@@ -286,13 +286,13 @@ class SchedulerService:
         store, row = self.store, self.store.campaigns.get(campaign)
         assert row is not None, "it is unfinished"
         self._claims.take_up(row.id, row.scheduler, epoch)
-        bodies: dict[str, bytes] = {}
+        bodies = TaskBodies()
         entries: list[TaskEntry] = []
         cancels = [campaign] if row.cancel else []
         try:
             reader = TaskReader()
             while part := restore_some(store, row.id, len(entries), reader):
-                bodies |= part.bodies
+                bodies.update(part.bodies)
                 entries += part.entries
                 cancels += part.cancels
                 if len(part.entries) < PORTION:
@@ -308,7 +308,7 @@ class SchedulerService:
                 stop for stop in self.owed_stops() if stop.task.startswith(f"{campaign}/")
             )
             self._conversation.links.tell_owed()
-        fresh = {entry.task.model.sha256 for entry in entries} - self._timed
+        fresh = {entry.form.model.sha256 for entry in entries} - self._timed
         self._timed |= fresh
         for body, seconds in reversed(store.tasks.run_times(fresh) if fresh else ()):
             with contextlib.suppress(RemoteProtocolError):  # of another version

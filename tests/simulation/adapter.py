@@ -29,7 +29,8 @@ def restored_entry(row: Row, attempts: Sequence[Try]) -> TaskEntry:
     """What the core takes up after a restart."""
     stored: Any = row
     tried: Any = attempts
-    entry = restored(stored, read(row.body), tried, wall=0.0)
+    task = read(row.body)
+    entry = restored(stored, task, task.task, tried, wall=0.0)
     if entry.replica_set and entry.state is TaskState.SUCCEEDED and row.worker is not None:
         entry.ran_on = device_of(row.worker)  # as its record says
     return entry

@@ -32,6 +32,7 @@ from protocol.messages.work import (
 from protocol.values.advert import Advert
 from protocol.values.attempt import TASK
 from protocol.values.record import read_record
+from protocol.values.task import TaskBodies
 from protocol.values.trust import OWN, Trust, TrustScope
 from protocol.wire.base import Message
 from protocol.wire.table import final
@@ -276,7 +277,7 @@ class SimScheduler:
             adapter.restored_entry(row, self.store.tries(row.id)) for row in rows
         ]
         cancels = [row.id for row in rows if row.cancel and not final(TASK, row.state)]
-        return RestoredCampaign(limits, entries, {row.id: row.body for row in rows}, cancels)
+        return RestoredCampaign(limits, entries, TaskBodies({row.id: row.body for row in rows}), cancels)
 
     def _others(self, intent: CommitTo) -> int:
         """Workers that could have had it and have not tried it."""

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.requirement import Requirement
-from protocol.values.task import Measure, Model, Task, TaskReader, Timeouts, read_task, task_body
+from protocol.values.task import Measure, Model, Task, TaskBodies, TaskReader, Timeouts, read_task, task_body
 
 
 def tasks() -> Iterator[Task]:
@@ -27,6 +27,17 @@ def test_many_tasks_are_read_as_each_is_read() -> None:
     for _ in range(2):
         for task in tasks():
             assert reader.read(task.task, task_body(task)) == read_task(task_body(task)) == task
+
+
+def test_bodies_of_many_tasks_are_what_they_were_and_share_what_they_can() -> None:
+    whole = {task.task: task_body(task) for task in tasks()}
+    bodies, others = TaskBodies(whole), TaskBodies({"odd": b"without its id"})
+    assert dict(bodies) == whole
+    assert bodies._parts["c-1/7"] is bodies._parts["c-1/9"]
+    bodies.add(others)
+    assert bodies["odd"] == b"without its id"
+    del bodies["odd"]
+    assert dict(bodies) == whole
 
 
 def test_what_is_no_task_is_refused_also_after_one_like_it() -> None:

@@ -142,7 +142,7 @@ def test_what_cannot_be_known_here_is_noted(url: str, shown: str, hidden: str) -
 def test_its_tasks_do_not_wait_for_a_model_here(tmp_path: Path) -> None:
     spec = parse_campaign(text(size=SIZE), "c.json").model_dump_json()
     missing_models = MissingModels(tmp_path)
-    entry, other = TaskEntry(task=task_of(text(size=SIZE))), TaskEntry(task=task_of(text(size=SIZE)))
+    entry, other = TaskEntry(task_of(text(size=SIZE))), TaskEntry(task_of(text(size=SIZE)))
     assert missing_models.mark([entry], by_devices(spec)) == ()
     assert not entry.model_missing
     assert len(missing_models.mark([other], by_devices("{}"))) == 1

@@ -120,7 +120,7 @@ def test_the_count_of_an_adoption_is_one_line(tmp_path: Path) -> None:
 
 def test_a_task_without_its_model_waits_until_the_model_is_brought(tmp_path: Path) -> None:
     missing_models = MissingModels(tmp_path)
-    entry = TaskEntry(task=tasks(1)[0])
+    entry = TaskEntry(tasks(1)[0])
     ((task, words),) = missing_models.mark([entry])
     assert task == "c-one/1"
     assert words == "waits for its model m.onnx: sark-node adopt c-one --models FOLDER"
@@ -131,13 +131,13 @@ def test_a_task_without_its_model_waits_until_the_model_is_brought(tmp_path: Pat
     assert entry.model_missing, "the disk was looked at just now"
     missing_models.look(12.0)
     assert not entry.model_missing
-    assert missing_models.mark([TaskEntry(task=tasks(1)[0])]) == ()
+    assert missing_models.mark([TaskEntry(tasks(1)[0])]) == ()
 
 
 def test_a_task_waits_for_each_of_its_models(tmp_path: Path) -> None:
     missing_models = MissingModels(tmp_path)
     other = Model(name="other.onnx", sha256="cd" * 32, size=1)
-    entry = TaskEntry(task=tasks(1)[0].model_copy(update={"beside": (other,)}))
+    entry = TaskEntry(tasks(1)[0].model_copy(update={"beside": (other,)}))
     (tmp_path / SHA).write_bytes(b"0123456789")
     ((_, words),) = missing_models.mark([entry])
     assert "waits for its model other.onnx" in words
@@ -149,7 +149,7 @@ def test_a_task_waits_for_each_of_its_models(tmp_path: Path) -> None:
 
 def test_a_task_that_ended_without_its_model_is_not_watched_for_any_more(tmp_path: Path) -> None:
     missing_models = MissingModels(tmp_path)
-    ended, waits = (TaskEntry(task=task) for task in tasks(2))
+    ended, waits = (TaskEntry(task) for task in tasks(2))
     missing_models.mark([ended, waits])
     assert len(missing_models.waiting) == 2
     ended.state = TaskState.CANCELLED
