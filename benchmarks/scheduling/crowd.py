@@ -200,7 +200,7 @@ async def memory(folder: Path, tasks: int) -> None:
     """Traced, it takes several times as long."""
     async with a_world(folder) as world:
         with ProcessPoolExecutor(1, get_context("spawn")) as other:
-            other.submit(submit, world.store_path, "c-one", tasks).result()
+            other.submit(submit, folder / "store.db", "c-one", tasks).result()
         gc.collect()
         tracemalloc.start()
         async with world.scheduler():

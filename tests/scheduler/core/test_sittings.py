@@ -228,7 +228,7 @@ def test_one_that_is_found_at_a_worker_before_the_first_ones_result_stays_with_t
     tasks = three()
     running = a_live_task(1, TaskState.RUNNING, PEERS[0], "l1", Fence(incarnation=1, number=1))
     queued = a_live_task(2, TaskState.QUEUED, PEERS[0], "l2", Fence(incarnation=1, number=2))
-    running.task, queued.task = tasks[0], tasks[1]
+    running.form, queued.form = tasks[0], tasks[1]
     decided(core, core.add(TaskLimits("c-one"), [running, queued, TaskEntry(tasks[2])], now), now)
     event, why, _ = core.failures.judge(a_record(core, "c-one/1"))
     decided(core, core.failures.settle("c-one/1", event, why, now), now)
