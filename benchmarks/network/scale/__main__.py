@@ -9,6 +9,10 @@ Of more, those that publish and read are full, and the others light (`light`): t
 and what light publishers stored follow rules. Round trips come from a matrix of seven places, connections cost what libp2p's do. Each
 device has a processor and up to four units more, memory, perhaps a GPU, and a label shared with nine others: 5 to 14 attributes.
 
+Scenarios: `rest`; `dead`, a fifth dies at once, a second before the queries; `churn`, half of all leave within an hour and others come,
+for half an hour; `liars`, a fifth collude; `crowd`, as many as there are, 10,000 at most, join within a minute; `cut`, two halves cannot
+reach each other for ten minutes, and the queries come a minute after.
+
 publish: calls of one node until `publish` returns, and until its regions are learned three minutes later. Refresh: for each 450 s. busiest:
 calls that the busiest node got for each query, where every query is for what everybody has.
 """
@@ -33,6 +37,11 @@ def show(outcome: Outcome) -> None:
         f" at rest {outcome.calls_per_s:6.3f} calls/s {outcome.bytes_per_s:6.0f} B/s; busiest {outcome.busiest:5.2f};"
         f" CPU {outcome.cpu_s:6.1f} s"
     )
+    if outcome.crowd_calls:
+        print(
+            f"{'':8} {'':7} newcomers {outcome.crowd_calls:5.1f} calls, {outcome.crowd_publish_s:4.1f} s to publish,"
+            f" {outcome.gate_calls:5.2f} calls at the busiest gate"
+        )
     for kind, query in outcome.queries.items():
         print(
             f"{'':8} {'':7} {kind:7} found {100 * query.found:6.2f} %, {query.calls:6.1f} calls,"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import statistics
 import time
@@ -13,11 +14,15 @@ from typing import Any, Final
 from benchmarks.network.scale import heap
 from benchmarks.network.scale.light import Lights, Sky
 from benchmarks.network.scale.population import CPU, TEAM, Population, Shards
-from benchmarks.network.scale.world import Node, World
+from benchmarks.network.scale.world import Caller, Node, World
+from protocol.messages import index as say
+from protocol.values.index_keys import shard_key
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
+from protocol.wire.base import Message
 from swarm.index.lookup import HOLDERS
 from swarm.index.region import STORED
+from swarm.net.identity import routing_key
 
 ALL_FULL: Final = 300
 """Up to so many nodes all are full."""
@@ -32,9 +37,21 @@ REST_S: Final = 900.0
 """Two refreshes."""
 SHARE: Final = 0.2
 """Of nodes that die or lie."""
+HALF_LIFE_S: Final = 3_600.0
+CHURN_S: Final = 1_800.0
+"""How long nodes come and go before the queries."""
+NOTICED_S: Final = 1_800.0
+"""How long others name a dead node at most: as long as nobody asks a holder in a table."""
+CROWD: Final = 10_000
+"""Nodes that join within `CROWD_S`; as many as there are where these are fewer."""
+CROWD_S: Final = 60.0
+CUT_S: Final = 600.0
+HEALED_S: Final = 60.0
+SETTLED_S: Final = 60.0
+"""A newcomer counts as one that can be found so long after it came."""
 SOFT: Final = 1_000
 WANT: Final = {"common": 16, "some": 16, "hot": 16, "rare": 2 * TEAM, "fresh": 2 * TEAM, "none": 16}
-SCENARIOS: Final = ("rest", "dead")
+SCENARIOS: Final = ("rest", "dead", "churn", "liars", "crowd", "cut")
 
 
 @dataclass
@@ -71,6 +88,12 @@ class Outcome:
     """Of a node for each refresh."""
     bytes_per_s: float = 0.0
     """Of a node at rest, its calls and their replies."""
+    crowd_calls: float = 0.0
+    """Of a newcomer of the crowd, from its start until its advert is settled."""
+    crowd_publish_s: float = 0.0
+    """Median time of its first publication."""
+    gate_calls: float = 0.0
+    """What the gate that is called most gets of each newcomer."""
     busiest: float = 0.0
     """The most calls that one node got in all queries for what everybody has, as a share of these queries."""
     queries: dict[str, Query] = field(default_factory=dict)
@@ -85,10 +108,14 @@ class Field:
     count: int
     seed: int
     newcomers: int = 0
-    """Of the nodes those that come later; their numbers are the last ones."""
+    """Nodes that come later; their numbers are the last ones."""
+    lying: frozenset[int] = frozenset()
+    born: dict[int, float] = field(default_factory=dict)
+    """Newcomers, and when they come."""
 
     def __post_init__(self) -> None:
-        self.population = Population(self.count, self.seed)
+        self.population = Population(self.count + self.newcomers, self.seed)
+        self.born |= dict.fromkeys(range(self.count, self.count + self.newcomers), math.inf)
         self.world = World(self.population, self.seed)
         self.rng = random.Random(f"field {self.seed}")
         self.shards = Shards(self.population, SOFT)
@@ -102,9 +129,20 @@ class Field:
         self.sky: Sky | None = None
         self.lights: Lights | None = None
         if not self.everybody_full:
-            self.sky = Sky(self.population, self.world.dead)
+            self.sky = Sky(self.population, self.world.dead, NOTICED_S, self.born)
             self.sky.clients = frozenset((*self.publishers, *self.readers, *self.fresh))
             self.lights = Lights(self.world, self.sky, self.shards, stored_by_today)
+
+    @property
+    def spared(self) -> set[int]:
+        """Those that neither die nor lie."""
+        return {*self.publishers, *self.readers, *self.fresh, *range(self.first)}
+
+    def can_be_found(self, number: int) -> bool:
+        """Whether a query should find it: it is honest, and there for a minute at least."""
+        came = self.born.get(number, -math.inf)
+        gone = number in self.world.dead or number in self.lying
+        return not gone and came + SETTLED_S <= heap.current_time()
 
     async def start(self, nursery: Any, numbers: Iterable[int]) -> list[Node]:
         """Full nodes that know the first ones."""
@@ -137,20 +175,26 @@ def measure(count: int, scenario: str, seed: int) -> Outcome:
 
 async def _measure(count: int, scenario: str, seed: int) -> Outcome:
     began = time.process_time()
-    field = Field(count, seed)
+    field = Field(count, seed, newcomers(count, scenario))
     world = field.world
     async with heap.open_nursery() as nursery:
-        full = range(count) if field.everybody_full else [*field.publishers, *field.readers]
+        if scenario == "liars":
+            lie(field)
+        everybody = [number for number in range(count) if number not in field.lying]
+        full = everybody if field.everybody_full else [*field.publishers, *field.readers]
         nodes = await field.start(nursery, full)
         outcome = Outcome(count, scenario, seed, len(nodes))
-        await heap.sleep(JOIN_S)
+        await heap.sleep(JOIN_S / 2)
+        if field.everybody_full:
+            await introduce(field)
+        await heap.sleep(JOIN_S / 2)
         publishers = nodes if field.everybody_full else nodes[: len(field.publishers)]
         outcome.join_calls = statistics.fmean(node.calls for node in nodes)
         await _publish(world, nursery, publishers, outcome)
         if scenario == "rest":
             await _rest(world, publishers, outcome)
         else:
-            await happen(scenario, field, nursery)
+            await happen(scenario, field, nursery, outcome)
         readers = [world.full[number] for number in field.readers if number in world.full]
         await _queries(field, nursery, readers, outcome)
         nursery.cancel_scope.cancel()
@@ -230,9 +274,13 @@ async def _ask(field: Field, readers: Sequence[Node], kind: str, want: int) -> Q
             result = await node.index.query(wanted, want)
             calls.append(node.calls - before)
             took.append(1000 * (heap.current_time() - since))
-            there = _there(field, wanted, team if kind in ("rare", "fresh") else "", want)
+            one_team = kind in ("rare", "fresh")
+            there = _there(field, wanted, team if one_team else "", want)
+            devices = [field.population.number(each.advert.peer) for each in result.devices]
+            # of a team each living member counts; of many, those that just died are not known as such
+            good = sum(field.can_be_found(each) if one_team else each not in field.lying for each in devices)
             exist += min(there, want)
-            found += min(len(result.devices), there, want)
+            found += min(good, there, want)
     took.sort()
     return Query(
         found / exist if exist else 1.0,
@@ -248,9 +296,9 @@ def _there(field: Field, wanted: Requirement, team: str, want: int) -> int:
         numbers: Iterable[int] = field.shards.having(f"label:team={team}").tolist()
     else:
         numbers = field.rng.sample(range(field.count), min(field.count, 400))
-    dead, there = field.world.dead, 0
+    there = 0
     for number in numbers:
-        if number not in dead and match(wanted, field.population.advert(number)).fits:
+        if field.can_be_found(number) and match(wanted, field.population.advert(number)).fits:
             there += 1
             if there >= want:
                 break
@@ -260,17 +308,129 @@ def _there(field: Field, wanted: Requirement, team: str, want: int) -> int:
 # -- what happens ---------------------------------------------------------------------------------------------------------
 
 
-async def happen(scenario: str, field: Field, nursery: Any) -> None:
+def newcomers(count: int, scenario: str) -> int:
+    """How many come later."""
+    match scenario:
+        case "churn":
+            return round(count * (1 - 0.5 ** (CHURN_S / HALF_LIFE_S)))
+        case "crowd":
+            return min(count, CROWD)
+    return 0
+
+
+async def happen(scenario: str, field: Field, nursery: Any, outcome: Outcome) -> None:
     """Until the queries begin."""
     match scenario:
         case "dead":
-            _kill(field, SHARE)
+            mortal = [number for number in range(field.count) if number not in field.spared]
+            for number in field.rng.sample(mortal, round(field.count * SHARE)):
+                field.world.kill(number)
             await heap.sleep(1.0)
+        case "churn":
+            await _churn(field, nursery)
+        case "crowd":
+            await _crowd(field, nursery, outcome)
+        case "cut":
+            side = {number: field.rng.random() < 0.5 for number in range(field.count)}
+            field.world.cut = lambda one, other: side[one] != side[other]
+            await heap.sleep(CUT_S)
+            field.world.cut = lambda one, other: False
+            await heap.sleep(HEALED_S)
 
 
-def _kill(field: Field, share: float) -> None:
-    """So many of all at once, but for the readers."""
-    spared = set(field.readers) | set(range(field.first))
-    mortal = [number for number in range(field.count) if number not in spared]
-    for number in field.rng.sample(mortal, round(field.count * share)):
-        field.world.kill(number)
+async def _churn(field: Field, nursery: Any) -> None:
+    """Each node leaves at random without a word, half of them within an hour, and for each another comes."""
+    mortal = [number for number in range(field.count) if number not in field.spared]
+    leaving = field.rng.sample(mortal, min(len(mortal), field.newcomers))
+    coming = range(field.count, field.count + field.newcomers)
+    pairs = list(zip(leaving, coming, strict=False))
+    at_once = max(1, len(pairs) // 1_000)
+    for done, (old, new) in enumerate(pairs, 1):
+        field.world.kill(old)
+        field.born[new] = heap.current_time()
+        if field.everybody_full:
+            nursery.start_soon(_join_and_publish, field, nursery, new)
+        if done % at_once == 0:
+            await heap.sleep(CHURN_S * at_once / len(pairs))
+
+
+async def _join_and_publish(field: Field, nursery: Any, number: int) -> tuple[Node, float]:
+    """A newcomer; the node and how long its first publication took."""
+    (node,) = await field.start(nursery, [number])
+    await heap.sleep(1.0)
+    since = heap.current_time()
+    await node.publish()
+    return node, heap.current_time() - since
+
+
+async def _crowd(field: Field, nursery: Any, outcome: Outcome) -> None:
+    """So many join within a minute. Of a large crowd every n-th is full, and what it costs the gates holds for each."""
+    coming = list(range(field.count, field.count + field.newcomers))
+    for place, number in enumerate(coming):
+        field.born[number] = heap.current_time() + CROWD_S * place / len(coming)
+    full = coming if field.everybody_full else coming[:: max(1, len(coming) // 50)]
+    if field.sky is not None:
+        field.sky.clients = frozenset((*field.sky.clients, *full))
+    field.world.reset()
+    joined: list[tuple[Node, float]] = []
+
+    async def join(number: int) -> None:
+        await heap.sleep(field.born[number] - heap.current_time())
+        joined.append(await _join_and_publish(field, nursery, number))
+
+    for number in full:
+        nursery.start_soon(join, number)
+    await heap.sleep(CROWD_S + SETTLED_S)
+    outcome.crowd_calls = statistics.fmean(node.calls for node, _ in joined)
+    outcome.crowd_publish_s = statistics.median(took for _, took in joined)
+    received = field.world.figures.received
+    outcome.gate_calls = max(received[gate] for gate in range(field.first)) / len(full)
+
+
+# -- who lies -------------------------------------------------------------------------------------------------------------
+
+
+def lie(field: Field) -> None:
+    """A fifth of all collude: they name one another as the nearest to any key, keep no advert, and show empty pages."""
+    able = [number for number in range(field.count) if number not in field.spared]
+    field.lying = frozenset(field.rng.sample(able, round(field.count * SHARE)))
+    sky = field.sky or Sky(field.population, field.world.dead)
+
+    def named(key: bytes, count: int) -> tuple[say.ContactInfo, ...]:
+        near = sky.nearest(int.from_bytes(key[:8], "big"), count, field.lying.__contains__)
+        population = field.population
+        return tuple(
+            say.ContactInfo(peer=population.peer(each), addresses=(population.address(each),))
+            for each in near
+        )
+
+    async def answer(caller: Caller, message: Message) -> Message:
+        match message:
+            case say.FindPeers(key=key, count=count):
+                return say.FoundPeers(contacts=named(key, count))
+            case say.StoreAdverts(items=items):
+                stored = say.StoredItem(verdict=say.StoreVerdict.OK, count=1)
+                key = shard_key("", items[0].attribute, 0, 0) if items else bytes(32)
+                return say.StoreReply(items=(stored,) * len(items), closer=named(key, 8))
+            case say.QueryShard(attribute=attribute):
+                return say.ShardPage(closer=named(shard_key("", attribute, 0, 0), 8))
+            case _:
+                return say.MarkReply(split=False)
+
+    if field.lights is None:
+        field.world.light = lambda number: answer
+    else:
+        field.lights.liars, field.lights.lying = answer, field.lying.__contains__
+
+
+async def introduce(field: Field) -> None:
+    """Each liar makes itself known to every honest node, where all of those are full."""
+    population = field.population
+    for liar in sorted(field.lying):
+        me = say.ContactInfo(peer=population.peer(liar), addresses=(population.address(liar),))
+        for number, node in list(field.world.full.items()):
+            node.network.connections[liar] = None
+            question = say.FindPeers(key=routing_key(population.peer(number)), sender=me)
+            if node.answer is not None:
+                await node.answer(Caller(me.peer), question)
+        await heap.sleep(JOIN_S / 4 / len(field.lying))

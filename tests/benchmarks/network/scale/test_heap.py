@@ -134,3 +134,8 @@ def test_a_seed_is_a_run_and_everybody_is_found_in_it() -> None:
     assert first == second
     assert {kind: query.found for kind, query in first.queries.items()} == dict.fromkeys(first.queries, 1.0)
     assert replace(measure(24, "dead", seed=4), cpu_s=0.0) != first
+
+
+@pytest.mark.slow
+def test_a_rare_device_is_found_although_a_fifth_of_all_nodes_collude() -> None:
+    assert measure(40, "liars", seed=1).queries["rare"].found == 1.0
