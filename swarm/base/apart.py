@@ -156,6 +156,9 @@ class Apart:
             with contextlib.suppress(psutil.Error):
                 each.kill()
         self._process.wait()
+        until = time.monotonic() + LEAVE_S
+        while any(map(_lives, below)) and time.monotonic() < until:
+            time.sleep(0.005)
         if self._held_open(LOOK_S):  # by something that got away
             _kill_marked(self._mark)
         if not self._held_open(LEAVE_S):
@@ -181,6 +184,13 @@ class Apart:
             while data := os.read(self._pipes[1].fileno(), 1 << 16):
                 self._tail += data
                 del self._tail[:-TAIL]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _thread(work: Callable[[], None]) -> threading.Thread:

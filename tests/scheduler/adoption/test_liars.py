@@ -19,7 +19,7 @@ from swarm.net.identity import Identity
 from swarm.net.link import Link
 from swarm.net.links import serve_links
 from tests.scheduler.adoption.test_adoption import TASKS, end, midway, records, states
-from tests.scheduler.adoption.world import CAMPAIGN, World
+from tests.scheduler.adoption.world import CAMPAIGN, World, until
 
 LIAR = Identity.from_seed("liar")
 Says = Callable[[], AdoptReply]
@@ -102,6 +102,13 @@ async def test_an_epoch_that_is_proven_is_gone_beyond(world: World) -> None:
     await midway(world)
     await world.adopt("home-b")
     async with world.scheduler("home-b") as store:
+
+        def proven() -> bool:
+            return store.campaigns.get(CAMPAIGN).epoch in [
+                worker.epoch() for worker in world.workers.values()
+            ]
+
+        await until(proven, "a worker has the proof")
         await end(world, store)
         first = store.campaigns.get(CAMPAIGN).epoch
     assert first > UNPROVEN

@@ -88,6 +88,8 @@ class Worker:
     incarnation: int = 0
     unsent: Callable[[], int] = lambda: 0
     """How many results no scheduler has taken."""
+    epoch: Callable[[], int | None] = lambda: None
+    """Under which Ann's campaign is led there."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def launch(self, order: WorkOrder, limits: Limits) -> Run:
@@ -191,6 +193,7 @@ class World:
 
         started = await self.nursery.start(run)
         worker.unsent = started.conversation.outbox.__len__
+        worker.epoch = lambda: started.conversation.ledger.epoch(ANN.peer_id, CAMPAIGN)
 
     def kill(self, name: str) -> None:
         worker = self.workers[name]
