@@ -11,6 +11,7 @@ the loop's thread, and wall seconds beside them; a busy machine makes both large
             one device of 64 slots, from the moment at which they come; both sides' time
   commands  `campaigns`, `results`, `explain` over a store with a campaign of --tasks ended tasks and one of as many of which half have
             ended, as processes on a terminal, with the memory that each had at most; and `watch` of the second, on a terminal and a pipe.
+            A gate and two workers run beside them: `explain` of what waits asks the swarm.
             The ended tasks are made up: their rows go in by the table, nine in ten with a record of six launches of 100 samples
   memory    what the scheduler keeps of --tasks tasks that wait, by tracemalloc
   exports   `results --csv -` and `--json` of as many
@@ -55,6 +56,7 @@ from scheduler.store.rows import AttemptState
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.base.process import GC_THRESHOLDS
+from swarm.join.known_gates import save_gates
 from swarm.memory.network import MemorySwarm
 from tests.scheduler.conftest import MODEL, SCHEDULER, SHA, UNIT, FakeIndex, World
 
@@ -318,10 +320,21 @@ def submit(place: Path, campaign: str, tasks: int) -> None:
     World(None, None, place, None, None, None, None).submit(tasks, campaign=campaign, wait_s=3600)  # type: ignore[arg-type]
 
 
+def start_swarm(folder: Path) -> None:
+    """A gate and two workers, known to the home as after a submit; they end with this process."""
+    from tests.real.lab import Lab  # its memory would count as the commands'
+
+    lab = Lab(folder, ("home",))
+    save_gates(lab.home("home"), (lab.gate,))
+    lab.mend()
+
+
 def commands(folder: Path, tasks: int) -> None:
     home = filled(folder, tasks, {"c-one": tasks, "c-open": tasks // 2})
-    for words in ("--version", "campaigns", "results c-one", "explain c-one", "explain c-open"):
-        show(home, words)
+    with ProcessPoolExecutor(1, get_context("spawn")) as swarm:  # its end ends them all
+        swarm.submit(start_swarm, folder).result()
+        for words in ("--version", "campaigns", "results c-one", "explain c-one", "explain c-open"):
+            show(home, words)
     ours, theirs = os.openpty()
     threading.Thread(target=drain, args=(ours,), daemon=True).start()
     with os.fdopen(theirs, "w") as terminal:

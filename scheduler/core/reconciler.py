@@ -282,6 +282,7 @@ class Reconciler:
         if entry.state is TaskState.QUEUED and not lease.queued:
             commands += self._hedging.release(entry, "it runs already")
             self._state.start_lease(entry, now, observed=False)
+            commands.append(self._found_running(entry, attempt, lease))
         if owes:
             attempt.move(AttemptEvent.REPORT)
         elif not lease.queued:
@@ -309,12 +310,21 @@ class Reconciler:
         if lease.queued and attempt.status in (AttemptStatus.QUEUED, AttemptStatus.RESTORED):
             attempt.move(AttemptEvent.ENQUEUE)
             return []
+        commands: list[Command] = []
         if attempt.status is AttemptStatus.QUEUED:
             self._state.grant_lease(entry, attempt, now, observed=False)
+            commands.append(self._found_running(entry, attempt, lease, beside=True))
         attempt.move(AttemptEvent.REPORT if owes else AttemptEvent.CONFIRM)
         self._set_due(attempt, now)
         self._state.watch(entry)
-        return []
+        return commands
+
+    @staticmethod
+    def _found_running(
+        entry: TaskEntry, attempt: Attempt, lease: LiveLease, *, beside: bool = False
+    ) -> RecordGrant:
+        """For the store, which may have it as queued: a former process started this run. What is asked for next is beside it."""
+        return RecordGrant(entry.id, attempt.number, lease.lease, lease.fence, queued=False, beside=beside)
 
     @staticmethod
     def _set_due(attempt: Attempt, now: float) -> None:

@@ -253,6 +253,37 @@ def test_after_a_restart_a_second_worker_that_runs_it_already_has_it() -> None:
     assert [order.peer for order in of(orders, ReleaseOn)] == [A]
 
 
+@pytest.mark.parametrize(("peer", "attempt", "ended"), [(A, 1, {2}), (B, 2, set())])
+def test_after_a_restart_the_store_learns_at_once_that_a_queued_lease_runs(
+    peer: str, attempt: int, ended: set[int]
+) -> None:
+    """The process before was killed before it had stored the start. Without it a hedge would look like the other lease of a queued task."""
+    core, _ = restarted(lease="l2", fence=fence(2))
+    lease = f"l{attempt}"
+    orders = decided(
+        core,
+        core.reconciler.reconcile(
+            peer, "c-one", 1, (reported(attempt, lease, queued=False),), 1.0, expected=frozenset({lease})
+        ),
+        1.0,
+    )
+    check(core.state)
+    assert of(orders, RecordGrant) == [RecordGrant(ONE, attempt, lease, fence(attempt), queued=False)]
+    assert {order.attempt for order in of(orders, EndHedge)} == ended
+
+
+def test_after_a_restart_the_store_learns_that_a_queued_hedge_beside_a_run_runs() -> None:
+    second = Attempt(2, B, "l2", fence(2), AttemptStatus.QUEUED, beside=True)
+    entry = a_live_task(1, TaskState.LEASED, A, "l1", fence(1), hedge=second)
+    core = SchedulerCore(random.Random(1))
+    decided(core, core.add(TaskLimits("c-one"), [entry], 0.0), 0.0)
+    reports = (reported(2, "l2", queued=False),)
+    commands = core.reconciler.reconcile(B, "c-one", 1, reports, 1.0, expected=frozenset({"l2"}))
+    orders = decided(core, commands, 1.0)
+    check(core.state)
+    assert of(orders, RecordGrant) == [RecordGrant(ONE, 2, "l2", fence(2), queued=False, beside=True)]
+
+
 def test_after_a_restart_a_second_worker_that_was_never_asked_is_left_out() -> None:
     core, entry = restarted()
     orders = decided(core, core.reconciler.reconcile(B, "c-one", 1, (), 1.0, expected=frozenset()), 1.0)
