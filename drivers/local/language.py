@@ -1,20 +1,23 @@
-"""What is fed to one order's language model, timed, checked and reported, whatever runtime its session is of: that is an argument."""
+"""What is fed to one order's language model, timed, checked and reported, whatever runtime its session is of: that is an argument.
+
+`LanguageRun` does it, and `LanguageModel` is a `LocalModel` that has one.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from drivers.contract import memory
-from drivers.contract.base import WorkOrder
+from drivers.contract.base import MeasureReport, ProgressReport, Unfit, WorkOrder
 from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
 from drivers.inputs.made import Input
 from drivers.local.greedy import Words, answer, room_of
-from drivers.local.model import Prepared
+from drivers.local.model import LocalModel, Prepared
 from drivers.local.tokens import (
     DEPTH,
     GENERATE,
@@ -24,11 +27,11 @@ from drivers.local.tokens import (
     Tokens,
     TokenSession,
     bench_words,
+    inputs_of,
     room_for,
     token_figures,
 )
 
-NO_TENSORS: Final = "a language model is given texts as examples, no tensors"
 CHECKED: Final = 512
 """Tokens of the prompt behind which the logits are compared …"""
 STEPS: Final = 8
@@ -47,6 +50,10 @@ class LanguageRun:
     """Turns what the runtime raises into errors of the contract."""
     arrays: Callable[[Any, list[Any]], Mapping[str, Any]]
     """`prompt_logits` and `token_logits`, of the session's logits after a prompt and after each token behind it."""
+    open_words: Callable[[], Words]
+    """Reads the model's own tokenizer. Raises `Unfit`."""
+    trained: object
+    """Tokens of the context that the model was made for, as its config says."""
     fed: Mapping[str, Tokens] = field(default_factory=dict)
     first: Any = None
     """The first token to generate, as a batch of the session."""
@@ -115,13 +122,12 @@ class LanguageRun:
         ttft = {} if self.prompts is None else {"ttft": self.prompts.first_token_ns}
         return ttft | {"itl": self.samples_ns}
 
-    def answer_text(self, text: str, open_words: Callable[[], Words], trained: object) -> str:
-        """`trained`: tokens of the context that the model was made for, as its config says."""
+    def answer_text(self, text: str) -> str:
         most = len(self.fed[GENERATE])
         if self.words is None:
-            self.words = open_words()
+            self.words = self.open_words()
         prompt = self.words.prompt(text)
-        room_of(prompt, most, trained if isinstance(trained, int) else 0)
+        room_of(prompt, most, self.trained if isinstance(self.trained, int) else 0)
         with self.errors():
             return answer(self.session, self.words, prompt, most)
 
@@ -135,3 +141,33 @@ class LanguageRun:
             f"checked: the logits after {checked} tokens of the prompt at once and {steps} more one by one, against all in one pass "
             + reference,
         ]
+
+
+class LanguageModel(LocalModel):
+    """The steps that language models of all runtimes have in common. A runtime's class sets `_run` in `prepare`."""
+
+    _run: LanguageRun
+
+    def attempt(self, shapes: Shapes, bound: int) -> Prepared:
+        raise Unfit("a language model is given texts as examples, no tensors")
+
+    def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
+        measured = yield from super().time(prepared, notes)
+        self._run.samples_ns = measured.samples_ns
+        return measured
+
+    def figures(self) -> dict[str, float]:
+        return super().figures() | self._run.figures()
+
+    def series(self) -> dict[str, tuple[int, ...]]:
+        return self._run.series()
+
+    def answer_text(self, text: str) -> str:
+        return self._run.answer_text(text)
+
+
+def inputs_by(vocab_size: object) -> tuple[Input, ...]:
+    """Random tokens, by what a model's config says. Raises `Unfit`."""
+    if type(vocab_size) is not int or vocab_size < 1:
+        raise Unfit("config.json says no vocab_size, which a language model has")
+    return inputs_of(vocab_size)

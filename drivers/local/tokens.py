@@ -39,14 +39,14 @@ class TokenSession(Protocol):
     def logits(self) -> Tokens: ...
 
 
-def sized(order: WorkOrder) -> WorkOrder:
-    """The order with llama-bench's sizes where it has none. Raises `Unshaped`."""
+def sized(order: WorkOrder, defaults: Mapping[str, int] = DEFAULTS) -> WorkOrder:
+    """The order with the default sizes where it has none. Raises `Unshaped`."""
     if order.batch not in (None, 1):
         raise Unshaped(
             f"batch {order.batch}: one sequence is measured; leave the batch out, or write batch: 1"
         )
     given = {*order.shapes, *(key.removesuffix("[0]") for key in order.dims)}
-    missing = {name: size for name, size in DEFAULTS.items() if name not in given}
+    missing = {name: size for name, size in defaults.items() if name not in given}
     return replace(order, dims={**order.dims, **missing}, batch=None, batch_dim=None)
 
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from drivers.contract.base import MeasureReport, OutOfMemory, ProgressReport, Unfit, WorkOrder
+from drivers.contract.base import OutOfMemory, Unfit, WorkOrder
 from drivers.contract.registry import BREAKAGE
-from drivers.inputs.feeds import Shapes
-from drivers.local.language import NO_TENSORS, LanguageRun
-from drivers.local.model import LocalModel, Prepared, RanOn
-from drivers.local.tokens import Tokens, inputs_of, sized
+from drivers.local.language import LanguageModel, LanguageRun, inputs_by
+from drivers.local.model import Prepared, RanOn
+from drivers.local.tokens import Tokens, sized
 from drivers.mlx.runtime import check_architecture, load_model, parts, runtime, title
 from drivers.mlx.units import GPU, device_for, provider, verify_device
 from drivers.transformers.folder import open_folder
@@ -83,8 +83,7 @@ class MlxSession:
         return np.array(self._logits.astype(self.mx.float32))
 
 
-class MlxModel(LocalModel):
-    _run: LanguageRun
+class MlxModel(LanguageModel):
     _session: MlxSession
 
     def __init__(self, order: WorkOrder) -> None:
@@ -94,10 +93,7 @@ class MlxModel(LocalModel):
         self._device = device_for(mx, order.unit)
         self._folder = open_folder(Path(order.model), quantised=True)
         check_architecture(self._folder.config)
-        size = self._folder.config.get("vocab_size")
-        if type(size) is not int or size < 1:
-            raise Unfit("config.json says no vocab_size, which a language model has")
-        self.inputs = inputs_of(size)
+        self.inputs = inputs_by(self._folder.config.get("vocab_size"))
         mx.set_default_device(self._device)
 
     def load(self) -> int:
@@ -112,11 +108,14 @@ class MlxModel(LocalModel):
         verify_device(self._mx, self.order.unit, self._device)
 
     def prepare(self) -> Prepared:
-        self._run = LanguageRun(sized(self.order), self.inputs, self._session, translated, _arrays)
+        words, trained = (
+            partial(FolderWords, self._folder),
+            self._folder.config.get("max_position_embeddings"),
+        )
+        self._run = LanguageRun(
+            sized(self.order), self.inputs, self._session, translated, _arrays, words, trained
+        )
         return self._run.prepare(self._mx.reset_peak_memory, self._see_digits)
-
-    def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        raise Unfit(NO_TENSORS)
 
     def _see_digits(self) -> None:
         if self._session._logits.dtype in (self._mx.bfloat16, self._mx.float16):
@@ -137,24 +136,12 @@ class MlxModel(LocalModel):
                 mx.set_default_device(self._device)
         return {"prompt_logits": logits[0], "token_logits": logits[1:]}
 
-    def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
-        measured = yield from super().time(prepared, notes)
-        self._run.samples_ns = measured.samples_ns
-        return measured
-
     def figures(self) -> dict[str, float]:
-        figures = self._run.figures()
+        figures = super().figures()
         if self.order.unit == GPU:
             with translated():
                 figures["gpu_peak_bytes"] = float(self._mx.get_peak_memory())
         return figures
-
-    def series(self) -> dict[str, tuple[int, ...]]:
-        return self._run.series()
-
-    def answer_text(self, text: str) -> str:
-        trained = self._folder.config.get("max_position_embeddings")
-        return self._run.answer_text(text, lambda: FolderWords(self._folder), trained)
 
     def ran_on(self, prepared: Prepared) -> RanOn:
         return RanOn(self.order.unit, (provider(self._mx, self._device),))

@@ -7,37 +7,29 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
 
-from drivers.contract.base import MeasureReport, ProgressReport, Unfit, Unshaped, WorkOrder
-from drivers.inputs.feeds import Shapes
-from drivers.local.language import NO_TENSORS, LanguageRun
+from drivers.contract.base import Unfit
+from drivers.local.language import LanguageModel, LanguageRun, inputs_by
 from drivers.local.model import Prepared
-from drivers.local.tokens import DEPTH, GENERATE, PROMPT, Tokens, inputs_of
+from drivers.local.tokens import DEPTH, GENERATE, PROMPT, Tokens, sized
 from drivers.torch.model import HALF
 from drivers.torch.models import ModelGraph, as_arrays, torch_errors
 from drivers.transformers.model import TransformersModel
 from drivers.transformers.ports import vocabulary
 from drivers.transformers.words import FolderWords
 
+DEFAULTS: Final = {DEPTH: 0}
+"""Only the context may be left out."""
+
 
 def generates(architecture: str) -> bool:
     """Whether it is one of transformers' causal language models."""
     auto = importlib.import_module("transformers.models.auto.modeling_auto")
     return architecture in set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-
-
-def sized(order: WorkOrder) -> WorkOrder:
-    """The order with an empty context where it says none. Raises `Unshaped` for more than one sequence."""
-    if order.batch not in (None, 1):
-        raise Unshaped(
-            f"batch {order.batch}: one sequence is measured; leave the batch out, or write batch: 1"
-        )
-    given = {*order.shapes, *(key.removesuffix("[0]") for key in order.dims)}
-    empty = {} if DEPTH in given else {DEPTH: 0}
-    return replace(order, dims={**order.dims, **empty}, batch=None, batch_dim=None)
 
 
 @dataclass(slots=True)
@@ -91,15 +83,11 @@ class CausalSession:
         return self._cache is not None
 
 
-class CausalModel(TransformersModel):
-    _run: LanguageRun
+class CausalModel(LanguageModel, TransformersModel):
     _session: CausalSession
 
     def _graph_of(self, module: Any) -> ModelGraph:
-        size = vocabulary(module.config)
-        if size is None:
-            raise Unfit("config.json says no vocab_size, which a language model has")
-        return ModelGraph(module, module, inputs_of(size), (self.title_of(module),))
+        return ModelGraph(module, module, inputs_by(vocabulary(module.config)), (self.title_of(module),))
 
     def load(self) -> int:
         took_ns = super().load()
@@ -114,7 +102,9 @@ class CausalModel(TransformersModel):
         return took_ns
 
     def prepare(self) -> Prepared:
-        self._run = LanguageRun(sized(self.order), self.inputs, self._session, torch_errors, self._arrays)
+        order, words = sized(self.order, DEFAULTS), partial(FolderWords, self._folder)
+        trained = getattr(self._graph.module.config, "max_position_embeddings", None)
+        self._run = LanguageRun(order, self.inputs, self._session, torch_errors, self._arrays, words, trained)
         prepared = self._run.prepare(self._begin, self._prove)
         if self._graph.module.dtype in (self._torch.bfloat16, self._torch.float16):
             self.tolerance = HALF
@@ -126,9 +116,6 @@ class CausalModel(TransformersModel):
 
         self._infer = infer
         return prepared
-
-    def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        raise Unfit(NO_TENSORS)
 
     def _begin(self) -> None:
         if self._device.startswith("cuda"):
@@ -153,21 +140,6 @@ class CausalModel(TransformersModel):
             ids = torch.tensor([[*prompt.tolist(), *tokens.tolist()]])
             logits = plain.call(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 :]
             return as_arrays({"prompt_logits": logits[0], "token_logits": logits[1:]})
-
-    def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
-        measured = yield from super().time(prepared, notes)
-        self._run.samples_ns = measured.samples_ns
-        return measured
-
-    def figures(self) -> dict[str, float]:
-        return super().figures() | self._run.figures()
-
-    def series(self) -> dict[str, tuple[int, ...]]:
-        return self._run.series()
-
-    def answer_text(self, text: str) -> str:
-        trained = getattr(self._graph.module.config, "max_position_embeddings", None)
-        return self._run.answer_text(text, lambda: FolderWords(self._folder), trained)
 
     def notes(self, prepared: Prepared) -> list[str]:
         return [*super().notes(prepared), *self._run.notes(prepared.shapes, "without a cache")]

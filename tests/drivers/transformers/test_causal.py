@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import Unshaped, WorkOrder
-from drivers.local.tokens import TokenLoop, time_prompts
-from drivers.transformers.causal import CausalSession, sized
+from drivers.local.tokens import TokenLoop, sized, time_prompts
+from drivers.transformers.causal import DEFAULTS, CausalSession
 from drivers.transformers.units import CPU
 
 
@@ -84,8 +84,8 @@ def test_without_a_context_a_sequence_begins_with_nothing() -> None:
 
 
 def test_the_context_is_empty_unless_given_and_the_other_lengths_are_the_orders() -> None:
-    assert sized(WorkOrder("m", CPU, dims={"prompt": 3})).dims == {"prompt": 3, "depth": 0}
-    assert sized(WorkOrder("m", CPU, dims={"depth": 4}, batch=1)).dims == {"depth": 4}
-    assert sized(WorkOrder("m", CPU, shapes={"depth": (4,)})).dims == {}
+    assert sized(WorkOrder("m", CPU, dims={"prompt": 3}), DEFAULTS).dims == {"prompt": 3, "depth": 0}
+    assert sized(WorkOrder("m", CPU, dims={"depth": 4}, batch=1), DEFAULTS).dims == {"depth": 4}
+    assert sized(WorkOrder("m", CPU, shapes={"depth": (4,)}), DEFAULTS).dims == {}
     with pytest.raises(Unshaped, match="one sequence is measured"):
-        sized(WorkOrder("m", CPU, batch=2))
+        sized(WorkOrder("m", CPU, batch=2), DEFAULTS)
