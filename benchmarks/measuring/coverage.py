@@ -3,6 +3,7 @@
     python benchmarks/measuring/coverage.py --windows 200 --json windows.json            # quiet alone
     python benchmarks/measuring/coverage.py --seconds 1800 --json windows.json           # 200 quiet ones, then all conditions in turns
     python benchmarks/measuring/coverage.py --again windows.json [--half 0|1]            # the rows judged anew, nothing is measured
+    python benchmarks/measuring/coverage.py --control --threads 1                        # is this host quiet at all?
 
 A window is one measurement as `bench` makes it by default (100 inferences in 6 launches, all cores), of one of four models of 0.3 to 9 ms
 in turn. Windows take turns too among the conditions (`conditions.py`), and the quiet ones among them tell what is true. Only the wait for
@@ -13,6 +14,10 @@ false alarm  a quiet row that is not `valid` (goal: at most 2 %)
 off          the row's median is more than 5 % away from that of the other quiet windows of its model
 seen         of the rows that are off, those that are flagged (goal: at least 95 % where the host is disturbed)
 bias         the median of the condition against the quiet one, over the models
+
+`--control`: after each quiet window the C program of `inference_bias.py` does the same: six launches, the median of their medians, and
+the lowest and highest of them, which hold the median in 97 % of cases if launches are alike. It shares nothing with Sark but the runtime.
+What that interval misses on a host where nothing else runs is the host's own unrest, and no method of ours can have it.
 """
 
 from __future__ import annotations
@@ -38,6 +43,7 @@ from typing import Any
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 from conditions import CONDITIONS, condition
+from inference_bias import Reference, compiled_reference
 from models import chain, magika
 
 from node.run.local import LocalDevice
@@ -52,6 +58,7 @@ from swarm.base.home import Home
 UNIT = "CPU (ONNX)"
 OFF = 0.05
 QUIET_FIRST = 200
+CONTROL_LAUNCHES, CONTROL_RUNS = 6, 24
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,8 @@ class Window:
     task: str
     record: str
     """Canonical bytes in base64, as `task`."""
+    control_us: tuple[float, ...] = ()
+    """Medians of the C program's launches right after it, in microseconds."""
 
     @cached_property
     def row(self) -> Row:
@@ -106,7 +115,13 @@ def order(quiet_first: int, conditions: Sequence[str], names: Sequence[str]) -> 
 
 
 def measure(
-    quiet_first: int, conditions: Sequence[str], seconds: float, file: Path | None, how: dict[str, Any]
+    quiet_first: int,
+    conditions: Sequence[str],
+    seconds: float,
+    file: Path | None,
+    how: dict[str, Any],
+    *,
+    control: bool,
 ) -> list[Window]:
     """Until the time is up, or all windows are made. They are kept from time to time."""
     windows: list[Window] = []
@@ -116,6 +131,10 @@ def measure(
         Bench(device) as bench,
     ):
         paths = models(Path(folder))
+        program = compiled_reference(Path(folder)) if control else None
+        references = {
+            name: Reference(program, str(path), Path(folder)) for name, path in paths.items() if program
+        }
         for path in paths.values():
             bench.measure(path, UNIT, runs=10, loads=1)  # its runtime is imported
         began = time.monotonic()
@@ -131,7 +150,13 @@ def measure(
             task, record = (
                 base64.b64encode(each).decode() for each in (task_body(done.task), done.signed.body)
             )
-            windows.append(Window(made, name, start, time.monotonic() - began, load, task, record))
+            ended = time.monotonic() - began
+            medians = [
+                references[name](CONTROL_RUNS, how.get("threads", 0))
+                for _ in range(CONTROL_LAUNCHES)
+                if control and made == "quiet"
+            ]
+            windows.append(Window(made, name, start, ended, load, task, record, tuple(medians)))
             if file is not None and number % 50 == 49:
                 keep(file, windows)
             if sys.stderr.isatty():
@@ -146,7 +171,11 @@ def keep(file: Path, windows: Sequence[Window]) -> None:
 
 
 def read(files: Sequence[Path]) -> list[Window]:
-    return [Window(**each) for file in files for each in json.loads(file.read_text())]
+    return [
+        Window(**each | {"control_us": tuple(each.get("control_us", ()))})
+        for file in files
+        for each in json.loads(file.read_text())
+    ]
 
 
 def others(windows: Sequence[Window], one: Window, made: str) -> float:
@@ -188,11 +217,30 @@ def report(windows: Sequence[Window]) -> None:
             f"{statistics.median(ratios.values() or [math.nan]) - 1:>+8.1%}"
             f"{statistics.median(each.ended_s - each.began_s for each in those):>8.2f}"
         )
+    report_control([each for each in windows if each.control_us])
     print()
     for made in CONDITIONS:
         words = Counter(each.row.verdict for each in windows if each.condition == made)
         if words:
             print(f"{made:<10}" + ", ".join(f"{word} {number}" for word, number in words.most_common()))
+
+
+def report_control(windows: Sequence[Window]) -> None:
+    """The line of the C program: its windows, how many of its intervals hold, and how many medians are off."""
+    held = off = 0
+    for one in windows:
+        middle = statistics.median(one.control_us)
+        rest = statistics.median(
+            statistics.median(each.control_us)
+            for each in windows
+            if each is not one and each.model == one.model
+        )
+        held += min(one.control_us) <= rest <= max(one.control_us)
+        off += abs(middle / rest - 1) > OFF
+    if windows:
+        print(
+            f"{'C program':<10}{len(windows):>8}{share(held, len(windows)):>21}{'':>28}{share(off, len(windows))}"
+        )
 
 
 def details(windows: Sequence[Window]) -> None:
@@ -222,6 +270,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--threads", type=int)
     parser.add_argument("--precision", type=float, help="in place of 100 inferences")
+    parser.add_argument("--control", action="store_true", help="the C program beside each quiet window")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--again", type=Path, nargs="+")
     parser.add_argument(
@@ -234,7 +283,12 @@ def main() -> None:
     else:
         how = {"threads": given.threads, "precision": given.precision}
         windows = measure(
-            given.windows, given.conditions, given.seconds, given.json, {k: v for k, v in how.items() if v}
+            given.windows,
+            given.conditions,
+            given.seconds,
+            given.json,
+            {k: v for k, v in how.items() if v},
+            control=given.control,
         )
     if given.half is not None:
         seen = Counter[tuple[str, str]]()

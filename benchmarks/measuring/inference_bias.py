@@ -66,6 +66,14 @@ class Reference:
         return statistics.median(samples[runs // 5 :]) / 1e3
 
 
+def compiled_reference(folder: Path) -> Path:
+    """The C program, compiled there."""
+    compiler, program = native.compiler(), folder / "reference_loop"
+    assert compiler is not None, "a C compiler is needed for the reference"
+    subprocess.run([compiler, "-O2", "-o", str(program), str(SOURCE), "-ldl"], check=True)
+    return program
+
+
 def ours(model: str, zygote: Zygote) -> Callable[[int, int], float]:
     """A launch of ours: median in microseconds."""
 
@@ -131,10 +139,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as made, ExitStack() as zygotes:
         folder = Path(made)
-        program = folder / "reference_loop"
-        compiler = native.compiler()
-        assert compiler is not None, "a C compiler is needed for the reference"
-        subprocess.run([compiler, "-O2", "-o", str(program), str(SOURCE), "-ldl"], check=True)
+        program = compiled_reference(folder)
         models = models_in(folder)
         found = {"ours": "", "ctypes": native.CALLS_ONLY, "IO binding": native.NOTHING}
         by_side = {

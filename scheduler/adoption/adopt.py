@@ -23,7 +23,7 @@ from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Model, Task
 from protocol.values.trust import Trust
 from scheduler.adoption.recovery import RecoveryScan
-from scheduler.campaign.text import trust_of_spec
+from scheduler.campaign.trust import trust_of_spec
 from scheduler.conversation.claims import LEAP
 from scheduler.models.describe import by_devices, sha256_of
 from scheduler.models.fetch import fetch_adopted

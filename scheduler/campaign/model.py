@@ -56,6 +56,7 @@ from scheduler.campaign.fields import (
     read_against,
     read_step,
 )
+from scheduler.campaign.trust import scope_of
 from swarm.base.text import safe_text
 from swarm.download.urls import name_in, travelling
 
@@ -477,8 +478,7 @@ class Campaign(FilePart):
     @property
     def trust(self) -> TrustScope:
         """Whom it uses; a peer that the clauses of a task name comes on top for that task."""
-        trust = self.devices.trust
-        return TrustScope(trust == "anyone", frozenset(trust) if isinstance(trust, tuple) else frozenset())
+        return scope_of(self.devices.trust)
 
     def lines(self) -> tuple[JobFields, ...]:
         """What any of its models runs on: the plain form's jobs, or one for each unit."""

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
 from protocol.errors import CampaignError
-from protocol.values.trust import MINE, TrustScope
 from scheduler.campaign.compat import PlainCampaign
 from scheduler.campaign.errors import HIDDEN
 from scheduler.campaign.model import Campaign, JobFields, ModelEntry, Schedule, StepEntry
@@ -29,14 +28,6 @@ def read_spec(spec: str, title: str, hint: str = "save its file again") -> Campa
         return Campaign.model_validate_json(spec)
     except ValidationError as exc:
         raise CampaignError(f"{title} was stored by another version of sark-node", hint=hint) from exc
-
-
-def trust_of_spec(spec: str) -> TrustScope:
-    """Whom a stored campaign uses; of one that cannot be read, no more than the submitter's own."""
-    try:
-        return Campaign.model_validate_json(spec).trust
-    except ValidationError:
-        return MINE
 
 
 def spec_for_devices(spec: str) -> str:

@@ -197,3 +197,21 @@ async def drive(job: Coroutine[Any, Any, T], perform: Callable[[Any], Awaitable[
                 error = exc
     finally:
         job.close()
+
+
+async def perform_call(effect: Any) -> Message | bool | None:
+    """The effects of a single request over a link that can be called. Raises `Unreachable`."""
+    link: Any = getattr(effect, "link", None)
+    match effect:
+        case Call():
+            answer: Message = await link.call(effect.message, max_wait_s=effect.max_wait_s)
+            return answer
+        case Reset():
+            await link.reset()
+            return None
+        case Stored():
+            return None  # whoever asks from here has stored nothing
+        case Reintroduce():
+            return False  # what is asked once was introduced by whoever asks
+        case _:
+            raise AssertionError(f"{effect} is not performed here")

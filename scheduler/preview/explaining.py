@@ -72,7 +72,7 @@ def _look(
     """What is in the swarm for a campaign, or why it cannot be reached."""
     import trio
 
-    from scheduler.campaign.text import trust_of_spec
+    from scheduler.campaign.trust import trust_of_spec
     from scheduler.preview.survey import visit
     from scheduler.trust.home import read_book
 

@@ -25,9 +25,8 @@ from protocol.values.trust import TrustScope
 from protocol.wire.codec import pack
 from protocol.words import ProtocolId, Right, Role
 from scheduler.campaign.reach import foreign_units
-from scheduler.conversation.effects import drive
+from scheduler.conversation.effects import drive, perform_call
 from scheduler.conversation.requests import probe, shapes_of
-from scheduler.run.shell import perform_call
 from scheduler.trust.book import TrustBook
 from scheduler.trust.identities import DisputedDevice, clashes
 from scheduler.trust.search import disputed_by, find_admitted

@@ -21,7 +21,7 @@ import structlog
 
 from protocol.errors import NotPermitted
 from protocol.words import Right
-from scheduler.campaign.text import trust_of_spec
+from scheduler.campaign.trust import trust_of_spec
 from scheduler.models.describe import by_devices
 from scheduler.store.rows import CampaignRow
 from scheduler.store.seats import MAX_SEATS, RENEW_EVERY_S

@@ -23,7 +23,8 @@ from protocol.values.reading import DeviceReading
 from protocol.values.task import TaskBodies, TaskReader, read_task
 from protocol.values.trust import Trust
 from protocol.words import Reason
-from scheduler.campaign.text import trust_of_spec, unfit_jobs_of_spec
+from scheduler.campaign.text import unfit_jobs_of_spec
+from scheduler.campaign.trust import trust_of_spec
 from scheduler.conversation.conversation import RestoredCampaign, SchedulerConversation
 from scheduler.conversation.effects import SleepUntil
 from scheduler.core.entries import TaskEntry, TaskLimits

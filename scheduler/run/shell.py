@@ -20,7 +20,7 @@ from results.row.record import observe
 from results.row.scores import WAITING, unanswered
 from results.row.witness import refusal
 from scheduler.conversation import effects
-from scheduler.conversation.effects import CheckedRecord, LinkHandle, drive
+from scheduler.conversation.effects import CheckedRecord, LinkHandle, drive, perform_call
 from scheduler.conversation.links import CONNECT_S
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.planning.devices import DeviceFinder, find, survey
@@ -154,24 +154,6 @@ class TrioShell:
                 return await self.scorings.score(effect)
             case _:
                 return await perform_call(effect)
-
-
-async def perform_call(effect: Any) -> Message | bool | None:
-    """The effects of a single request over a link of `swarm.net.link`. Raises `Unreachable`."""
-    link: Any = getattr(effect, "link", None)
-    match effect:
-        case effects.Call():
-            answer: Message = await link.call(effect.message, max_wait_s=effect.max_wait_s)
-            return answer
-        case effects.Reset():
-            await link.reset()
-            return None
-        case effects.Stored():
-            return None  # whoever asks from here has stored nothing
-        case effects.Reintroduce():
-            return False  # what is asked once was introduced by whoever asks
-        case _:
-            raise AssertionError(f"{effect} is not performed here")
 
 
 def checked(effect: effects.CheckRecord) -> CheckedRecord:
