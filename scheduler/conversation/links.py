@@ -441,6 +441,10 @@ class WorkerLinks:
             args = (campaign, answer.incarnation, answer.leases, now)
             self._carry_out(core.reconciler.reconcile(peer, *args, expected=expected))
             return
+        run = core.state.campaigns.get(campaign)
+        if run is not None and (run.limits.epoch or 0) > epoch:  # raised meanwhile: it refused the lower one
+            await self.adopt_campaign(handle, campaign, deadline)
+            return
         rival = self._claims.rival(campaign, peer, answer)
         commands = [] if rival is None else self._meet(campaign, rival)
         if commands is None:

@@ -78,8 +78,9 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
     """A cancelled attempt ends when its worker says that nothing runs, unless that is silent, or does not stop it in good time: then it is
     said that the stop is owed.
 
-    Excused: campaigns that are led elsewhere, workers that serve this scheduler no more, and runs that a copy of the scheduler had begin
-    under another fence: it learns of those when it adopts, and cancels them.
+    Excused: campaigns that are led elsewhere, workers that serve this scheduler no more, runs whose grant was never heard, where it is said
+    that the stop is owed, and runs that a copy of the scheduler had begin under another fence: it learns of those when it adopts, and
+    cancels them.
     """
     alive: dict[tuple[str, str], tuple[str, int, FenceKey | None]] = {}
     asked: dict[str, float] = {}
@@ -125,7 +126,10 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
                     for run, what in alive.items()
                     if run[0] == event.worker and event.fence in (None, what[2])
                 }
-                soon = silent_s < SILENCE_S and waited_s < STOP_S
+                known = (
+                    event.fence is not None
+                )  # else the answer to the commit was lost, and the stop is owed
+                soon = known and silent_s < SILENCE_S and waited_s < STOP_S
                 unsaid = (event.who, event.task, event.attempt) not in owed
                 led = leads.get((event.worker, history.tasks.get(event.task, "")), event.who) == event.who
                 if (event.task, event.attempt) in runs and led and (soon or unsaid):

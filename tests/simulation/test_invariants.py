@@ -278,6 +278,17 @@ def test_a_worker_that_renews_nothing_for_another_leader_counts_as_silent_and_th
     assert ("cancelled_is_dead" not in observed(heard, *others, *owed)) is excused
 
 
+@pytest.mark.parametrize(
+    ("fence", "said", "excused"), [(None, True, True), (None, False, False), ((1, 1), True, False)]
+)
+def test_a_run_whose_grant_was_never_heard_is_owed_a_stop(
+    fence: tuple[int, int] | None, said: bool, excused: bool
+) -> None:
+    heard, asked, ended = BAD["cancelled_is_dead"]
+    owed = [Event(1.6, K.OWED, **TASK, lease="")] if said else []
+    assert ("cancelled_is_dead" not in observed(heard, asked, replace(ended, fence=fence), *owed)) is excused
+
+
 @pytest.mark.parametrize(("fence", "excused"), [((1, 2), True), ((1, 1), False), (None, False)])
 def test_a_run_of_the_same_attempt_under_another_fence_is_not_the_one_that_was_cancelled(
     fence: tuple[int, int] | None, excused: bool
