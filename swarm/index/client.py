@@ -27,6 +27,8 @@ from swarm.net.network import Network
 M = TypeVar("M", bound=Message)
 
 GIVE_UP_S: Final = 1.5
+FIRST_S: Final = 3.0
+"""Without a link, to a peer that was not silent: to the other side of the earth seven round trips take two seconds."""
 SILENT_S: Final = (2.0, 30.0)
 """How long a peer that did not answer is not asked: first, while it is connected and may only be busy, doubling each time; and at most,
 which holds at once for a peer that is gone."""
@@ -106,7 +108,7 @@ class IndexClient:
         return [contact for contact in near if self.usable(contact.peer)][:count]
 
     async def ask(
-        self, contact: Contact, message: Message, expected: type[M], *, max_wait_s: float = GIVE_UP_S
+        self, contact: Contact, message: Message, expected: type[M], *, max_wait_s: float | None = None
     ) -> M:
         """One call. Raises `Unreachable` (silent, broken or talking nonsense) or `errors.Refused`."""
         if contact.peer == self.own_peer:
@@ -116,6 +118,8 @@ class IndexClient:
         began = trio.current_time()
         warm = self.linked(contact.peer)
         self.calls += 1
+        if max_wait_s is None:
+            max_wait_s = GIVE_UP_S if warm or contact.peer in self._pauses else FIRST_S
         try:
             with trio.fail_after(max_wait_s):
                 answer = await self.links.call(
@@ -191,7 +195,8 @@ class IndexClient:
         *,
         grace_s: float = 0.0,
     ) -> tuple[list[tuple[Contact, M]], list[Contact]]:
-        """Ask `need` of `contacts`, with a hedged request for each that fails or is slow, until `need` have answered.
+        """Ask `need` of `contacts`, with a hedged request for each that fails or is slow, until `need` have answered. Those that
+        were silent when they were last asked come last.
 
         Returns the answers and the peers that failed. Ends early when only slow peers are left and there is any answer; slow ones get
         `grace_s` more: else liars, which answer at once, would end it before a first connection is up.
@@ -199,7 +204,7 @@ class IndexClient:
         send, receive = trio.open_memory_channel[tuple[Contact, M | None]](math.inf)
         answers: list[tuple[Contact, M]] = []
         failed: list[Contact] = []
-        todo = list(contacts)
+        todo = sorted(contacts, key=lambda contact: contact.peer in self._pauses)
         pending: dict[PeerId, float] = {}
         slow: set[PeerId] = set()
         with receive:
@@ -265,7 +270,9 @@ class IndexClient:
 
     async def _failed(self, contact: Contact) -> None:
         first, longest = SILENT_S
-        pause = min(2 * self._pauses.get(contact.peer, first / 2), longest)
+        pause = self._pauses.get(contact.peer, first / 2)
+        if self._silent.get(contact.peer, -math.inf) <= trio.current_time():
+            pause = min(2 * pause, longest)  # once, however many calls waited in the same silence
         if self.network.path(contact.peer) is None:
             self._gone.add(contact.peer)
             pause = longest

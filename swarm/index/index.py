@@ -25,7 +25,7 @@ from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY, attributes_of, campaign_attribute, model_attribute
 from protocol.values.requirement import Requirement
-from swarm.index.client import IndexClient
+from swarm.index.client import FIRST_S, IndexClient
 from swarm.index.lookup import Lookups, sender_of
 from swarm.index.publisher import REFRESH_S, Publisher
 from swarm.index.query import Query, QueryResult
@@ -37,8 +37,8 @@ from swarm.net.links import Links, serve_links
 from swarm.net.network import Network
 
 EXPIRE_S: Final = 60.0
-LOOK_AROUND_S: Final = (2.0, 300.0)
-"""Between two searches of a holder for its neighbours: after the start, and at most."""
+LOOK_AROUND_S: Final = (2.0, 600.0)
+"""Between two lookups of a holder, of its neighbours and of a random point by turns: after the start, and at most."""
 SEEK_LOST_S: Final = 10.0
 """Between two retries of silent holders."""
 LOST_AT_ONCE: Final = 4
@@ -238,13 +238,17 @@ class Index:
             self.holder.expire(trio.current_time())
 
     async def _look_around(self) -> None:
-        """Ask the neighbours of a holder, which tells them our contact."""
+        """Ask the neighbours of a holder, which tells them our contact, and those of a random point by turns."""
         pause, most = LOOK_AROUND_S
+        neighbours = True
         while True:
             await trio.sleep(pause * self.rng.uniform(0.8, 1.2))
             pause = min(pause * 2, most)
-            if self.holding:
+            if self.holding and neighbours:
                 await self._lookups.find(routing_key(self.network.peer_id), patient=True)
+            elif self.holding:
+                await self._lookups.sweeps.measure()
+            neighbours = not neighbours
 
     async def _check_table(self) -> None:
         """Ask holders that have not answered for long, a few at a time: those that are gone make room for others."""
@@ -261,7 +265,7 @@ class Index:
                 key = routing_key(self.network.peer_id)
                 question = say.FindPeers(key=key, sender=sender_of(self._me()))
                 try:
-                    await self._client.ask(contact, question, say.FoundPeers)
+                    await self._client.ask(contact, question, say.FoundPeers, max_wait_s=FIRST_S)
                 except (Unreachable, Refused):
                     continue
                 await self._lookups.find(key, patient=True)

@@ -6,6 +6,7 @@ hedging delay no longer blocks the others; one that is silent for 1.5 s is not a
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import dataclass, field
@@ -16,15 +17,18 @@ import trio
 
 from protocol.messages import index as say
 from swarm.index.client import IndexClient
-from swarm.index.sweep import FRESH_S, MAX_SETS, SMALL_SWARM, Keep, Sweeps
+from swarm.index.region import HOLDERS, NEAR
+from swarm.index.sweep import AGAIN, FRESH_S, MAX_SETS, SMALL_SWARM, Keep, Sweeps
 from swarm.net.addresses import Contact, PeerId
-from swarm.net.identity import distance, routing_key
+from swarm.net.identity import distance
 from swarm.net.network import read_contacts
 
-HOLDERS: Final = 8
-"""Copies of each advert."""
 ALPHA: Final = 8
-SHORTLIST: Final = 16
+OUTER: Final = 16
+FARTHER: Final = 4
+"""Of the `OUTER` contacts behind the nearest so many are asked in any case: liars around a key would name one another alone."""
+NARROW: Final = 4
+"""How many of the nearest a publisher's lookup asks, unless they are in reach."""
 FEW: Final = 4
 """A lookup that has fewer answers waits for slow peers too."""
 SETTLE_S: Final = 5.0
@@ -56,12 +60,15 @@ class _Shortlist:
     key: bytes
     width: int | None = None
     """How many of the nearest have to answer; None: by the size of the swarm."""
+    reach: int = 0
+    """Whoever is nearer is not asked, as if it had answered."""
     candidates: dict[PeerId, _Candidate] = field(default_factory=dict)
     """Nearest first."""
 
     def add(self, contact: Contact, state: _State = _State.NEW, *, first: bool = False) -> None:
         if contact.peer not in self.candidates:
             apart = distance(contact.peer, self.key)
+            state = _State.ANSWERED if apart < self.reach else state
             self.candidates[contact.peer] = _Candidate(contact, apart, state, first=first)
             self.candidates = dict(sorted(self.candidates.items(), key=lambda item: item[1].distance))
 
@@ -103,8 +110,17 @@ class _Shortlist:
         """The nearest peers that answered, nearest first."""
         return [c.contact for c in self.candidates.values() if c.state is _State.ANSWERED][:count]
 
+    def nearest(self) -> list[Contact]:
+        """The nearest peers that answered, as far as nobody in between has still to answer."""
+        there = (c for c in self.candidates.values() if c.state is not _State.FAILED)
+        return [c.contact for c in itertools.takewhile(lambda c: c.state is _State.ANSWERED, there)]
+
+    def named(self) -> list[Contact]:
+        """Peers that have not failed, nearest first."""
+        return [c.contact for c in self.candidates.values() if c.state is not _State.FAILED]
+
     def _near(self) -> list[_Candidate]:
-        width = self.width or (HOLDERS if len(self.candidates) <= SMALL_SWARM else SHORTLIST)
+        width = self.width or (HOLDERS if len(self.candidates) <= SMALL_SWARM else NEAR)
         near = [c for c in self.candidates.values() if c.state is not _State.FAILED]
         return near[:width] + [c for c in near[width:] if c.first]
 
@@ -116,6 +132,8 @@ class HolderSet:
     contacts: list[Contact]
     found_at: float
     stale: bool = False
+    hurried: bool = False
+    """Slow ones were not waited for: that alone makes the others look far apart."""
 
 
 @dataclass
@@ -129,17 +147,23 @@ class Lookups:
 
     def __post_init__(self) -> None:
         self.sweeps = Sweeps(self.client, self.rng, self._find)
-        self._own_key = routing_key(self.client.own_peer)
 
-    async def find(self, key: bytes, *, patient: bool = False) -> list[Contact]:
-        """Up to eight peers nearest to `key` that just answered, nearest first, ourselves among them.
+    async def find(self, key: bytes, *, count: int = HOLDERS, patient: bool = False) -> list[Contact]:
+        """Up to `count` peers nearest to `key` that just answered, nearest first, ourselves among them.
 
         `patient`: wait for slow peers until they fail, as publishers do. Readers do not.
         """
-        shortlist = await self._find(key, patient)
-        if key == self._own_key:
-            self.sweeps.note(shortlist)
-        return shortlist.answered()
+        return (await self._find(key, patient)).answered(count)
+
+    async def locate(self, key: bytes) -> list[Contact]:
+        """Peers near `key` for a publisher, nearest first, ourselves among them. Those in reach have not been asked: their replies to the
+        advert tell as much."""
+        reach = self.sweeps.reach
+        if reach:
+            found = (await self._find(key, True, width=NARROW, reach=reach)).named()
+            if not self.sweeps.thin(key, found):
+                return found
+        return await self.find(key, count=NEAR, patient=True)
 
     async def _find(
         self,
@@ -148,16 +172,21 @@ class Lookups:
         *,
         starts: list[Contact] | None = None,
         width: int | None = None,
+        reach: int = 0,
         keep: Keep = list,
     ) -> _Shortlist:
-        client, shortlist = self.client, _Shortlist(key, width)
+        client, shortlist = self.client, _Shortlist(key, width, reach)
         me = client.me()
         if me is not None:
             shortlist.add(me, _State.ANSWERED)
-        for contact in client.nearest(key, SHORTLIST) if starts is None else starts:
-            shortlist.add(contact, first=starts is not None)
-        count = HOLDERS if starts is None else say.MAX_CONTACTS
-        question = say.FindPeers(key=key, count=count, sender=sender_of(me))
+        if starts is None:
+            known = client.nearest(key, NEAR + OUTER)
+            for contact in known[:NEAR]:
+                shortlist.add(contact)
+            starts = self.rng.sample(known[NEAR:], min(FARTHER, len(known[NEAR:])))
+        for contact in starts:
+            shortlist.add(contact, first=True)
+        question = say.FindPeers(key=key, count=say.MAX_CONTACTS, sender=sender_of(me))
         send, receive = trio.open_memory_channel[tuple[Contact, say.FoundPeers | None]](math.inf)
         with receive:
             while True:
@@ -192,10 +221,11 @@ class Lookups:
         event = self._running[key] = trio.Event()
         try:
             shortlist = await self._find(key, patient=False)
-            contacts = self._with_region(key, shortlist.answered())
+            contacts = self._with_region(key, shortlist.answered(NEAR))
             # by the next time slow ones have answered, or are recorded as silent
             hurried = len(contacts) < HOLDERS and shortlist.slow
-            holder_set = HolderSet(contacts, trio.current_time(), stale=hurried or not contacts)
+            now = trio.current_time()
+            holder_set = HolderSet(contacts, now, hurried or not contacts, hurried=shortlist.slow)
             if len(self._sets) >= MAX_SETS:
                 del self._sets[next(iter(self._sets))]
             self._sets[key] = holder_set
@@ -209,12 +239,16 @@ class Lookups:
         return [*nearest, *(each for each in self.sweeps.region(key) if each.peer not in peers)]
 
     async def widen(self, key: bytes) -> bool:
-        """Learn the region of `key`, since those nearest to it have too little and may hide the rest; whether that gave further holders."""
+        """Where those nearest to `key` are suspect and have too little, learn its region; whether that gave further holders."""
         stored = self._sets.get(key)
         if stored is None:
             return False
         before = {contact.peer for contact in stored.contacts}
-        await self.sweeps.sweep(key)
+        if stored.hurried:
+            stored.contacts = await self.find(key, count=NEAR, patient=True)
+            stored.hurried = False
+        await self.sweeps.measured(AGAIN)
+        await self.sweeps.sweep(key, stored.contacts[:NEAR])
         stored.contacts = self._with_region(key, stored.contacts)
         return any(contact.peer not in before for contact in stored.contacts)
 

@@ -6,8 +6,9 @@ closer ones named in replies, the next ones after a failure, those one level dee
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +21,8 @@ from protocol.messages.index import StoreVerdict
 from protocol.values.advert import SignedAdvert
 from protocol.values.index_keys import MAX_SHARD_DEPTH, shard_key, shard_prefix
 from swarm.index.client import IndexClient, fingerprints
-from swarm.index.lookup import HOLDERS, Lookups
+from swarm.index.lookup import Lookups
+from swarm.index.region import HOLDERS, NEAR
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import distance, routing_key
 from swarm.net.network import read_contacts
@@ -35,8 +37,8 @@ SWEEP_S: Final = 1_800.0
 """How long a publisher uses a region before it learns it again."""
 SWEEP_PAUSE_S: Final = 2.0
 MAX_ROUNDS: Final = 8
-SPARE: Final = 4
-"""Holders kept beyond the nearest eight."""
+KNOWN: Final = 2 * NEAR
+"""Nodes near a key that a publisher remembers, besides those that replied: whoever names many pushes none of these out."""
 MAX_ANCHORS: Final = 4
 AGREE: Final = 5
 """Of eight holders so many must say split before the publisher moves; more than half where there are fewer."""
@@ -58,8 +60,10 @@ class _Shard:
     holders: dict[PeerId, Contact] = field(default_factory=dict)
     replies: dict[PeerId, tuple[int, StoreVerdict]] = field(default_factory=dict)
     """Holder → the cycle of its last reply, and the verdict."""
-    region: set[PeerId] = field(default_factory=set)
-    """Known holders around the key."""
+    near: list[Contact] = field(default_factory=list)
+    """The known nodes nearest to the key, in order."""
+    wanted: set[PeerId] = field(default_factory=set)
+    """Those of them that should have the advert."""
     look: bool = True
     """The holders have to be looked up."""
     count: int = 0
@@ -79,7 +83,7 @@ class _Shard:
 
     def move(self, depth: int) -> None:
         self.depth, self.holders, self.replies, self.look, self.count = depth, {}, {}, True, 0
-        self.region = set()
+        self.near, self.wanted = [], set()
 
 
 @dataclass
@@ -127,6 +131,7 @@ class Publisher:
             self._refresh_at = trio.current_time() + self.refresh_s * jitter
             for shard in self._shards.values():
                 shard.look = shard.look or not shard.holders or (look and len(shard.stored_by()) < HOLDERS)
+            await self.lookups.sweeps.measured()
             self._update_holders()
             await self._check_marks()
             await self._rounds()
@@ -155,7 +160,8 @@ class Publisher:
         while True:
             await trio.sleep(SWEEP_PAUSE_S * self.rng.uniform(0.8, 1.2))
             for shard in list(self._shards.values()):
-                await self.lookups.sweeps.sweep(shard.key(), SWEEP_S)
+                if shard.near and not shard.look:
+                    await self.lookups.sweeps.sweep(shard.key(), shard.near, SWEEP_S)
 
     async def withdraw(self, tombstone: SignedAdvert) -> int:
         """Store a tombstone at every holder, within a second; returns how many replied.
@@ -190,16 +196,11 @@ class Publisher:
                     del shard.replies[peer]
                     shard.holders.pop(peer, None)
                     shard.look = result = True
-            key = shard.key()
-            near = {contact.peer: contact for contact in self.client.nearest(key, HOLDERS)}
-            if me is not None:
-                near[me.peer] = me
-            best = sorted({*near, *shard.stored_by()}, key=lambda peer: distance(peer, key))[:HOLDERS]
-            new = [near[peer] for peer in best if peer in near]
-            # anchors and the region get the advert in any case, since holders near a key may lie
-            around = self.lookups.sweeps.region(key, store=True)
-            shard.region = {contact.peer for contact in around}
-            for contact in (*new, *around, *(each for each in anchors if self.client.usable(each.peer))):
+            stored = (shard.holders[peer] for peer in shard.stored_by() if peer in shard.holders)
+            known = [*stored, *self.client.nearest(shard.key(), NEAR), *([me] if me else ())]
+            # anchors get the advert in any case, since holders near a key may lie
+            wanted = self._place(shard, known), (each for each in anchors if self.client.usable(each.peer))
+            for contact in itertools.chain(*wanted):
                 if contact.peer not in shard.replies:
                     shard.holders[contact.peer] = contact
                     result = True
@@ -240,16 +241,28 @@ class Publisher:
 
     async def _locate(self, shard: _Shard) -> None:
         shard.look = False
-        result = await self.lookups.find(shard.key(), patient=True)
-        shard.holders.update({contact.peer: contact for contact in result})
+        found = await self.lookups.locate(shard.key())
+        shard.holders.update({contact.peer: contact for contact in self._place(shard, found)})
         self._trim(shard)
+
+    def _place(self, shard: _Shard, more: Iterable[Contact]) -> list[Contact]:
+        """Where the advert should lie by the nodes that are known, and `more`. No I/O."""
+        key = shard.key()
+        usable = {each.peer: each for each in (*shard.near, *more) if self.client.usable(each.peer)}
+        near = sorted(usable.values(), key=lambda contact: distance(contact.peer, key))
+        shard.near = [each for rank, each in enumerate(near) if rank < KNOWN or each.peer in shard.replies]
+        wanted = self.lookups.sweeps.stores(key, shard.near)
+        shard.wanted = {contact.peer for contact in wanted}
+        return wanted
 
     async def _store(self, contact: Contact, shards: list[_Shard]) -> None:
         signed, cycle = self._signed, self._cycle
         assert signed is not None
         items = tuple(
             say.StoreItem(
-                attribute=shard.attribute, depth=shard.depth, have=fingerprints(list(shard.holders))
+                attribute=shard.attribute,
+                depth=shard.depth,
+                have=fingerprints([contact.peer for contact in shard.near]),
             )
             for shard in shards
         )
@@ -261,6 +274,7 @@ class Publisher:
                 shard.look = shard.look or contact.peer in shard.replies
                 shard.replies.pop(contact.peer, None)
                 shard.holders.pop(contact.peer, None)
+                shard.near = [each for each in shard.near if each.peer != contact.peer]
             return
         except Refused as exc:
             for shard in shards:
@@ -273,25 +287,18 @@ class Publisher:
         for shard, item in zip(shards, answer.items, strict=False):
             shard.replies[contact.peer] = (cycle, item.verdict)
             shard.count = max(shard.count, item.count)
-        for named in read_contacts(answer.closer):
-            if named.addresses and named.peer != self.client.own_peer and self.client.usable(named.peer):
-                for shard in shards:
-                    self._consider(shard, named)
-
-    def _consider(self, shard: _Shard, named: Contact) -> None:
-        """Add a holder named in a reply if it is among the nearest eight."""
-        key = shard.key()
-        nearer = sum(distance(peer, key) < distance(named.peer, key) for peer in shard.holders)
-        if nearer < HOLDERS:
-            shard.holders.setdefault(named.peer, named)
+        closer = [
+            named
+            for named in read_contacts(answer.closer)
+            if named.addresses and named.peer != self.client.own_peer
+        ]
+        for shard in shards:
+            for named in self._place(shard, closer):
+                shard.holders.setdefault(named.peer, named)
 
     def _trim(self, shard: _Shard) -> None:
-        key = shard.key()
-        near = sorted(shard.holders, key=lambda peer: distance(peer, key))[: HOLDERS + SPARE]
-        anchors = [each.peer for each in self.client.anchors()[:MAX_ANCHORS]]
-        shard.holders = {
-            peer: c for peer, c in shard.holders.items() if peer in (*near, *anchors, *shard.region)
-        }
+        kept = shard.wanted | {each.peer for each in self.client.anchors()[:MAX_ANCHORS]}
+        shard.holders = {peer: contact for peer, contact in shard.holders.items() if peer in kept}
         shard.replies = {peer: reply for peer, reply in shard.replies.items() if peer in shard.holders}
 
     def _settle(self, shard: _Shard) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,17 +24,15 @@ from protocol.values.index_keys import (
     may_claim,
     named_peers,
     shard_key,
-    shard_prefix,
 )
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from protocol.wire.base import MAX_ELEMENTS, MAX_FRAME
-from protocol.wire.codec import pack
 from swarm.index.client import IndexClient, fingerprints
 from swarm.index.lookup import Lookups
+from swarm.index.region import HOLDERS
+from swarm.index.requests import children, sendable
 from swarm.index.shard_store import NETWORK_QUOTA, SOFT_LIMIT, ForgedAdvert, read_signed
 from swarm.net.addresses import Contact, PeerId, public_network
-from swarm.net.identity import routing_key
 
 READERS: Final = 2
 """Holders asked first; all of them when these do not have enough."""
@@ -267,8 +265,8 @@ class Query:
                     nursery.start_soon(self._read, leaf, merged)
             for leaf in now:
                 if leaf.split and leaf.depth < MAX_SHARD_DEPTH:
-                    children = _children(leaf.depth, leaf.prefix, named)
-                    todo += [_Leaf(leaf.attribute, leaf.depth + 1, child) for child in children]
+                    below = children(leaf.depth, leaf.prefix, named)
+                    todo += [_Leaf(leaf.attribute, leaf.depth + 1, child) for child in below]
             self.rng.shuffle(todo)
         for attribute in choice:
             ends = [leaf for leaf in read if leaf.attribute == attribute and not leaf.split]
@@ -294,7 +292,7 @@ class Query:
             attribute=leaf.attribute,
             depth=leaf.depth,
             prefix=leaf.prefix,
-            requirement=_sendable(merged.requirement),
+            requirement=sendable(merged.requirement),
             seed=self.rng.getrandbits(32),
             limit=min(max(merged.want + SPARE, LEAST_PAGE), say.PAGE_LIMIT),
         )
@@ -370,7 +368,10 @@ class Query:
                     done.add(contact.peer)
                     answers.append((contact, await client.ask(contact, page, say.ShardPage)))
             others = [c for c in holders if c.peer not in done and client.usable(c.peer)]
-            self.rng.shuffle(others)
+            nearest, rest = others[:HOLDERS], others[HOLDERS:]  # not all of the others have each advert
+            self.rng.shuffle(nearest)
+            self.rng.shuffle(rest)
+            others = [*nearest, *rest]
             count = len(others) if need is None else min(need, len(others))
             out = {contact.peer for contact in holders} | done | {client.own_peer}
             anchors = [c for c in client.anchors() if c.peer not in out and client.usable(c.peer)]
@@ -387,34 +388,3 @@ class Query:
             if not failed or (need is not None and len(more) >= need):
                 break
         return answers
-
-
-NEWER: Final = frozenset({"features"})
-"""Attributes that holders of older versions do not know: to them, no device would meet such a clause."""
-
-
-def _sendable(requirement: Requirement) -> Requirement:
-    """As many clauses as fit into a frame, of attributes that every holder knows. All of them are checked here again in any case."""
-    clauses = []
-    room, elements = MAX_FRAME // 2, MAX_ELEMENTS // 2
-    for clause in requirement.clauses:
-        if clause.attribute in NEWER:
-            continue
-        wire = clause.to_wire()
-        room -= len(pack(wire))
-        elements -= len(wire) + (len(clause.value) if isinstance(clause.value, tuple) else 0) + 1
-        if room >= 0 and elements >= 0:
-            clauses.append(clause)
-    return requirement if len(clauses) == len(requirement.clauses) else Requirement(clauses=tuple(clauses))
-
-
-def _children(depth: int, prefix: int, named: Collection[PeerId]) -> list[int]:
-    """Prefixes one level deeper; only those of the named peers, if any are named."""
-    both = [2 * prefix, 2 * prefix + 1]
-    if not named:
-        return both
-    try:
-        own = {shard_prefix(routing_key(peer), depth + 1) for peer in named}
-    except ValueError:
-        return both
-    return [child for child in both if child in own]

@@ -2,7 +2,8 @@
 
 Identities cost nothing, so an adversary can have the nearest ones to any key. It cannot thin out the honest nodes around the key: a region
 wide enough for a dozen nodes, by the density of the whole network, has about so many honest ones however many others are in it. Adverts go
-to nodes from all parts of the region, a few from each, and readers ask there when the nearest holders have too little (arXiv 2505.01139).
+to the nodes of its inner half. Where nodes lie much denser than in the network, or thinner, others may be hidden: then the region is swept,
+adverts go to nodes from all its parts, a few from each, and readers ask there too (arXiv 2505.01139).
 
     key ├──┼──┼──┼──┼──┼──┼──┼──┤ radius       slices of XOR distance: those packed next to the key share one
 """
@@ -10,6 +11,7 @@ to nodes from all parts of the region, a few from each, and readers ask there wh
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -18,10 +20,18 @@ from typing import Final
 from swarm.net.addresses import Contact
 from swarm.net.identity import distance
 
+HOLDERS: Final = 8
+"""Nodes that have an advert: the nearest ones, and all in the part of the region where so many lie on average."""
+NEAR: Final = 2 * HOLDERS
+"""Nearest nodes that are looked up, and asked by readers."""
 EXPECTED: Final = 16
 """Nodes of a region without an attack, on average."""
 STORED: Final = 24
-"""Nodes on average of the region that a publisher uses once it has learned it: readers may take the network to be smaller than it does."""
+"""Nodes on average of the region that a publisher uses once it has swept it: readers may take the network to be smaller than it does."""
+DENSE: Final = ((2.0, HOLDERS), (6.0, NEAR))
+"""Nodes that are expected within a distance, and how many there an adversary must have put there."""
+THIN: Final = 8
+"""Fewer nodes than that in a region, or none where so many are expected: others may be hidden."""
 SLICES: Final = 16
 OF_SLICE: Final = 4
 """Nodes of one slice that are used."""
@@ -32,7 +42,20 @@ SPACE: Final = 2**256
 
 def nodes_by(distances: Sequence[int]) -> float:
     """About how many nodes there are, by the distances of the nearest ones to a random point."""
-    return len(distances) * SPACE / max(distances)
+    return max(len(distances) - 1, 1) * SPACE / max(distances)
+
+
+def dense(distances: Iterable[int], nodes: float) -> bool:
+    """Whether the nearest to a key lie too close together for a network of so many nodes."""
+    places = [apart * nodes / SPACE for apart in distances]
+    return any(sum(place < expected for place in places) >= count for expected, count in DENSE)
+
+
+def thin(distances: Iterable[int], nodes: float) -> bool:
+    """Whether so few lie in the region of a key, or such a stretch of it is empty, that others may be hidden."""
+    inside = sorted(place for apart in distances if (place := apart * nodes / SPACE) < EXPECTED)
+    gaps = [after - before for before, after in itertools.pairwise((0.0, *inside, EXPECTED))]
+    return len(inside) < THIN or max(gaps) >= THIN
 
 
 def radius_of(nodes: float, expected: int = EXPECTED) -> int:

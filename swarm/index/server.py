@@ -15,7 +15,8 @@ from protocol.values.index_keys import shard_key, shard_prefix
 from protocol.wire.base import Message
 from protocol.words import Reason
 from swarm.index.client import IndexClient, contact_infos
-from swarm.index.lookup import HOLDERS, sender_of
+from swarm.index.lookup import sender_of
+from swarm.index.region import HOLDERS
 from swarm.index.shard_store import ForgedAdvert, ShardStore, read_signed
 from swarm.net.addresses import Address, Contact, PeerId, is_private, parse_tcp, public_network, usable
 from swarm.net.cost import VERIFY_US

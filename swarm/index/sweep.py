@@ -1,6 +1,7 @@
 """Learns the nodes of a key's region by lookups of points all over it, whatever those packed next to the key answer.
 
-How wide a region is follows from the size of the network, which lookups of random points show: nobody can crowd what nobody foresees.
+How wide a region is follows from the size of the network, which lookups of random points show: nobody can crowd what nobody foresees. A
+sweep takes a hundred calls, so only those keys have one around which nodes lie denser or thinner than in the network.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -17,19 +19,19 @@ import trio
 from swarm.index import region
 from swarm.index.client import IndexClient
 from swarm.net.addresses import Contact, PeerId
-from swarm.net.identity import distance, routing_key
+from swarm.net.identity import distance
 
 SMALL_SWARM: Final = 32
-"""Up to so many candidates, the swarm is small: the nearest eight suffice."""
+"""Up to so many nodes, the swarm is small: the nearest eight suffice."""
 FRESH_S: Final = 300.0
 """How long readers use a set of holders before they look it up again."""
 MAX_SETS: Final = 2_048
 SAMPLES: Final = 5
-"""Random points by which the size of the network is estimated; the median counts."""
-MEASURE_S: Final = 1_800.0
-"""Between two estimates."""
-NEAREST: Final = 16
-"""First contacts for such a point."""
+"""Lookups of random points by which the size of the network is estimated, the latest ones; the median counts."""
+AGAIN: Final = 3
+"""Further ones at once where nodes are suspect: the network may have grown."""
+MEASURE_S: Final = (60.0, 1_800.0)
+"""How old an estimate may be: where nodes are suspect, and at most."""
 OUTSIDE: Final = 6
 """First contacts of one lookup of a sweep from outside the region; none is of two lookups."""
 INSIDE: Final = 4
@@ -47,6 +49,8 @@ class Found(Protocol):
     def candidates(self) -> Collection[PeerId]: ...
 
     def answered(self, count: int = ...) -> list[Contact]: ...
+
+    def nearest(self) -> list[Contact]: ...
 
 
 class Search(Protocol):
@@ -72,7 +76,7 @@ class Sweeps:
     search: Search
     _swept: dict[bytes, tuple[list[Contact], float]] = field(default_factory=dict)
     """Key → the nodes of its region that answered, and when."""
-    _sizes: list[float] = field(default_factory=list)
+    _sizes: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     _measured_at: float = -math.inf
     _busy: trio.Lock = field(default_factory=trio.Lock)
     """One sweep at a time: a liar that makes one necessary does not get many."""
@@ -82,29 +86,64 @@ class Sweeps:
 
     @property
     def nodes(self) -> float:
-        """About how many nodes there are."""
-        return statistics.median(self._sizes) if self._sizes else len(self.client.network.table) + 1.0
+        """About how many nodes there are: at least those that we know."""
+        return max(statistics.median(self._sizes or (1.0,)), len(self.client.network.table) + 1.0)
 
-    def region(self, key: bytes, *, store: bool = False) -> list[Contact]:
-        """Known usable holders from all parts of the region of `key`, ourselves left out; more of them to `store` once they are learned.
-        No I/O."""
+    @property
+    def fewest(self) -> float:
+        """How many there are at least: adversaries around a key raise the estimates of the few random points beside it."""
+        low = sorted(self._sizes)[len(self._sizes) // 4] if self._sizes else 1.0
+        return max(low, len(self.client.network.table) + 1.0)
+
+    @property
+    def _judges(self) -> bool:
+        """Whether to ask what is dense or thin: in a small swarm everybody knows everybody."""
+        return bool(self._sizes) and self.nodes > SMALL_SWARM
+
+    @property
+    def reach(self) -> int:
+        """Whatever is nearer to a key has its adverts, more in a small swarm, where one call stores them all; 0: the size of the network is
+        not known."""
+        count = region.HOLDERS if self._judges else region.EXPECTED
+        return region.radius_of(self.nodes, count) if self._sizes else 0
+
+    def thin(self, key: bytes, near: Sequence[Contact]) -> bool:
+        """Whether somebody may have hidden nodes near `key`. No I/O."""
+        return self._judges and region.thin([distance(c.peer, key) for c in near], self.nodes)
+
+    def _suspect(self, key: bytes, near: Sequence[Contact]) -> bool:
+        dense = region.dense([distance(c.peer, key) for c in near], self.fewest)
+        return self._judges and (dense or self.thin(key, near))
+
+    def stores(self, key: bytes, near: Sequence[Contact]) -> list[Contact]:
+        """Who has the adverts of `key`, of the nodes `near` it in order: the nearest eight and those in reach, or nodes all over its region
+        once that was swept. No I/O."""
+        if key in self._swept:
+            return [*near[: region.HOLDERS], *self._members(key, region.STORED, near)]
+        reach = self.reach
+        return [c for place, c in enumerate(near) if place < region.HOLDERS or distance(c.peer, key) < reach]
+
+    def region(self, key: bytes) -> list[Contact]:
+        """Known usable holders from all parts of the region of `key`, ourselves left out. No I/O."""
+        return self._members(key, region.EXPECTED, self.client.network.table.contacts())
+
+    def _members(self, key: bytes, expected: int, known: Iterable[Contact]) -> list[Contact]:
         contacts = {contact.peer: contact for contact in self._swept.get(key, ((), 0.0))[0]}
-        contacts |= {contact.peer: contact for contact in self.client.network.table.contacts()}
-        radius = region.radius_of(
-            self.nodes, region.STORED if store and key in self._swept else region.EXPECTED
-        )
-        near = region.members(key, radius, contacts.values(), self._salt)
+        contacts |= {contact.peer: contact for contact in known if contact.peer != self.client.own_peer}
+        near = region.members(key, region.radius_of(self.fewest, expected), contacts.values(), self._salt)
         return [contact for contact in near if self.client.usable(contact.peer)]
 
-    async def sweep(self, key: bytes, max_age_s: float = FRESH_S) -> None:
-        """Look up points all over the region of `key`, unless that was done in the last `max_age_s`. Not in a small swarm."""
+    async def sweep(self, key: bytes, near: Sequence[Contact], max_age_s: float = FRESH_S) -> None:
+        """Look up points all over the region of `key` where those `near` it are suspect, unless that was done in the last `max_age_s`."""
         async with self._busy:
             if trio.current_time() - self._swept.get(key, ((), -math.inf))[1] < max_age_s:
                 return
-            await self._measure()
-            if not self._sizes:
+            await self.measured()
+            if self._suspect(key, near) and trio.current_time() - self._measured_at > MEASURE_S[0]:
+                await self.measure(AGAIN)
+            if not self._suspect(key, near):
                 return
-            radius = region.radius_of(self.nodes, region.STORED)
+            radius = region.radius_of(self.fewest, region.STORED)
 
             def keep(named: list[Contact]) -> list[Contact]:
                 inner = [contact for contact in named if distance(contact.peer, key) < radius]
@@ -137,37 +176,22 @@ class Sweeps:
         self.rng.shuffle(outside)
         return [near[turn::count][:INSIDE] + outside[turn::count] for turn in range(count)]
 
-    def note(self, own: Found) -> None:
-        """A lookup of our own key: a small swarm needs no other to know that it is one."""
-        if self._small(own, routing_key(self.client.own_peer)):
-            self._sizes, self._measured_at = [], trio.current_time()
+    async def measured(self, least: int = 1) -> None:
+        """Have so many estimates of the size of the network, the latest not too old."""
+        old = trio.current_time() - self._measured_at > MEASURE_S[1]
+        await self.measure(max(least - len(self._sizes), int(old)))
 
-    def _small(self, found: Found, key: bytes) -> bool:
-        return len(self.client.network.table) <= SMALL_SWARM and _size(found, key) <= 1.5 * SMALL_SWARM
+    async def measure(self, count: int = 1) -> None:
+        """Look up so many random points, which nobody can crowd."""
+        self._measured_at = trio.current_time() if count else self._measured_at
 
-    async def _measure(self) -> None:
-        grown = not self._sizes and len(self.client.network.table) > SMALL_SWARM
-        if trio.current_time() - self._measured_at < MEASURE_S and not grown:
-            return
-        sizes: list[float] = []
-
-        async def sample() -> bool:
+        async def sample() -> None:
             point = self.rng.randbytes(32)
-            starts = self.client.nearest(point, NEAREST)
-            result = await self.search(point, True, starts=starts, width=WIDTH)
-            sizes.append(_size(result, point))
-            return self._small(result, point)
+            found = await self.search(point, True)
+            near = [distance(each.peer, point) for each in found.nearest()[: region.NEAR]]
+            if near:
+                self._sizes.append(region.nodes_by(near))
 
-        if await sample():
-            sizes.clear()
-        else:
-            async with trio.open_nursery() as nursery:
-                for _ in range(SAMPLES - 1):
-                    nursery.start_soon(sample)
-        self._sizes, self._measured_at = sizes, trio.current_time()
-
-
-def _size(found: Found, point: bytes) -> float:
-    """The size of the network by a lookup of a random point."""
-    near = [apart for each in found.answered() if (apart := distance(each.peer, point))]
-    return region.nodes_by(near) if near else 1.0
+        async with trio.open_nursery() as nursery:
+            for _ in range(count):
+                nursery.start_soon(sample)

@@ -20,8 +20,7 @@ from protocol.values.index_keys import shard_key
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.wire.base import Message
-from swarm.index.lookup import HOLDERS
-from swarm.index.region import STORED
+from swarm.index.region import HOLDERS
 from swarm.net.identity import routing_key
 
 ALL_FULL: Final = 300
@@ -156,8 +155,8 @@ class Field:
 
 
 def stored_by_today(rank: int, expected: float) -> bool:
-    """Where the publisher puts an advert: with the nearest eight, and in the region."""
-    return rank < HOLDERS or expected < STORED
+    """Where the publisher puts an advert: with the nearest eight, and those in reach."""
+    return rank < HOLDERS or expected < HOLDERS
 
 
 # -- one run --------------------------------------------------------------------------------------------------------------

@@ -307,6 +307,14 @@ async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_th
         assert reader.index._client.usable(busy)
 
 
+async def test_nodes_on_opposite_sides_of_the_earth_store_each_others_adverts(
+    autojump_clock: Jumping,
+) -> None:
+    async with field(1, latency_s=0.15) as grown:
+        (far,) = await grown.grow(1)
+        assert await far.publish() == 2
+
+
 @pytest.mark.slow
 async def test_a_fresh_lookup_past_a_silent_peer_waits_for_the_hedge_only(autojump_clock: Jumping) -> None:
     async with field(14) as grown:

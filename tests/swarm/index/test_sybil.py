@@ -5,16 +5,20 @@ from __future__ import annotations
 import random
 
 from benchmarks.network.sybil import measure
+from swarm.index.lookup import _Shortlist
 from swarm.index.region import (
     EXPECTED,
+    NEAR,
     OF_SLICE,
     PARTS,
     SLICES,
     SPACE,
+    dense,
     members,
     nodes_by,
     points,
     radius_of,
+    thin,
 )
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, distance
@@ -41,6 +45,42 @@ def test_the_size_of_a_network_shows_in_the_nodes_near_random_points() -> None:
 
     sizes = sorted(nodes_by(near(rng.randbytes(32))) for _ in range(5))
     assert 200 < sizes[2] < 450
+
+
+def test_nodes_around_few_keys_are_suspect_without_an_attack() -> None:
+    rng = random.Random(1)
+    keys = [rng.randbytes(32) for _ in range(300)]
+    apart = [[distance(contact.peer, key) for contact in CONTACTS] for key in keys]
+    nodes = float(len(CONTACTS))
+    assert sum(dense(each, nodes) for each in apart) <= 3
+    assert sum(thin(each, nodes) for each in apart) <= 9
+    assert sum(thin(each, 1.3 * nodes) for each in apart) <= 45
+
+
+def test_sixteen_that_sit_nearer_to_a_key_than_others_are_suspect_and_so_are_few_where_many_are_hidden() -> (
+    None
+):
+    nodes, rng = float(len(CONTACTS)), random.Random(1)
+    for key in [rng.randbytes(32) for _ in range(50)]:
+        honest = [distance(contact.peer, key) for contact in CONTACTS]
+        within = radius_of(nodes, 4)
+        assert dense([*honest, *(rng.randrange(within) for _ in range(NEAR))], nodes)
+    fifth = [[distance(contact.peer, rng.randbytes(32)) for contact in CONTACTS[:60]] for _ in range(100)]
+    assert sum(thin(each, nodes) for each in fifth) >= 90
+
+
+def test_a_publisher_asks_nobody_in_reach_of_the_key() -> None:
+    near = sorted(CONTACTS, key=lambda contact: distance(contact.peer, KEY))[:20]
+    reach = distance(near[8].peer, KEY)
+    shortlist = _Shortlist(KEY, width=4, reach=reach)
+    for contact in near[6:]:
+        shortlist.add(contact)
+    asked = [shortlist.next(0.0), shortlist.next(0.0), shortlist.next(0.0)]
+    assert asked == [near[8], near[9], None]  # of the nearest four two are in reach
+    for contact in near[:6]:
+        shortlist.add(contact)
+    assert shortlist.done
+    assert shortlist.named() == near
 
 
 def test_a_sweep_goes_to_points_in_all_parts_of_a_region_which_nobody_foresees() -> None:
