@@ -28,6 +28,8 @@ from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
 INDEX: Final = "index.json"
+BUCKETS: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos"})
+"""Schemes of object storage: it has no folders, and making one would make a bucket where there is none of that name."""
 INSTALL: Final = "python -m pip install 'sark-node[storage]'"
 _QUERY: Final = re.compile(r"\?\S+")
 
@@ -61,7 +63,8 @@ def send_results(store: Store, campaign: str, url: str, wall: Callable[[], float
         fsspec: Any = import_module("fsspec")
         try:
             fs, root = fsspec.core.url_to_fs(target)
-            fs.makedirs(root, exist_ok=True)
+            if url.partition("://")[0] not in BUCKETS:
+                fs.makedirs(root, exist_ok=True)
             for path in (*sorted(each for each in made.iterdir() if each.name != INDEX), made / INDEX):
                 _put(fs, path, f"{root}/{path.name}")
         except failures() as exc:

@@ -388,9 +388,9 @@ def alive(pid: int, name: str | None = None) -> bool:
 
 
 @contextlib.contextmanager
-def a_lab(folder: Path, schedulers: Sequence[str]) -> Iterator[Lab]:
-    """A lab, and the promise that nothing of it is left afterwards."""
-    lab = Lab(folder, schedulers)
+def a_lab(folder: Path, schedulers: Sequence[str], **more: Any) -> Iterator[Lab]:
+    """A lab, and the promise that nothing of it is left afterwards. `more`: other fields of it."""
+    lab = Lab(folder, schedulers, **more)
     try:
         lab.mend()
         yield lab
