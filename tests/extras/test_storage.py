@@ -77,7 +77,10 @@ class S3Server:
         iam.create_user(UserName="sark")
         iam.put_user_policy(UserName="sark", PolicyName="results", PolicyDocument=json.dumps(RIGHTS))
         key = iam.create_access_key(UserName="sark")["AccessKey"]
-        with urllib.request.urlopen(f"{self.endpoint}/moto-api/reset-auth", data=b"0"):  # noqa: S310  (of this host)
+        checked = urllib.request.Request(  # noqa: S310  (of this host)
+            f"{self.endpoint}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"}
+        )
+        with urllib.request.urlopen(checked):  # noqa: S310
             return self.environment(key["AccessKeyId"], key["SecretAccessKey"])
 
     def environment(self, key: str = OWNER, secret: str = OWNER) -> dict[str, str]:
