@@ -51,23 +51,49 @@ _T = schema.tasks
 _DONE = _T.c.state == TaskState.SUCCEEDED
 
 
-class Meter(trio.abc.Instrument):
-    """Processor seconds and steps of each side, and where the scheduler's steps were found."""
+class Meter(trio.abc.Instrument, trio.abc.Clock):
+    """Processor seconds and steps of each side, and where the scheduler's steps were found. Its clock goes on while the loop computes or
+    waits, and not while others have its processor: beside other work, a latency and the time between two commits stand to what the loop
+    computes as they do on a free machine.
+    """
 
     def __init__(self) -> None:
         self.spent: Counter[str] = Counter()
         self.steps: Counter[str] = Counter()
         self.innermost: Counter[str] = Counter()
         self.under_way: Counter[str] = Counter()
-        self._side, self._at, self._stepping = "worker", time.thread_time(), False
+        self._side, self._stepping = "worker", False
+        self._at = time.thread_time()
+        self._waited = self._waits_at = 0.0
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self.spent.clear()
+        self.steps.clear()
+
+    def start_clock(self) -> None:
+        trio.lowlevel.add_instrument(self)
+
+    def current_time(self) -> float:
+        return self._at + self._waited
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return deadline - self.current_time()
+
+    def before_io_wait(self, timeout: float) -> None:
+        self._waits_at = time.monotonic()
+
+    def after_io_wait(self, timeout: float) -> None:
+        self._waited += min(timeout, time.monotonic() - self._waits_at)
+        self._at = time.thread_time()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._side, self._at = task.context.get(SIDE, "scheduler"), time.thread_time()
         self._stepping = self._side == "scheduler"
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._stepping = False
-        self.spent[self._side] += time.thread_time() - self._at
+        began, self._at, self._stepping = self._at, time.thread_time(), False
+        self.spent[self._side] += self._at - began
         self.steps[self._side] += 1
 
     def look(self, number: int, frame: FrameType | None) -> None:
@@ -137,7 +163,7 @@ def launches(runs: int, loads: int, rng: random.Random) -> dict[str, object]:
     }
 
 
-async def run(folder: Path, a: argparse.Namespace) -> None:
+async def run(folder: Path, a: argparse.Namespace, meter: Meter) -> None:
     spool = folder / "spool"
     spool.mkdir()
     (spool / SHA).write_bytes(MODEL)
@@ -149,20 +175,20 @@ async def run(folder: Path, a: argparse.Namespace) -> None:
     ):
         world = World(swarm, nursery, place, spool, FakeIndex(), swarm.node(SCHEDULER), Store(place))
         submit(world.store, a.tasks, Measure(runs=a.runs, loads=a.loads))
+        watching = Store(place)  # for a reading of the scheduler's own commits what that has gathered
         content = launches(a.runs, a.loads, rng)
         for n in range(a.workers):
             worker = world.worker(f"w{n}", seconds=0.0)
             worker.slots, worker.outcome = a.slots, lambda task: content
         world.aside = COMPUTING.run  # type: ignore[method-assign]
         gc.collect()
-        meter = Meter()
-        trio.lowlevel.add_instrument(meter)
+        meter.begin()
         if a.profile:
             signal.signal(signal.SIGPROF, meter.look)
             signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
         wall, loop, whole = time.monotonic(), time.thread_time(), time.process_time()
         async with world.scheduler():
-            while world.store.database.count(_T, _DONE) < a.tasks:
+            while watching.database.count(_T, _DONE) < a.tasks:
                 SIDE.set("worker")
                 await trio.sleep(0.1)
             loop, whole, wall = (
@@ -175,6 +201,7 @@ async def run(folder: Path, a: argparse.Namespace) -> None:
         report(a.tasks, meter, loop, whole, wall)
         if a.profile:
             by_part(meter, a.tasks, a.top)
+        watching.close()
         world.store.close()
         nursery.cancel_scope.cancel()
 
@@ -239,7 +266,8 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     for _ in range(a.turns):
         with tempfile.TemporaryDirectory(dir=a.folder) as name:
-            trio.run(run, Path(name), a)
+            meter = Meter()
+            trio.run(run, Path(name), a, meter, clock=meter)
 
 
 if __name__ == "__main__":

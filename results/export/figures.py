@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from protocol.values.attempt import TaskState
 from protocol.values.record import Record
 from protocol.values.task import Task
 from protocol.words import RunOutcome
 from results.export.pivots import FigureColumn
-from results.row.row import Row, make_row
+from results.row.record import RecordView
+from results.row.row import Row, record_fields
 from results.row.verdicts import GRAVITY, RowVerdict
 from results.row.witness import WitnessAccount
 
@@ -26,14 +26,21 @@ _FACTS: Final[dict[str, str]] = {
     "remarks": "remarks",
 }
 """Columns, and the field of the row that each has."""
+_FIELDS: Final = _FACTS | {str(figure): str(figure) for figure in FigureColumn}
+_UNSET: Final[dict[str, Any]] = {field: Row.model_fields[field].default for field in _FIELDS.values()}
 
 
-def figures_of(task: Task, record: Record, account: WitnessAccount | None = None) -> dict[str, Any]:
-    """The columns that follow from a record, by name; no figures where it does not say that it is complete."""
+def figures_of(
+    task: Task,
+    record: Record,
+    account: WitnessAccount | None = None,
+    observed: RecordView | None = None,
+) -> dict[str, Any]:
+    """The columns that follow from a record, by name; no figures where it does not say that it is complete. `observed`: what is in it, if
+    it was unpacked already."""
     complete = record.outcome is RunOutcome.COMPLETE
     try:
-        state = TaskState.SUCCEEDED if complete else TaskState.FAILED
-        return columns_of(make_row(task, state, record, account=account))
+        return _columns(record_fields(task, record, account, observed, complete=complete))
     except ArithmeticError:  # a stranger's numbers: a list without them is no reason not to record the result
         return {}
 
@@ -47,5 +54,9 @@ def unconfirmed(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 def columns_of(row: Row) -> dict[str, Any]:
     """The same from a row."""
-    facts = {name: getattr(row, field) for name, field in _FACTS.items()}
-    return facts | {str(figure): getattr(row, figure) for figure in FigureColumn}
+    return _columns({field: getattr(row, field) for field in _FIELDS.values()})
+
+
+def _columns(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """From fields of a row; one that is not there has the value that it has in every row."""
+    return {name: fields.get(field, _UNSET[field]) for name, field in _FIELDS.items()}

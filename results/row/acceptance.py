@@ -26,9 +26,9 @@ CLOCK_NS: Final = 1000
 """By which a window and the times in it may differ: both come through floating point."""
 
 
-def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) -> Record:
-    """The record in `body`, if `peer` signed it and it is of this task, attempt, fence and model; a complete one holds all the loads and
-    inferences that the task asks for. Else `RemoteProtocolError`.
+def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) -> tuple[Record, RecordView]:
+    """The record in `body`, and what is in it, if `peer` signed it and it is of this task, attempt, fence and model; a complete one holds
+    all the loads and inferences that the task asks for. Else `RemoteProtocolError`.
     """
     if not verify(peer, record_message(body), result.signature):
         raise RemoteProtocolError(f"the record of {result.task} is not signed by the worker that sent it")
@@ -45,18 +45,15 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
     for name, values in facts.items():
         if len(set(values)) != 1:
             raise RemoteProtocolError(f"the record of {result.task} has another {name} than the task")
-    if record.outcome is RunOutcome.COMPLETE:
-        check_whole(record, task)
-    else:
-        _read(record, task)
+    observed = (check_whole if record.outcome is RunOutcome.COMPLETE else _read)(record, task)
     if record.outcome is RunOutcome.FAILED and record.reason is None:
         raise RemoteProtocolError(f"the record of {result.task} failed without a reason")
-    return record
+    return record, observed
 
 
-def check_whole(record: Record, task: Task) -> None:
-    """Raise `RemoteProtocolError` unless it has as many loads and inferences as the task asks for; with a precision, which asks for no
-    number, as many as that may come to.
+def check_whole(record: Record, task: Task) -> RecordView:
+    """What is in a complete record. Raises `RemoteProtocolError` unless it has as many loads and inferences as the task asks for; with a
+    precision, which asks for no number, as many as that may come to.
     """
     name = f"the record of {task.task}"
     if record.ran is None or not record.timings:
@@ -68,10 +65,10 @@ def check_whole(record: Record, task: Task) -> None:
     check_sense(record, task, observed)
     if task.beside is not None and record.rounds is not None:
         _check_rounds(name, record, task, observed)
-        return
+        return observed
     if record.sustained is not None or measure.sustain_s is not None:
         _check_sustained(name, record, task, observed)
-        return
+        return observed
     runs = len(observed.runs)
     asked_runs = runs if measure.precision is not None else measure.runs
     if task.unit.startswith(SERVED) and not loads:  # a server has loaded the model long ago
@@ -90,6 +87,7 @@ def check_whole(record: Record, task: Task) -> None:
     ):
         if number != request:
             raise RemoteProtocolError(f"{name} has {number} {what}, the task asks for {request}")
+    return observed
 
 
 def _check_rounds(name: str, record: Record, task: Task, observed: RecordView) -> None:

@@ -24,7 +24,7 @@ from protocol.words import UNIT as SIMULATED_UNIT
 from protocol.words import Reason
 from results.row.comparison import Comparison
 from results.row.figures import measure_figures
-from results.row.record import observe
+from results.row.record import RecordView, observe
 from results.row.rounds import LaunchRounds, compare_rounds
 from results.row.scores import Scores, read_scores, score_columns
 from results.row.verdicts import RowVerdict
@@ -494,20 +494,39 @@ def make_row(
     )
     if record is None:
         return row
-    facts = {"fingerprint": fingerprint(task, record), "device_key": device_key or record.worker}
-    row = row.model_copy(update=_context(record) | facts)
-    if row.status is not RowStatus.COMPLETE:
-        why = {"reason": row.reason or str(record.reason or ""), "detail": row.detail or record.detail}
-        return row.model_copy(update=why)
-    try:
-        observed = observe(record)
-    except RemoteProtocolError as exc:
-        return row.model_copy(update={"verdict": str(RowVerdict.UNREADABLE), "verdict_reason": str(exc)})
+    facts: dict[str, object] = {"device_key": device_key or record.worker}
+    complete = row.status is RowStatus.COMPLETE
+    if not complete:
+        facts |= {"reason": row.reason or str(record.reason or ""), "detail": row.detail or record.detail}
     if account is None and trust == TrustKind.STRANGER:
         account = WitnessAccount()
-    figures = measure_figures(record, observed, task.measure, bool(row.simulated), account)
+    fields = record_fields(task, record, account, complete=complete, scores=scores)
+    return row.model_copy(update=fields | facts)
+
+
+def record_fields(
+    task: Task,
+    record: Record,
+    account: WitnessAccount | None = None,
+    observed: RecordView | None = None,
+    *,
+    complete: bool,
+    scores: Scores | None = None,
+) -> dict[str, object]:
+    """The fields of a row that follow from its record. `complete`: it has the figures; `observed`: what is in the record, if it was
+    unpacked already.
+    """
+    facts = _context(record) | {"fingerprint": fingerprint(task, record)}
+    if not complete:
+        return facts
+    try:
+        observed = observed or observe(record)
+    except RemoteProtocolError as exc:
+        return facts | {"verdict": str(RowVerdict.UNREADABLE), "verdict_reason": str(exc)}
+    simulated = task.unit == SIMULATED_UNIT or record.device.simulated
+    figures = measure_figures(record, observed, task.measure, bool(simulated), account)
     figures |= _compared(observed.rounds, apart=task.beside_units is not None)
-    return row.model_copy(update=figures | score_columns(task, record, scores))
+    return facts | figures | score_columns(task, record, scores)
 
 
 def _compared(rounds: Sequence[LaunchRounds], *, apart: bool) -> dict[str, object]:

@@ -278,7 +278,7 @@ class SchedulerConversation:
 
     def _commit_message(self, command: CommitTo) -> Commit:
         """The same command makes the same message: a worker answers its key only once."""
-        task = self.core.state.tasks[command.task].task
+        task = self.core.state.tasks[command.task].form  # all but its id
         campaign = task.campaign
         witnessed = command.trust.stranger and not task.unit.startswith(SERVED)
         if witnessed:

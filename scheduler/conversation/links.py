@@ -259,7 +259,7 @@ class WorkerLinks:
                     self._carry_out(commands + core.reconciler.fail_commit(*args, sent=sent))
                     return
                 await SleepUntil(now() + RETRY_S)
-        if not core.held_on(peer):
+        if not core.holds_lease(peer):
             link.heard_at = asked_at
         campaign = entry.form.campaign
         if isinstance(answer, Granted | Queued):

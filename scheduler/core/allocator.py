@@ -110,8 +110,8 @@ class Allocator:
         those that are known, a few at a time: invented devices keep nobody waiting.
         """
         state = self._state
-        groups = [group for group in state.ranked if group.pending or group.queued]
-        if not state.unquoted or not groups:
+        groups = [group for group in state.ranked if group.pending or group.queued] if state.unquoted else []
+        if not groups:
             return []
         due = [peer for peer in state.unquoted if _due(state.workers[peer], now)]
         if len(due) > MAX_PROBING * MAX_PROBING:

@@ -180,6 +180,10 @@ class SchedulerCore:
         held = (attempt.held(entry.epoch) for entry, attempt in self.state.held_at(peer))
         return tuple(item for item in held if item is not None)
 
+    def holds_lease(self, peer: str) -> bool:
+        """Whether we have any there."""
+        return any(attempt.lease is not None for _, attempt in self.state.held_at(peer))
+
     def renewable_on(self, peer: str) -> tuple[HeldLease, ...]:
         """Those of them that are to be renewed: neither being stopped nor already reporting."""
         ending = (AttemptStatus.REPORTING, AttemptStatus.STOPPING)

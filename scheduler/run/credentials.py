@@ -62,7 +62,8 @@ class CredentialPresenter:
         """Return when the worker at this link has been shown the tokens. Raises `Unreachable` when the link breaks meanwhile."""
         before = self._introductions.get(link.peer)
         if before is not None and before.link is link and self.wall() < before.renew_at:
-            await before.done.wait()
+            if not before.done.is_set():
+                await before.done.wait()
             return
         retry_at = before.retry_at if before is not None else float("-inf")
         introduction = self._introductions[link.peer] = _Introduction(link, retry_at=retry_at)

@@ -33,6 +33,7 @@ from scheduler.core.stops import OwedStop
 from scheduler.models.describe import by_devices
 from scheduler.planning.devices import DeviceFinder, fix_plan
 from scheduler.run.canaries import AnswerModel, Canaries, no_answers
+from scheduler.run.checks import Aside, RecordChecks
 from scheduler.run.commits import GroupCommit
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import STRIDE, LeadershipClaims
@@ -43,7 +44,7 @@ from scheduler.run.restore import PORTION, end_unreadable, owed_stops, restore_s
 from scheduler.run.scoring import Scorings
 from scheduler.run.seats import Seat, SeatTokens, seat_peers
 from scheduler.run.sending import Send, Sendings
-from scheduler.run.shell import Aside, TrioShell
+from scheduler.run.shell import TrioShell
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 from scheduler.trust.book import TrustSource
@@ -163,7 +164,7 @@ class SchedulerService:
             presenter,
             received=lambda peer, message: self._conversation.received(peer, message),
             reached=self._reached,
-            aside=self.aside,
+            checks=RecordChecks(self.aside),
             book=lambda: self._book,
             canaries=Canaries(self.answer, self.spool),
             stored=GroupCommit(self.store, nursery).stored,

@@ -13,18 +13,14 @@ from protocol.errors import Refused, RemoteProtocolError
 from protocol.messages.work import WORK, Result
 from protocol.values.record import MAX_RECORD
 from protocol.wire.base import Message
-from protocol.words import ProtocolId, RunOutcome
-from results.export.figures import figures_of
-from results.row.acceptance import check, not_as_asked
-from results.row.record import observe
-from results.row.scores import WAITING, unanswered
-from results.row.witness import refusal
+from protocol.words import ProtocolId
 from scheduler.conversation import effects
-from scheduler.conversation.effects import CheckedRecord, LinkHandle, drive, perform_call
+from scheduler.conversation.effects import LinkHandle, drive, perform_call
 from scheduler.conversation.links import CONNECT_S
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.planning.devices import DeviceFinder, find, survey
 from scheduler.run.canaries import Canaries
+from scheduler.run.checks import RecordChecks
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.scoring import Scorings
 from scheduler.trust.book import TrustBook
@@ -34,12 +30,10 @@ from swarm.net.link import Link
 from swarm.net.links import Links
 from swarm.net.network import Network
 
-RESULT_US: Final = 3_000.0
+RESULT_US: Final = 1_000.0
 """Processor time to read, check and store an ordinary record, in µs (an estimate)."""
 LOOKUPS: Final = 8
 """Searches of the index at once."""
-
-Aside = Callable[[Callable[[], CheckedRecord]], Awaitable[CheckedRecord]]
 
 
 @dataclass(eq=False)
@@ -53,8 +47,7 @@ class TrioShell:
     """The conversation's."""
     reached: Callable[[str], None]
     """Called with a worker that answered."""
-    aside: Aside
-    """Reads a record while everything else goes on: one may hold millions of numbers, which take seconds."""
+    checks: RecordChecks
     book: Callable[[], TrustBook]
     """Whom this submitter trusts now."""
     canaries: Canaries
@@ -70,7 +63,6 @@ class TrioShell:
         self.network.governor.class_of = self._class_of
         self._happened = trio.Event()
         self._lookups = trio.CapacityLimiter(LOOKUPS)
-        self._reading = trio.Lock()
 
     async def aclose(self) -> None:
         """End all links in good order, so that the last answers arrive."""
@@ -126,6 +118,8 @@ class TrioShell:
             case effects.Drop(peer):
                 return await self._links.drop(peer)
             case effects.WaitFor(ready, until):
+                if ready():
+                    return None
                 with trio.move_on_at(until):
                     while not ready():
                         await self._happened.wait()
@@ -147,27 +141,12 @@ class TrioShell:
             case effects.RepeatInference(task, record):
                 return await self.canaries.check(task, record)
             case effects.CheckRecord():
-                async with self._reading:
-                    return await self.aside(lambda: checked(effect))
+                return await self.checks.check(effect)
             case effects.ScoreAnswers():
                 await self.stored()  # the record is read from there
                 return await self.scorings.score(effect)
             case _:
                 return await perform_call(effect)
-
-
-def checked(effect: effects.CheckRecord) -> CheckedRecord:
-    """Read and check a record. Raises `RemoteProtocolError`."""
-    task = effect.task
-    record = check(effect.result, effect.body, effect.peer, task, effect.signed_task)
-    rejection = not_as_asked(record, task)
-    account = effect.account
-    if account is not None:  # an inference is repeated later: what lists show follows then
-        account = account.model_copy(update={"confirmed": True})
-    if account is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
-        rejection = refusal(record, observe(record), account)
-    scores = None if task.examples is None else unanswered(record) or WAITING
-    return CheckedRecord(record, figures_of(task, record, account), rejection, scores)
 
 
 def cost_us(message: Message) -> float:

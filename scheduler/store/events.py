@@ -33,6 +33,9 @@ _LAST: Final = sa.select(t.events.c.hash).where(
 )
 
 
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
 @dataclass(frozen=True, slots=True)
 class NewEvent:
     """An event without its number."""
@@ -124,12 +127,7 @@ class EventRepository:
 
 def chain_hash(previous: str, event: EventRow) -> str:
     """The hash of an event in hexadecimal. `previous`: that of the event before, empty for the first."""
-    body = json.dumps(
-        [event.campaign, event.seq, event.at, event.name, event.task, event.fields],
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=True,
-    )
+    body = _CANONICAL.encode([event.campaign, event.seq, event.at, event.name, event.task, event.fields])
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
 
 

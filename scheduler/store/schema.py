@@ -18,6 +18,11 @@ from results.export.pivots import FigureColumn, ResultLine
 from scheduler.store import rows
 
 
+def stored_text(value: str | None) -> str | None:
+    """What is stored for a text."""
+    return None if value is None else str(value).replace("\0", "\ufffd")
+
+
 class Text(TypeDecorator[str]):
     """Text, ordered by its bytes. PostgreSQL stores no NUL, which peers may send: it is replaced on both."""
 
@@ -26,7 +31,7 @@ class Text(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """The stored form of `value`."""
-        return None if value is None else str(value).replace("\0", "\ufffd")
+        return stored_text(value)
 
 
 class Word(Text):

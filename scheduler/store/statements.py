@@ -9,6 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 
+from scheduler.store.schema import Text, Word, stored_text
+
 Convert = Callable[[Any], Any]
 Compiled = tuple[str, bool, list[tuple[str, Convert | None]]]
 """The text, whether its parameters are numbered, and how each is converted."""
@@ -40,7 +42,14 @@ class RowStatement:
         assert isinstance(compiled, SQLCompiler)
         names = (compiled.positiontup or ()) if compiled.positional else compiled.binds
         parameters: list[tuple[str, Convert | None]] = [
-            (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)) for name in names
+            (name, _converter(compiled.binds[name].type, dialect)) for name in names
         ]
         result = self._compiled[dialect.name] = (str(compiled), compiled.positional, parameters)
         return result
+
+
+def _converter(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> Convert | None:
+    """What makes a value of this kind what the driver takes; None: it takes it as it is."""
+    if type(kind) in (Text, Word):
+        return stored_text  # not through the layers of `TypeDecorator`: most columns are such
+    return kind.dialect_impl(dialect).bind_processor(dialect)

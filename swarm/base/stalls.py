@@ -39,15 +39,13 @@ class StallWatch(trio.abc.Instrument):
         self._reported_at = -every_s
 
     def after_io_wait(self, timeout: float) -> None:
-        self._turn_at, self._longest_step, self._task = self._spent(), 0.0, ""
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._step_at = self._spent()
+        self._turn_at = self._step_at = self._spent()
+        self._longest_step, self._task = 0.0, ""
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        step = self._spent() - self._step_at
-        if step > self._longest_step:
-            self._longest_step, self._task = step, task.name
+        began, self._step_at = self._step_at, self._spent()
+        if self._step_at - began > self._longest_step:
+            self._longest_step, self._task = self._step_at - began, task.name
 
     def before_io_wait(self, timeout: float) -> None:
         if self._turn_at is None:

@@ -6,6 +6,7 @@ A chunk carries the time of its arrival. Whoever reads sleeps until then; whoeve
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -89,13 +90,16 @@ class MemoryLink:
         for lot in list(self._waited_at):
             lot.unpark_all()
 
-    async def changed(self, lot: ParkingLot, until: float) -> None:
-        """Wait in `lot` until the pipe or the link changes, at most until `until`."""
+    async def changed(self, pipe: _Pipe, until: float = math.inf, *, reading: bool = False) -> None:
+        """Wait until the pipe or the link changes, at most until `until`; `reading`: or until a chunk has arrived."""
+        lot = pipe.lot
         self._waited_at[lot] += 1
         try:
-            with trio.move_on_at(until if self.cut_at is None else self.dead_at):
+            with trio.move_on_at(until if self.cut_at is None else self.dead_at) as wait:
+                pipe.reader = wait if reading and self.cut_at is None else pipe.reader
                 await lot.park()
         finally:
+            pipe.reader = None if reading else pipe.reader
             self._waited_at[lot] -= 1
             if not self._waited_at[lot]:
                 del self._waited_at[lot]
@@ -113,6 +117,16 @@ class _Pipe:
     """The reader has gone; whatever is still sent breaks."""
     lot: ParkingLot = field(default_factory=ParkingLot)
     """Its tasks are woken at each change."""
+    reader: trio.CancelScope | None = None
+    """Ends the reader's wait when the next chunk arrives."""
+
+    def put(self, at: float, data: bytes) -> None:
+        """A chunk is under way, and arrives at `at`."""
+        self.chunks.append((at, data))
+        if self.reader is not None:
+            self.reader.deadline = min(self.reader.deadline, at)
+        else:
+            self.lot.unpark_all()
 
 
 class MemoryStream:
@@ -152,8 +166,7 @@ class MemoryStream:
                 part = whole[start : start + CHUNK]
                 await self._room()
                 self._sends.unread += len(part)
-                self._sends.chunks.append((self._link.arrival(self._me, len(part)), part))
-                self._sends.lot.unpark_all()
+                self._sends.put(self._link.arrival(self._me, len(part)), part)
             self._check_sendable()
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -164,22 +177,28 @@ class MemoryStream:
     async def _room(self) -> None:
         self._check_sendable()
         while self._sends.unread >= WINDOW:
-            await self._link.changed(self._sends.lot, float("inf"))
+            await self._link.changed(self._sends)
             self._check_sendable()
 
     async def receive_some(self, max_bytes: int = 262_144) -> bytes:
         if operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
         with self._alone("receiving"):
-            await trio.lowlevel.checkpoint()
+            waited = False
             while True:
                 self._check_open()
                 chunks = self._receives.chunks
-                if chunks and self._link.passes(chunks[0][0]):
+                arrived = bool(chunks) and self._link.passes(chunks[0][0])
+                if not (arrived or self._receives.refused or self._link.dead):
+                    until = chunks[0][0] if chunks else math.inf
+                    await self._link.changed(self._receives, until, reading=True)
+                elif not waited:
+                    await trio.lowlevel.checkpoint()
+                elif arrived:
                     return self._take(max_bytes)
-                if self._receives.refused or self._link.dead:
+                else:
                     raise trio.BrokenResourceError(f"the stream with {self.peer} broke")
-                await self._link.changed(self._receives.lot, chunks[0][0] if chunks else float("inf"))
+                waited = True
 
     def _take(self, max_bytes: int) -> bytes:
         at, data = self._receives.chunks[0]
@@ -203,8 +222,7 @@ class MemoryStream:
 
     def _end(self) -> None:
         self._sends.ended = True
-        self._sends.chunks.append((self._link.arrival(self._me, 12), _EOF))
-        self._sends.lot.unpark_all()
+        self._sends.put(self._link.arrival(self._me, 12), _EOF)
 
     async def aclose(self) -> None:
         if not self._closed:

@@ -135,14 +135,22 @@ class Payer:
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
         """Work for the peer that takes `size` bytes of memory."""
-        memory = self.governor.memory
-        memory.hold(self.peer, size)
+        self.hold(size)
         try:
             yield
         finally:
-            memory.release(self.peer, size)
-            if self._waits and not memory.full(self.peer):
-                self._lighter.set()
+            self.release(size)
+
+    def hold(self, size: int) -> None:
+        """Work for the peer begins that takes `size` bytes of memory until `release`."""
+        self.governor.memory.hold(self.peer, size)
+
+    def release(self, size: int) -> None:
+        """It has ended."""
+        memory = self.governor.memory
+        memory.release(self.peer, size)
+        if self._waits and not memory.full(self.peer):
+            self._lighter.set()
 
     async def room(self) -> None:
         """Wait until the peer takes less memory than it may. At once, and no checkpoint, while it does."""

@@ -6,7 +6,6 @@ it is open.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
@@ -91,7 +90,7 @@ class Link:
     _answering: int = 0
     _held: int = 0
     _unsent: int = 0
-    _one_sent: trio.Event = field(default_factory=trio.Event)
+    _one_done: trio.Event = field(default_factory=trio.Event)
     _sending: trio.Lock = field(default_factory=trio.Lock)
     _retrying: trio.Lock = field(default_factory=trio.Lock)
     """Calls to a busy peer are repeated one after the other: all at once, they would use up what it has for us."""
@@ -186,7 +185,6 @@ class Link:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    slots = trio.CapacityLimiter(MAX_ANSWERING)
                     task_status.started()
                     until = trio.current_time() + (FRAME_WITHIN_S if self.opened_by_peer else math.inf)
                     while True:
@@ -211,7 +209,7 @@ class Link:
                         while (frame := await self._next(decoder)) is not None:
                             whole = True
                             self._held = decoder.held
-                            await self._take(frame, nursery, slots)
+                            await self._take(frame, nursery)
                         self._note(decoder.held)
                         if not decoder.partial:
                             until = math.inf
@@ -237,7 +235,7 @@ class Link:
         """Bytes that have arrived and are not decoded."""
         return self._held
 
-    async def _take(self, frame: Frame, nursery: trio.Nursery, slots: trio.CapacityLimiter) -> None:
+    async def _take(self, frame: Frame, nursery: trio.Nursery) -> None:
         self.vocabulary.check_kind(frame)
         if frame.kind is FrameKind.ANSWER:
             call = self._pending.get(frame.id)
@@ -253,12 +251,13 @@ class Link:
                     await trio.sleep(owes)
             await self.answer(self, frame.message)
         else:
-            while self._unsent >= MAX_UNSENT:
-                await self._one_sent.wait()
-            token = object()
-            await slots.acquire_on_behalf_of(token)
+            while self._unsent >= MAX_UNSENT or self._answering >= MAX_ANSWERING:
+                await self._one_done.wait()
             self._answering += 1
-            nursery.start_soon(self._serve, frame, slots, token)
+            size = CALL_BYTES + DECODED_TIMES * frame.size
+            if self.payer is not None:
+                self.payer.hold(size)  # now, for the next frame is read before this one is served
+            nursery.start_soon(self._serve, frame, size)
 
     async def _next(self, decoder: Decoder) -> Frame | None:
         """The next frame that has arrived, when it is the peer's turn: until then it stays bytes."""
@@ -279,14 +278,7 @@ class Link:
                 await self.payer.turn(min(serving, SLICE_US))
         return await self.answer(self, frame.message)
 
-    def _holding(self, size: int) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self.payer is None else self.payer.holding(size)
-
-    async def _serve(self, frame: Frame, slots: trio.CapacityLimiter, token: object) -> None:
-        with self._holding(CALL_BYTES + DECODED_TIMES * frame.size):
-            await self._serve_held(frame, slots, token)
-
-    async def _serve_held(self, frame: Frame, slots: trio.CapacityLimiter, token: object) -> None:
+    async def _serve(self, frame: Frame, size: int) -> None:
         try:
             answer = await self._answer(frame)
             if answer is None:
@@ -298,19 +290,28 @@ class Link:
                 self._scope.cancel()
             finally:
                 self._unsent -= 1
-                self._one_sent.set()
-                self._one_sent = trio.Event()
         finally:
+            if self.payer is not None:
+                self.payer.release(size)
             self._answering -= 1
-            slots.release_on_behalf_of(token)
+            self._one_done.set()
+            self._one_done = trio.Event()
 
     async def _send(self, frame: Frame) -> None:
         data = self.vocabulary.encode(frame)
-        with self._holding(2 * len(data) if frame.kind is FrameKind.ANSWER else 0):
+        if frame.kind is FrameKind.ANSWER and self.payer is not None:
+            with self.payer.holding(2 * len(data)):
+                await self._send_bytes(data)
+        else:
             await self._send_bytes(data)
 
     async def _send_bytes(self, data: bytes) -> None:
-        async with self._sending:
+        if self._sending.locked():
+            await self._sending.acquire()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()  # nothing is sent then, and the link goes on
+            self._sending.acquire_nowait()
+        try:
             try:
                 with trio.fail_after(WRITE_S):
                     await self.stream.send_all(data)
@@ -324,6 +325,8 @@ class Link:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
                     await self.reset()
                 raise
+        finally:
+            self._sending.release()
 
     @property
     def at_rest(self) -> bool:

@@ -82,7 +82,7 @@ def made(changes: Mapping[str, object] = {}, *, signer: Identity = WORKER) -> tu
 
 def test_a_record_that_is_what_was_asked_for_is_taken() -> None:
     result, body = made()
-    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is RunOutcome.COMPLETE
+    assert check(result, body, WORKER.peer_id, TASK, BODY)[0].outcome is RunOutcome.COMPLETE
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_complete_record_has_every_load_and_inference_that_was_asked_for(
 def test_a_failed_record_may_have_less_than_was_asked_for_and_never_more(samples: bytes) -> None:
     failed = {"outcome": RunOutcome.FAILED, "reason": Reason.CRASHED, "loads": ()}
     result, body = made({**timed(samples), **failed})
-    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is RunOutcome.FAILED
+    assert check(result, body, WORKER.peer_id, TASK, BODY)[0].outcome is RunOutcome.FAILED
     for bad in (b"junk", pack_samples([1, 2, 3, 4])):
         result, body = made({**timed(bad), **failed})
         with pytest.raises(RemoteProtocolError, match="cannot be read"):
@@ -177,7 +177,7 @@ def precise(launches: int, loads: int, unit: str = UNIT) -> tuple[Result, bytes,
 @pytest.mark.parametrize(("launches", "loads"), [(6, 6), (8, 8), (20, 20), (1, 1)])
 def test_a_precision_may_take_some_launches(launches: int, loads: int) -> None:
     result, body, task, request = precise(launches, loads)
-    assert check(result, body, WORKER.peer_id, task, request).outcome is RunOutcome.COMPLETE
+    assert check(result, body, WORKER.peer_id, task, request)[0].outcome is RunOutcome.COMPLETE
 
 
 @pytest.mark.parametrize(("launches", "loads"), [(21, 21), (21, 20), (6, 0), (0, 6), (6, 7), (7, 6)])
@@ -189,7 +189,7 @@ def test_a_precision_does_not_take_any_number_of_launches(launches: int, loads: 
 
 def test_where_a_server_holds_the_model_no_load_is_due_and_one_launch_is_all() -> None:
     result, body, task, request = precise(1, 0, unit="API (OpenAI)")
-    assert check(result, body, WORKER.peer_id, task, request).outcome is RunOutcome.COMPLETE
+    assert check(result, body, WORKER.peer_id, task, request)[0].outcome is RunOutcome.COMPLETE
     result, body, task, request = precise(2, 0, unit="API (OpenAI)")
     with pytest.raises(RemoteProtocolError, match="2 launches"):
         check(result, body, WORKER.peer_id, task, request)
@@ -199,7 +199,7 @@ def test_the_launches_of_a_task_share_its_runs() -> None:
     one = Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0)
     two = Timing(samples=pack_samples([1, 2]), warmup=pack_samples([]), cpu_s=0, wall_s=0)
     result, body = made({"timings": (one, two)})
-    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is RunOutcome.COMPLETE
+    assert check(result, body, WORKER.peer_id, TASK, BODY)[0].outcome is RunOutcome.COMPLETE
     none = Timing(samples=pack_samples([]), warmup=pack_samples([]), cpu_s=0, wall_s=0)
     means = one.model_copy(update={"per_sample": 50})
     for timings in [(one, two, none), (none, two, one), (one, one, one), (two, two), (means, two)]:
@@ -286,7 +286,7 @@ def test_inferences_cannot_take_longer_than_the_window_that_they_were_timed_in(
     one = Timing.model_validate({"warmup": pack_samples([]), "cpu_s": 0, **timing})
     result, body = made({"timings": (one,)})
     if not why:
-        assert check(result, body, WORKER.peer_id, TASK, BODY).timings == (one,)
+        assert check(result, body, WORKER.peer_id, TASK, BODY)[0].timings == (one,)
         return
     with pytest.raises(RemoteProtocolError, match=why):
         check(result, body, WORKER.peer_id, TASK, BODY)
@@ -299,7 +299,7 @@ def test_a_run_on_more_threads_than_were_asked_for_is_none_of_what_was_asked_for
     request = task_body(task)
     result, body = made({"ran": ran, "task_sha256": hashlib.sha256(request).hexdigest()})
     if threads <= 2:  # a device with fewer cores takes fewer, and its row says so
-        assert check(result, body, WORKER.peer_id, task, request).ran == ran
+        assert check(result, body, WORKER.peer_id, task, request)[0].ran == ran
         return
     with pytest.raises(RemoteProtocolError, match="ran on 3 threads, the task asks for 2"):
         check(result, body, WORKER.peer_id, task, request)
