@@ -30,7 +30,7 @@ from swarm.net.link import Link
 from swarm.net.links import Links
 from swarm.net.network import Network
 
-RESULT_US: Final = 1_000.0
+RESULT_US: Final = 3_000.0
 """Processor time to read, check and store an ordinary record, in µs (an estimate)."""
 LOOKUPS: Final = 8
 """Searches of the index at once."""

@@ -31,7 +31,7 @@ class Weakness:
 
 WEAKNESSES: Final[dict[str, tuple[Weakness, ...]]] = {
     "fake-workers": (
-        Weakness("scheduler/campaign/model.py", 'TrustScope(trust == "anyone", ', "TrustScope(True, "),
+        Weakness("scheduler/campaign/trust.py", 'TrustScope(trust == "anyone", ', "TrustScope(True, "),
     ),
     "page-bomb": (
         Weakness("swarm/index/server.py", "return self.holder.page_cost_us(message) + closer", "return 0.0"),
