@@ -234,8 +234,6 @@ class SimWorker:
         self._to_disk = Flag()
         self._shadow: dict[str, LeaseState] = {}
         self._newest = 0
-        self._epochs: dict[str, int] = {}
-        """The highest epoch that anybody spoke under, by campaign."""
         self._unanswered: dict[str, float] = {}
         self._counted: dict[str, int] = {}
         self._changed = Flag()
@@ -339,14 +337,9 @@ class SimWorker:
         self._tell(Kind.VERB, peer=end.peer, word=type(message).__name__.lower(), number=int(may))
         match message:
             case Commit() if isinstance(reply, (Granted, Queued)):
-                campaign = adapter.task_of(message).campaign
-                # a commit that another asked for before is not taken twice, but a higher epoch leads from then on
-                leads = message.epoch > self._epochs.get(campaign, 0)
-                if reply.fence.incarnation == self.incarnation and (
-                    reply.fence.number > self._newest or leads
-                ):
-                    self._newest = max(self._newest, reply.fence.number)
-                    self._spoke(end, campaign, "commit", message.epoch)
+                if reply.fence.incarnation == self.incarnation and reply.fence.number > self._newest:
+                    self._newest = reply.fence.number
+                    self._spoke(end, adapter.task_of(message).campaign, "commit", message.epoch)
             case AdoptRequest():
                 self._spoke(end, message.campaign, "adopt", message.epoch)
             case Cancel() | Release():
@@ -370,7 +363,6 @@ class SimWorker:
 
     def _spoke(self, end: End, campaign: str, word: str, epoch: int | None = None) -> None:
         number = end.far.speaks.get(campaign, 0) if epoch is None else epoch
-        self._epochs[campaign] = max(number, self._epochs.get(campaign, 0))
         self._tell(Kind.SPOKE, who=end.station.process.name, campaign=campaign, word=word, number=number)
 
     def _opened(self, end: End) -> None:
