@@ -11,6 +11,7 @@ python -m tests.simulation --day --seeds 2                        whole days of 
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import subprocess
@@ -110,7 +111,9 @@ def many(first: int, count: int, jobs: int, mode: str = "") -> Figures:
     step = max(1, min(50, count // jobs))
     starts = range(first, first + count, step)
     began = time.perf_counter()
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(
+        jobs, initializer=gc.freeze
+    ) as pool:  # modules are never collected: a tenth less time
         parts = [pool.submit(some, at, min(step, first + count - at), mode) for at in starts]
         try:
             for part in as_completed(parts):
