@@ -50,7 +50,8 @@ from node.run.local import LocalDevice
 from protocol.values.attempt import TaskState
 from protocol.values.record import read_record
 from protocol.values.task import read_task, task_body
-from results.row.row import Row, make_row
+from results.row.make import make_row
+from results.row.row import Row
 from results.row.verdicts import RowVerdict
 from scheduler.local.bench import Bench
 from swarm.base.home import Home
@@ -151,11 +152,8 @@ def measure(
                 base64.b64encode(each).decode() for each in (task_body(done.task), done.signed.body)
             )
             ended = time.monotonic() - began
-            medians = [
-                references[name](CONTROL_RUNS, how.get("threads", 0))
-                for _ in range(CONTROL_LAUNCHES)
-                if control and made == "quiet"
-            ]
+            launches = CONTROL_LAUNCHES if control and made == "quiet" else 0
+            medians = [references[name](CONTROL_RUNS, how.get("threads", 0)) for _ in range(launches)]
             windows.append(Window(made, name, start, ended, load, task, record, tuple(medians)))
             if file is not None and number % 50 == 49:
                 keep(file, windows)

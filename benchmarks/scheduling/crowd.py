@@ -10,7 +10,7 @@ the loop's thread, and wall seconds beside them; a busy machine makes both large
   run       --run tasks of a campaign of --tasks, and as many of --campaigns campaigns of 3, at 4 scripted workers, and the same campaign at
             one device of 64 slots, from the moment at which they come; both sides' time
   commands  `campaigns`, `results`, `explain` over a store with a campaign of --tasks ended tasks and one of as many of which half have
-            ended, as processes on a terminal, with the memory that each had at most; and `watch` of the second, on a terminal and a pipe.
+            ended, as processes on a terminal; and `watch` of the second, on a terminal and a pipe.
             A gate and two workers run beside them: `explain` of what waits asks the swarm.
             The ended tasks are made up: their rows go in by the table, nine in ten with a record of six launches of 100 samples
   memory    what the scheduler keeps of --tasks tasks that wait, by tracemalloc
@@ -250,15 +250,15 @@ async def run(folder: Path, run: int, tasks: int, campaigns: int) -> None:
                 await trio.lowlevel.checkpoint()
 
 
-def on_terminal(command: list[str]) -> tuple[float, float, float]:
-    """Run it as people do; with --json or --csv - it writes all there is. Its processor and wall seconds, and its peak in MiB."""
+def on_terminal(command: list[str]) -> tuple[float, float]:
+    """Run it as people do; with --json or --csv - it writes all there is. Its processor and wall seconds."""
     ours, theirs = os.openpty()
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL)
     os.close(theirs)
     drain(ours)
     _, process.returncode, used = os.wait4(process.pid, 0)
-    return used.ru_utime + used.ru_stime, time.monotonic() - began, used.ru_maxrss / 1024
+    return used.ru_utime + used.ru_stime, time.monotonic() - began
 
 
 def drain(terminal: int) -> None:
@@ -368,8 +368,8 @@ def filled(folder: Path, tasks: int, ended: dict[str, int]) -> Home:
 
 def show(home: Home, words: str) -> None:
     root = home.data.parent
-    spent, wall, peak = on_terminal([sys.executable, "-m", "sark", "--home", str(root), *words.split()])
-    print(f"{f'sark-node {words}':<44} {spent:8.2f} s CPU {wall:8.2f} s {peak:9.0f} MiB at most", flush=True)
+    spent, wall = on_terminal([sys.executable, "-m", "sark", "--home", str(root), *words.split()])
+    print(f"{f'sark-node {words}':<44} {spent:8.2f} s CPU {wall:8.2f} s", flush=True)
 
 
 def looks(home: Home, what: str, console: Console, tasks: int) -> None:

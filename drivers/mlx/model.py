@@ -108,10 +108,8 @@ class MlxModel(LanguageModel):
         verify_device(self._mx, self.order.unit, self._device)
 
     def prepare(self) -> Prepared:
-        words, trained = (
-            partial(FolderWords, self._folder),
-            self._folder.config.get("max_position_embeddings"),
-        )
+        words = partial(FolderWords, self._folder)
+        trained = self._folder.config.get("max_position_embeddings")
         self._run = LanguageRun(
             sized(self.order), self.inputs, self._session, translated, _arrays, words, trained
         )

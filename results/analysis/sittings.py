@@ -16,7 +16,8 @@ from typing import Final
 from results.analysis.random_effects import log_variance, random_effects
 from results.analysis.turns import pooled_turns
 from results.row.form import instant
-from results.row.row import Row, RowStatus, compared_columns
+from results.row.make import compared_columns
+from results.row.row import Row, RowStatus
 from results.row.stats import MIN_LAUNCHES
 from results.row.verdicts import GRAVITY, RowVerdict
 

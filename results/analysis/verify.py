@@ -30,9 +30,10 @@ from results.export.csv import csv_lines
 from results.export.raw import RawResult, json_lines, raw_result
 from results.row.acceptance import check_whole, not_as_asked
 from results.row.form import JsonModel
+from results.row.make import make_row
 from results.row.record import observe
 from results.row.replicas import compare_replicas
-from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_name, make_row
+from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_name
 from results.row.scores import Scores
 from results.row.strangers import of_stranger
 from results.row.witness import WitnessAccount, refusal

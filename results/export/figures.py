@@ -9,8 +9,9 @@ from protocol.values.record import Record
 from protocol.values.task import Task
 from protocol.words import RunOutcome
 from results.export.pivots import FigureColumn
+from results.row.make import record_fields
 from results.row.record import RecordView
-from results.row.row import Row, record_fields
+from results.row.row import Row
 from results.row.verdicts import GRAVITY, RowVerdict
 from results.row.witness import WitnessAccount
 

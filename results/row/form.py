@@ -1,11 +1,15 @@
-"""The base of the values that are written as JSON, and how instants are written there."""
+"""How rows and what belongs to them are written: the base of JSON values, instants, and short words for tables."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
 
+from protocol.errors import RemoteProtocolError
+from protocol.values.task import TaskReader
 from swarm.base.units import show_ms
 
 
@@ -54,3 +58,29 @@ def against_words(model: str, unit: str, own_model: str, own_unit: str) -> str:
     if unit == own_unit:
         return model
     return unit if model == own_model else f"{model} on {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """With how many threads and which batch a task is measured, which tells tasks of one model on one unit apart. None: as chosen there."""
+
+    threads: int | None = None
+    batch: int | None = None
+
+    def on(self, unit: str) -> str:
+        """`CPU (ONNX) ×2, batch 8`, as in the table of results."""
+        threads = "" if self.threads is None else f" ×{self.threads}"
+        return unit + threads + ("" if self.batch is None else f", batch {self.batch}")
+
+
+def configurations_of(bodies: Mapping[str, bytes]) -> dict[str, Configuration]:
+    """Of tasks by their ids and canonical bytes; of one that cannot be read, an empty one."""
+    reader, found = TaskReader(), dict[str, Configuration]()
+    for task, body in bodies.items():
+        try:
+            measure = reader.read(task, body).measure
+        except RemoteProtocolError:
+            found[task] = Configuration()
+        else:
+            found[task] = Configuration(measure.threads, measure.batch)
+    return found

@@ -40,9 +40,10 @@ from protocol.words import UNIT as SIMULATED_UNIT
 from protocol.words import RunOutcome
 from results.export.raw import RawResult, raw_result
 from results.row.comparison import Comparison
+from results.row.make import make_row
 from results.row.record import SERVED, RecordView, observe
 from results.row.rounds import compare_rounds
-from results.row.row import Row, RowStatus, make_row
+from results.row.row import Row, RowStatus
 from results.row.verdicts import RowVerdict
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import ModelEntry

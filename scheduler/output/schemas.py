@@ -13,8 +13,7 @@ from pydantic import BaseModel, BeforeValidator
 from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
 from protocol.words import UNIT, Reason, asks_for_it
-from results.row.form import JsonModel, utc
-from results.row.row import Configuration
+from results.row.form import Configuration, JsonModel, utc
 from results.scoring.account import EvaluationAccount
 from scheduler.campaign.model import EXAMPLES
 from scheduler.store.progress import fraction, progress_text

@@ -20,11 +20,11 @@ from protocol.values.task import Task, read_task
 from results.analysis.sittings import HeldIntervals
 from results.export.csv import csv_lines
 from results.row.figures import judge
-from results.row.form import JsonModel
+from results.row.form import Configuration, JsonModel
 from results.row.identity import device_identity
 from results.row.operators import OperatorUses, operator_uses
 from results.row.record import RecordBlock, RecordView, observe
-from results.row.row import Configuration, Row, RowStatus
+from results.row.row import Row, RowStatus
 from results.row.stats import median
 from results.row.verdict import MEANS
 from results.row.verdicts import RowVerdict

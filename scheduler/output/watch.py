@@ -17,7 +17,7 @@ from rich.text import Text
 from protocol.formats.phase import BUSY, Phase
 from protocol.values.attempt import TaskState
 from protocol.words import asks_for_it
-from results.row.row import Configuration, configurations_of
+from results.row.form import Configuration, configurations_of
 from results.row.simulated import marked
 from results.row.strangers import of_stranger
 from scheduler.output.campaign_tasks import CampaignTasks, FrontTasks, Standing, standing_of

@@ -36,9 +36,7 @@ class GroupCommit:
         self.store.gather(self._gathered)
 
     def _gathered(self) -> None:
-        if (
-            not self._coming
-        ):  # else something has read the store, which committed what was gathered until then
+        if not self._coming:  # else a read has committed what was gathered, and the commit is still to come
             self._coming = True
             self.nursery.start_soon(self._commit)
 

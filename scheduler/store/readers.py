@@ -12,8 +12,9 @@ from protocol.values.task import TaskReader, read_task
 from results.analysis.sittings import SittingPool, pool_sittings
 from results.export.raw import RawResult, raw_result
 from results.row.form import utc
+from results.row.make import make_row
 from results.row.replicas import compare_replicas
-from results.row.row import Row, make_row
+from results.row.row import Row
 from results.row.scores import Scores
 from results.row.witness import WitnessAccount
 from results.scoring.account import EvaluationAccount

@@ -28,7 +28,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Reason, RunOutcome
 from results.export.raw import RawResult, raw_result
-from results.row.row import make_row
+from results.row.make import make_row
 from swarm.net.identity import Identity
 
 MIB = 1024 * 1024

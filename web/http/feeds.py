@@ -19,8 +19,7 @@ import trio
 from pydantic import BaseModel
 
 from protocol.errors import ResourceError
-from results.row.form import JsonModel
-from results.row.row import Configuration, configurations_of
+from results.row.form import Configuration, JsonModel, configurations_of
 from scheduler.output.schemas import CampaignInfo, TaskInfo, campaign_info, event_info, task_info
 from scheduler.store.rows import CampaignStatus, EventRow, TaskRow
 from scheduler.store.store import Store

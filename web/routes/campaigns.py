@@ -12,8 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from protocol.errors import CampaignError
 from protocol.formats.frameworks import taken_by
 from protocol.values.attempt import TaskState
-from results.row.form import JsonModel
-from results.row.row import configurations_of
+from results.row.form import JsonModel, configurations_of
 from scheduler.campaign.fields import MAX_DURATION_S, UNITS
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_schema

@@ -36,8 +36,8 @@ from protocol.words import Reason, RunOutcome
 from results.analysis.verify import check_results
 from results.export.csv import csv_lines
 from results.export.raw import RawResult, json_lines, raw_result, read_raw
+from results.row.make import make_row
 from results.row.replicas import compare_replicas
-from results.row.row import make_row
 from results.row.witness import LaunchNote, WitnessAccount
 from scheduler.cli.analysis import app
 from scheduler.core.commands import CommitTo, RecordGrant

@@ -10,7 +10,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, record_body, record_message
 from protocol.values.task import Model, Task, task_body
 from results.export.raw import RawResult, raw_result, read_raw
-from results.row.row import make_row
+from results.row.make import make_row
 from results.row.scores import Scores
 from results.scoring.account import EvaluationAccount
 from results.scoring.scorer import score

@@ -35,7 +35,8 @@ from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Reason, RunOutcome
 from results.export.csv import csv_cell, csv_lines, show_number
 from results.export.raw import json_lines, raw_result, read_raw, write_lines
-from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_meanings, make_row
+from results.row.make import make_row
+from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_meanings
 from scheduler.output.results_table import MAX_REMARKS, legend, plain_lines, remarks, show_results
 from swarm.base.text import is_safe, safe_text
 

@@ -16,7 +16,7 @@ from results.report.facts import Report
 from results.report.measurements import number
 from results.report.page import Table, quote
 from results.report.quality import quality
-from results.row.row import make_row
+from results.row.make import make_row
 from results.scoring.account import EvaluationAccount
 from results.scoring.scorer import score
 from tests.results.analysis.test_verify import TASK, WORKER, record

@@ -16,7 +16,7 @@ from results.report.method import method
 from results.report.page import Figures, Table, quote
 from results.report.sustained_chart import sustained_chart, sustained_runs
 from results.report.task_charts import TaskChart, task_chart
-from results.row.row import make_row
+from results.row.make import make_row
 from tests.results.row.test_sustained import RAPL, TASK, record
 
 

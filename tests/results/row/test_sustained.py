@@ -31,7 +31,8 @@ from results.analysis.matrix import make_matrix
 from results.analysis.pairs import unlike
 from results.report.sustained_chart import sustained_chart
 from results.row.acceptance import check_whole, not_as_asked
-from results.row.row import Row, fingerprint, make_row
+from results.row.make import fingerprint, make_row
+from results.row.row import Row
 from results.row.sustained import Stretch, SustainedPhases, change_at, levels_of, phases
 
 UNIT = "CPU (ONNX)"

@@ -18,8 +18,8 @@ from protocol.values.rounds import MAX_ROUNDS, RoundsSample
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason, RunOutcome
 from results.row.acceptance import check_whole, not_as_asked
+from results.row.make import fingerprint, make_row
 from results.row.record import observe
-from results.row.row import fingerprint, make_row
 
 UNIT = "CPU (ONNX)"
 WORKER = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnn"

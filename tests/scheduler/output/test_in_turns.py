@@ -15,7 +15,8 @@ from results.analysis.pairs import pair_up
 from results.analysis.sittings import pool_sittings
 from results.export.raw import RawResult, ResultEntry, ResultSource, raw_result
 from results.report.facts import Report
-from results.row.row import Row, make_row
+from results.row.make import make_row
+from results.row.row import Row
 from scheduler.output.compare_table import compare_lines, turned_lines
 from scheduler.output.comparisons import compared_in_turns, matrix_of
 from scheduler.output.render import ReportFormat, render

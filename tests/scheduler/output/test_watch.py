@@ -13,8 +13,7 @@ from rich.console import Console
 from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
-from results.row.form import median_text
-from results.row.row import Configuration
+from results.row.form import Configuration, median_text
 from scheduler.core.allocator import why_waiting
 from scheduler.core.ranking import WorkerView
 from scheduler.output.watch import _Lines, render, watch

@@ -21,7 +21,8 @@ from results.analysis.pairs import pair_up
 from results.analysis.regression import key_of
 from results.export.raw import ResultEntry
 from results.row.acceptance import not_as_asked
-from results.row.row import Row, RowStatus, make_row
+from results.row.make import make_row
+from results.row.row import Row, RowStatus
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec
