@@ -60,7 +60,7 @@ mutants: $(STAMP)  ## bugs put into a copy of the source, each with the tests th
 	$(BIN)/python -m tests.mutants --report docs/mutants.md
 
 EXTRAS := .venv-extras
-test-extras:  ## the optional drivers with their real runtimes, in an environment of their own (.venv-extras): torch is large
+test-extras:  ## the optional drivers with their real runtimes and results to an S3 server, in an environment of their own (.venv-extras): torch is large
 	@test -x $(EXTRAS)/bin/python || $(PYTHON) -m venv $(EXTRAS)
 	@$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch,litert,llamacpp,transformers,openvino,mlx,executorch,storage]' gguf 'coremltools>=9' pymicro-wakeword 'aiobotocore[boto3]' 'moto[server]'
 	$(EXTRAS)/bin/python -m pytest tests/extras

@@ -21,5 +21,5 @@ def trust_of_spec(spec: str) -> TrustScope:
     try:
         campaign: Any = json.loads(spec)
         return scope_of(read_trust(campaign["devices"]["trust"]))
-    except (ValueError, KeyError, TypeError, PydanticCustomError):
+    except (ValueError, KeyError, TypeError, RecursionError, PydanticCustomError):
         return MINE

@@ -314,6 +314,8 @@ class Reconciler:
         if attempt.status is AttemptStatus.QUEUED:
             self._state.grant_lease(entry, attempt, now, observed=False)
             commands.append(self._found_running(entry, attempt, lease, beside=True))
+        elif attempt.status is AttemptStatus.RESTORED:
+            commands.append(self._found_running(entry, attempt, lease, beside=True))
         attempt.move(AttemptEvent.REPORT if owes else AttemptEvent.CONFIRM)
         self._set_due(attempt, now)
         self._state.watch(entry)

@@ -28,7 +28,9 @@ from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
 INDEX: Final = "index.json"
-BUCKETS: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos"})
+OBJECT_STORAGE: Final = frozenset(
+    {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos"}
+)
 """Schemes of object storage: it has no folders, and making one would make a bucket where there is none of that name."""
 INSTALL: Final = "python -m pip install 'sark-node[storage]'"
 _QUERY: Final = re.compile(r"\?\S+")
@@ -63,7 +65,7 @@ def send_results(store: Store, campaign: str, url: str, wall: Callable[[], float
         fsspec: Any = import_module("fsspec")
         try:
             fs, root = fsspec.core.url_to_fs(target)
-            if url.partition("://")[0] not in BUCKETS:
+            if url.partition("://")[0] not in OBJECT_STORAGE:
                 fs.makedirs(root, exist_ok=True)
             for path in (*sorted(each for each in made.iterdir() if each.name != INDEX), made / INDEX):
                 _put(fs, path, f"{root}/{path.name}")

@@ -50,11 +50,12 @@ class RecordChecks:
         try:
             async with self._turn:
                 if mine.outcome is None:
+                    assert self._waiting[0] is mine, "whoever has the turn is the first of those that wait"
                     together = self._next()
                     await self.aside(lambda: _check_all(together))
         finally:
             self._waiting = [each for each in self._waiting if each is not mine and each.outcome is None]
-        assert mine.outcome is not None, "whoever has the turn is the first of those that wait"
+        assert mine.outcome is not None, "a check ends with an outcome"
         if isinstance(mine.outcome, RemoteProtocolError):
             raise mine.outcome
         return mine.outcome

@@ -200,6 +200,9 @@ class AttemptRepository:
                 raise LocalProtocolError(
                     f"a grant for attempt {attempt} of {task}, which is at {row.attempt}"
                 )
+            before = rows.attempts(task)[attempt]
+            if row.attempt != attempt and (before.state, before.lease) == (AttemptState.GRANTED, grant.lease):
+                return  # found running after a restart, as it is stored
             rows.move(task, attempt, state=_EVENTS[event][1], **values)
             device, key = rows.device(task, attempt), list(fence.key())
             _add_event(rows, row, event, attempt=attempt, device=device, lease=grant.lease, fence=key)

@@ -1,7 +1,8 @@
 """Finds the holders of a key by an iterative, hedged lookup that converges before anything is read or stored.
 
-The nearest known peers are asked for nearer ones, eight at a time, until the nearest sixteen have all answered. A peer slower than the
-hedging delay no longer blocks the others; one that is silent for 1.5 s is not asked for a while.
+The nearest known peers are asked for nearer ones, eight at a time, until the nearest have all answered: sixteen for readers, four for a
+publisher, for whom those in reach count as answered. A peer slower than the hedging delay no longer blocks the others; one that is silent
+for 1.5 s, or for 3 s at a first connection, is not asked for a while.
 """
 
 from __future__ import annotations
@@ -223,9 +224,8 @@ class Lookups:
             shortlist = await self._find(key, patient=False)
             contacts = self._with_region(key, shortlist.answered(NEAR))
             # by the next time slow ones have answered, or are recorded as silent
-            hurried = len(contacts) < HOLDERS and shortlist.slow
-            now = trio.current_time()
-            holder_set = HolderSet(contacts, now, hurried or not contacts, hurried=shortlist.slow)
+            stale = not contacts or (len(contacts) < HOLDERS and shortlist.slow)
+            holder_set = HolderSet(contacts, trio.current_time(), stale, hurried=shortlist.slow)
             if len(self._sets) >= MAX_SETS:
                 del self._sets[next(iter(self._sets))]
             self._sets[key] = holder_set

@@ -34,7 +34,7 @@ CHECK_S: Final = (1.0, 5.0)
 LOOK_S: Final = (2.0, 300.0)
 """Between two searches for more holders while there are fewer than eight: at first, and at most."""
 SWEEP_S: Final = 1_800.0
-"""How long a publisher uses a region before it learns it again."""
+"""How old the sweep of a suspect region may be."""
 SWEEP_PAUSE_S: Final = 2.0
 MAX_ROUNDS: Final = 8
 KNOWN: Final = 2 * NEAR
@@ -156,7 +156,8 @@ class Publisher:
                     await self._rounds()
 
     async def learn_regions(self) -> None:
-        """Learn the regions of our shards, one after the other, for ever: `run` stores the advert at nodes that are new there."""
+        """Sweep the regions of our shards where nodes are suspect, one after the other, for ever: `run` stores the advert at
+        nodes that are new there."""
         while True:
             await trio.sleep(SWEEP_PAUSE_S * self.rng.uniform(0.8, 1.2))
             for shard in list(self._shards.values()):
@@ -249,6 +250,8 @@ class Publisher:
         """Where the advert should lie by the nodes that are known, and `more`. No I/O."""
         key = shard.key()
         usable = {each.peer: each for each in (*shard.near, *more) if self.client.usable(each.peer)}
+        if self.client.me() is None:  # no holder any more
+            usable.pop(self.client.own_peer, None)
         near = sorted(usable.values(), key=lambda contact: distance(contact.peer, key))
         shard.near = [each for rank, each in enumerate(near) if rank < KNOWN or each.peer in shard.replies]
         wanted = self.lookups.sweeps.stores(key, shard.near)

@@ -356,8 +356,8 @@ class Query:
     async def _ask(
         self, page: say.QueryShard, need: int | None, leave_out: Iterable[PeerId] = ()
     ) -> list[tuple[Contact, say.ShardPage]]:
-        """The page from `need` random holders (None: all), ourselves and one anchor besides. Looks the holders up again when some do not
-        answer."""
+        """The page from `need` holders (None: all), random ones of the nearest eight first, ourselves and one anchor besides. Looks
+        the holders up again when some do not answer."""
         client, key = self.client, shard_key(page.pool, page.attribute, page.depth, page.prefix)
         done = set(leave_out)
         answers: list[tuple[Contact, say.ShardPage]] = []

@@ -22,7 +22,7 @@ from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import distance
 
 SMALL_SWARM: Final = 32
-"""Up to so many nodes, the swarm is small: the nearest eight suffice."""
+"""Up to so many nodes, the swarm is small: nothing in it is judged dense or thin."""
 FRESH_S: Final = 300.0
 """How long readers use a set of holders before they look it up again."""
 MAX_SETS: Final = 2_048
@@ -142,6 +142,7 @@ class Sweeps:
             if self._suspect(key, near) and trio.current_time() - self._measured_at > MEASURE_S[0]:
                 await self.measure(AGAIN)
             if not self._suspect(key, near):
+                self._swept.pop(key, None)
                 return
             radius = region.radius_of(self.fewest, region.STORED)
 

@@ -148,7 +148,7 @@ def whole(files: Mapping[str, bytes]) -> bool:
     return True
 
 
-def test_results_need_no_more_rights_than_to_write_and_list(server: S3Server, home: Home) -> None:
+def test_results_need_no_more_rights_than_to_write(server: S3Server, home: Home) -> None:
     server.client().create_bucket(Bucket=BUCKET)
     may = server.guard()
     done = send(home, may)

@@ -111,9 +111,8 @@ def many(first: int, count: int, jobs: int, mode: str = "") -> Figures:
     step = max(1, min(50, count // jobs))
     starts = range(first, first + count, step)
     began = time.perf_counter()
-    with ProcessPoolExecutor(
-        jobs, initializer=gc.freeze
-    ) as pool:  # modules are never collected: a tenth less time
+    # frozen modules are not collected: a tenth less time
+    with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
         parts = [pool.submit(some, at, min(step, first + count - at), mode) for at in starts]
         try:
             for part in as_completed(parts):

@@ -212,7 +212,8 @@ class SimScheduler:
         await self._beat()
 
     async def _commit(self) -> None:
-        """As `scheduler.run.commits.GroupCommit`, which waits for a turn of its loop: here longer, so that something happens meanwhile."""
+        """As `scheduler.run.commits.GroupCommit`, which waits until 20 ms after its last commit: here longer, so that something
+        happens meanwhile."""
         await self.process.sleep(self._disk.choice(COMMITS_S))
         self.store.commit()
         committed, self._committed = self._committed, Flag()
@@ -313,7 +314,8 @@ class SimScheduler:
                 entry, attempt = held
                 word = {"task": entry.id, "attempt": attempt.number, "fence": message.fence.key()}
                 rivals = 0 if self.has_copy else self.store.open_besides(entry.id, attempt.number)
-                self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word, number=rivals)
+                ago = round(self.process.now() - attempt.leased_at, 3)  # it is said when it is on disk
+                self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word, number=rivals, ago=ago)
         if isinstance(message, RevealRequest) and isinstance(reply, Reveal):
             held = self.core.state.by_lease(end.peer, message.lease, message.fence)
             # it may have ended while it waited for a commit, and the worker may no longer hear it

@@ -102,6 +102,8 @@ class Try:
     reason: Reason | None = None
     ended: float | None = None
     """Of an unconfirmed stop: when its run is over at the latest, by the wall clock."""
+    beside: bool = False
+    """It was asked for beside a run."""
 
 
 @dataclass(slots=True)
@@ -310,8 +312,9 @@ class SimStore:
         return [row.id for row in self.tasks.values() if row.cancel and not final(TASK, row.state)]
 
     def open_besides(self, task: str, attempt: int) -> int:
-        """Number of other attempts of the task that could still be started."""
-        return sum(one.attempt != attempt and one.state in _OPEN for one in self.tries(task))
+        """Number of other attempts of the task that could still be started, but for one that was asked for beside its run."""
+        others = (one for one in self.tries(task) if one.attempt != attempt and not one.beside)
+        return sum(one.state in _OPEN for one in others)
 
     def tries(self, task: str) -> list[Try]:
         """Its attempts."""
@@ -356,9 +359,11 @@ class SimStore:
                 row.state = TaskState.COMMITTING
                 row.attempt, row.worker, row.lease, row.fence = intent.attempt, intent.peer, None, None
                 row.trust = intent.trust.text
-            self.attempts[intent.task, intent.attempt] = Try(intent.task, intent.attempt, intent.peer)
-            beside = "beside" if intent.hedge and row.state is not TaskState.QUEUED else ""
-            values = {"attempt": intent.attempt, "worker": intent.peer, "word": beside}
+            beside = intent.hedge and row.state is not TaskState.QUEUED
+            each = Try(intent.task, intent.attempt, intent.peer, beside=beside)
+            self.attempts[intent.task, intent.attempt] = each
+            word = "beside" if beside else ""
+            values = {"attempt": intent.attempt, "worker": intent.peer, "word": word}
             self._tell_row(Kind.COMMITTED, row, **values, number=self.others(intent))
 
     def record_grant(self, grant: RecordGrant) -> None:

@@ -126,9 +126,8 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
                     for run, what in alive.items()
                     if run[0] == event.worker and event.fence in (None, what[2])
                 }
-                known = (
-                    event.fence is not None
-                )  # else the answer to the commit was lost, and the stop is owed
+                # without a fence the answer to the commit was lost, and the stop is owed
+                known = event.fence is not None
                 soon = known and silent_s < SILENCE_S and waited_s < STOP_S
                 unsaid = (event.who, event.task, event.attempt) not in owed
                 led = leads.get((event.worker, history.tasks.get(event.task, "")), event.who) == event.who

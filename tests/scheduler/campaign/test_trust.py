@@ -29,7 +29,7 @@ def test_what_the_model_stores_is_read_as_the_model_reads_it(trust: Any) -> None
 
 @pytest.mark.parametrize(
     "spec",
-    ["", "{", "[]", "null", "{}", '{"devices": null}', '{"devices": {}}']
+    ["", "{", "[" * 100_000, "[]", "null", "{}", '{"devices": null}', '{"devices": {}}']
     + [
         json.dumps({"devices": {"trust": trust}})
         for trust in (None, 1, True, "", "everyone", [], {}, ["anyone"], [PEERS[0], 7], [["anyone"]])

@@ -272,8 +272,9 @@ def test_after_a_restart_the_store_learns_at_once_that_a_queued_lease_runs(
     assert {order.attempt for order in of(orders, EndHedge)} == ended
 
 
-def test_after_a_restart_the_store_learns_that_a_queued_hedge_beside_a_run_runs() -> None:
-    second = Attempt(2, B, "l2", fence(2), AttemptStatus.QUEUED, beside=True)
+@pytest.mark.parametrize("status", [AttemptStatus.QUEUED, AttemptStatus.RESTORED])
+def test_after_a_restart_the_store_learns_that_a_hedge_beside_a_run_runs(status: AttemptStatus) -> None:
+    second = Attempt(2, B, "l2", fence(2), status, beside=True)
     entry = a_live_task(1, TaskState.LEASED, A, "l1", fence(1), hedge=second)
     core = SchedulerCore(random.Random(1))
     decided(core, core.add(TaskLimits("c-one"), [entry], 0.0), 0.0)
