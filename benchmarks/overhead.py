@@ -1,33 +1,48 @@
 """What a task costs besides its load, warm-up and inference: a queue of 100, and one task on an idle swarm.
 
-    python benchmarks/overhead.py [--tasks 100] [--singles 15]
+    python benchmarks/overhead.py [--tasks 100] [--singles 15] [--against FOLDER] [--rounds 3]
 
 Real processes on loopback: a gate, one worker, one scheduler. Every task is a tiny model × 10 inferences with one load, each in a fresh
 process. Overhead = wall time of the task minus what its record says was spent loading, warming up and inferring.
-  queue:  time between two results that follow each other
-  single: from the campaign being on disk to its result being on disk
+  queue:     time between two results that follow each other
+  single:    from the campaign being on disk to its result being on disk
+  processor: of a queued task, user + system of each process with all below it; it counts on a busy machine too
+`--against`: another checkout, whose swarm takes turns with this one's, so that both see the same machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import onnx
+import psutil
 from onnx import TensorProto, helper, numpy_helper
 
 from protocol.values.record import read_record, unpack_samples
-from scheduler.local.demo import DemoNode, demo_swarm
+from scheduler.local.demo import DemoNode, Swarm, demo_swarm
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store, open_store
 from scheduler.submit.submit import submit_campaign
 from swarm.base.home import Home
+
+SINGLE, QUEUED = "one task, idle swarm", "each of a queue"
+GOALS: Final = {SINGLE: (80.0, 1720.0), QUEUED: (40.0, 750.0)}
+"""Milliseconds: at most so many, and the predecessor's, on two cores of the same kind."""
+
+Figures = dict[str, list[float]]
+"""Name → milliseconds, one for each task, or for all of them together."""
 
 
 def tiny_model(path: Path) -> None:
@@ -89,20 +104,78 @@ def useful_s(result: ResultRow) -> float:
     return (sum(load.ns for load in record.loads) + sum(samples)) / 1e9
 
 
-def summary(name: str, values: Sequence[float]) -> str:
-    ordered = sorted(values)
-    p90 = ordered[round(0.9 * (len(ordered) - 1))]
-    return f"{name:<34} {statistics.median(ordered) * 1e3:8.1f} {p90 * 1e3:8.1f} {min(ordered) * 1e3:8.1f} {len(ordered):5d}"
-
-
-def stages(results: Sequence[ResultRow]) -> dict[str, float]:
-    """Median seconds of each stage as the worker saw it."""
-    observed: dict[str, list[float]] = {}
+def stages(results: Sequence[ResultRow]) -> Figures:
+    """Milliseconds of each stage as the worker saw it, by name."""
+    observed: Figures = {}
     for result in results:
         if result.record is not None:
             for stage in read_record(result.record).stages:
-                observed.setdefault(stage.stage, []).append(stage.seconds)
-    return {name: statistics.median(values) for name, values in observed.items()}
+                observed.setdefault(f"  stage {stage.stage}", []).append(stage.seconds * 1e3)
+    return observed
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Of it and all below it, those that ended among them."""
+    total = 0.0
+    for each in (process, *process.children(recursive=True)):
+        try:
+            total += sum(each.cpu_times()[:4])
+        except psutil.Error:  # it has ended, and counts with its parent
+            continue
+    return total
+
+
+def measure(swarm: Swarm, home: Home, here: Path, tasks: int, singles: int) -> Figures:
+    one, many = campaign_file(here / "one.yaml", 1), campaign_file(here / "many.yaml", tasks)
+    with open_store(home) as store:
+        finish(store, submit_campaign(home, one, wait_s=60.0), 90.0)  # everybody is up, the model is cached
+        single = []
+        for _ in range(singles):
+            created, (result,) = finish(store, submit_campaign(home, one, wait_s=60.0), 30.0)
+            single.append(((result.accepted or 0.0) - created - useful_s(result)) * 1e3)
+            time.sleep(0.5)
+        processes = {name: psutil.Process(each.pid) for name, each in swarm.processes.items()}
+        before = {name: cpu_s(process) for name, process in processes.items()}
+        _, results = finish(store, submit_campaign(home, many, wait_s=60.0), 600.0)
+        used = {name: cpu_s(process) - before[name] for name, process in processes.items()}
+        ended = sorted(result.accepted or 0.0 for result in results)
+        useful = [useful_s(result) * 1e3 for result in results]
+        gaps = [
+            (after - before) * 1e3 - statistics.median(useful) for before, after in itertools.pairwise(ended)
+        ]
+        cpu = {f"  processor {name}": [1e3 * seconds / tasks] for name, seconds in used.items()}
+        return {SINGLE: single, QUEUED: gaps, "  useful part of it": useful, **stages(results), **cpu}
+
+
+def figures_of(tree: Path, tasks: int, singles: int) -> Figures:
+    """Of a swarm of this checkout, or of another."""
+    command = [sys.executable, __file__, "--json", "--tasks", str(tasks), "--singles", str(singles)]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def show(columns: Mapping[str, Figures]) -> None:
+    """One line for each figure: median and 90th percentile of each column, the ratio, the goal and the predecessor's."""
+    print(f"{'ms':<26}" + "".join(f"{name[-24:]:>26}" for name in columns) + f"{'ratio':>8}")
+    first, last = (list(columns.values())[at] for at in (0, -1))
+    for name in last:
+        texts = [_text(each.get(name, [])) for each in columns.values()]
+        known = name in first and len(columns) > 1 and statistics.median(first[name])
+        ratio = f"{statistics.median(last[name]) / statistics.median(first[name]):8.2f}" if known else ""
+        goal = "  goal <= {:.0f}, predecessor {:.0f}".format(*GOALS[name]) if name in GOALS else ""
+        print(f"{name:<26}" + "".join(f"{text:>26}" for text in texts) + ratio + goal)
+
+
+def _text(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    ordered = sorted(values)
+    p90 = ordered[round(0.9 * (len(ordered) - 1))]
+    tail = f" (p90 {p90:.1f})" if len(ordered) > 1 else ""
+    return f"{statistics.median(ordered):.1f}{tail}"
 
 
 def main() -> None:
@@ -111,39 +184,29 @@ def main() -> None:
     )
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--singles", type=int, default=15)
+    parser.add_argument("--against", type=Path)
+    parser.add_argument("--rounds", type=int, default=3, help="with --against: swarms of each")
+    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder)
-        tiny_model(here / "tiny.onnx")
-        with demo_swarm(here / "swarm", [DemoNode("worker-1")], print) as (_, home):
-            measure(home, here, arguments.tasks, arguments.singles)
-
-
-def measure(home: Home, here: Path, tasks: int, singles: int) -> None:
-    one, many = campaign_file(here / "one.yaml", 1), campaign_file(here / "many.yaml", tasks)
-    with open_store(home) as store:
-        finish(store, submit_campaign(home, one, wait_s=60.0), 90.0)  # everybody is up, the model is cached
-        single = []
-        for _ in range(singles):
-            created, (result,) = finish(store, submit_campaign(home, one, wait_s=60.0), 30.0)
-            single.append((result.accepted or 0.0) - created - useful_s(result))
-            time.sleep(0.5)
-        began = time.monotonic()
-        _, results = finish(store, submit_campaign(home, many, wait_s=60.0), 300.0)
-        whole = time.monotonic() - began
-        ended = sorted(result.accepted or 0.0 for result in results)
-        useful = statistics.median(useful_s(result) for result in results)
-        gaps = [after - before - useful for before, after in itertools.pairwise(ended)]
-        print(f"{'overhead, ms':<34} {'median':>8} {'p90':>8} {'min':>8} {'n':>5}")
-        print(summary("one task, idle swarm", single))
-        print(summary(f"each of a queue of {tasks}", gaps))
-        print(
-            f"useful part of a task: {useful * 1e3:.1f} ms; the whole queue: {whole:.2f} s = {60 * tasks / whole:.0f} tasks/min"
-        )
-        print(
-            "stages of a queued task, ms: "
-            + ", ".join(f"{k} {v * 1e3:.1f}" for k, v in stages(results).items())
-        )
+    if arguments.against is None:
+        with tempfile.TemporaryDirectory() as folder:
+            here = Path(folder)
+            tiny_model(here / "tiny.onnx")
+            with demo_swarm(here / "swarm", [DemoNode("worker-1")], print) as (swarm, home):
+                figures = measure(swarm, home, here, arguments.tasks, arguments.singles)
+        if arguments.json:
+            print(json.dumps(figures))
+        else:
+            show({"this": figures})
+        return
+    trees = [arguments.against.resolve(), Path(__file__).resolve().parents[1]]
+    columns: dict[str, Figures] = {str(tree): {} for tree in trees}
+    for number in range(arguments.rounds):
+        for tree in trees if number % 2 == 0 else reversed(trees):
+            for name, values in figures_of(tree, arguments.tasks, arguments.singles).items():
+                columns[str(tree)].setdefault(name, []).extend(values)
+    print(f"load of the machine: {os.getloadavg()[0]:.1f}")
+    show(columns)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-import psutil
 from multiaddr import Multiaddr
 from multiaddr.exceptions import Error as MultiaddrError
 
 from protocol.errors import ResourceError
 from swarm.net.identity import peer_id_bytes
+from swarm.net.interfaces import INTERFACES
 
 MAX_CIRCUITS: Final = 4
 """A node has reservations at about two gates; more would only be there to have gates dialled."""
@@ -210,13 +210,8 @@ _parsed: Final = lru_cache(256)(ipaddress.ip_address)
 
 
 def _interface_addresses(*families: int) -> list[_IpAddress]:
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     matches = [
-        _parsed(entry.address.partition("%")[0])
-        for name, entries in psutil.net_if_addrs().items()
-        if name in up
-        for entry in entries
-        if entry.family in families
+        _parsed(entry.address) for entry in INTERFACES.addresses() if entry.up and entry.family in families
     ]
     return [ip for ip in matches if not ip.is_link_local and not ip.is_multicast]
 

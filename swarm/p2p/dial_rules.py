@@ -13,14 +13,14 @@ anybody could have a node shunned by naming its address.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import psutil
-
 from swarm.net.addresses import Address, PeerId, parse_tcp
+from swarm.net.interfaces import INTERFACES
 
 PUBLIC: Final = (8, 12.0, 600.0)
 """Dials in vain at once at one public address (IPv6 /64); then one in so many seconds; each in vain doubles them up to the last."""
@@ -173,14 +173,13 @@ def target_of(ip: Ip) -> str:
 def own_ip_networks() -> Sequence[IpNetwork]:
     """The networks this machine is on, loopback and link-local left out."""
     matches: list[IpNetwork] = []
-    for entries in psutil.net_if_addrs().values():
-        for entry in entries:
-            if entry.family.name not in {"AF_INET", "AF_INET6"} or not entry.netmask:
-                continue
-            ip = ipaddress.ip_address(entry.address.partition("%")[0])
-            if not ip.is_loopback and not ip.is_link_local:
-                width = ipaddress.ip_address(entry.netmask)
-                matches.append(ipaddress.ip_network((ip, int(width).bit_count()), strict=False))
+    for entry in INTERFACES.addresses():
+        if entry.family not in {socket.AF_INET, socket.AF_INET6} or not entry.netmask:
+            continue
+        ip = ipaddress.ip_address(entry.address)
+        if not ip.is_loopback and not ip.is_link_local:
+            width = ipaddress.ip_address(entry.netmask)
+            matches.append(ipaddress.ip_network((ip, int(width).bit_count()), strict=False))
     return tuple(dict.fromkeys(matches))
 
 

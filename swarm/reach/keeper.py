@@ -1,8 +1,8 @@
 """Keeps this node reachable: asks gates whether it can be dialled, and holds reservations at two of them while it cannot.
 
-    network, gates ─▶ ReachKeeper.run, every second ─┬─ ask gates when due      (`reachability` decides what follows from the answers)
-                                                     ├─ renew a reservation at half its life, replace a lost one
-                                                     └─ `addresses` and `holder` now; `changed()` wakes when they change
+    network, gates ─▶ ReachKeeper.run, every second  ─┬─ ask gates when due      (`reachability` decides what follows from the answers)
+                      or, when all is well, every 3   ├─ renew a reservation at half its life, replace a lost one
+                                                      └─ `addresses` and `holder` now; `changed()` wakes when they change
 
 libp2p does neither: after a gate's restart or a silent disconnection this node recovers within seconds.
 """
@@ -25,6 +25,8 @@ from swarm.reach.autonat import DialBackAnswer, ask
 from swarm.reach.reachability import Reach, ReachState
 
 LOOK_S: Final = 1.0
+CALM_S: Final = 3.0
+"""Between two looks while nothing is missing: an idle device is not to wake each second for it."""
 LOOK_AT_INTERFACES_S: Final = 5.0
 GATES_ASKED: Final = 2
 """Gates asked at a time."""
@@ -90,6 +92,8 @@ class ReachKeeper:
         self._moves = 0
         self._last: tuple[tuple[Address, ...], bool] | None = None
         self._changed = trio.Event()
+        self._news = trio.Event()
+        """Set to look at once."""
         self.state = ReachState()
 
     # -- results --------------------------------------------------------------------------------------------------
@@ -137,6 +141,7 @@ class ReachKeeper:
         if mapped != self._mapped:
             self._mapped = mapped
             self.state = replace(self.state, ask_at=trio.current_time())
+            self._news.set()
 
     # -- the loop ------------------------------------------------------------------------------------------------------------
 
@@ -152,7 +157,16 @@ class ReachKeeper:
                     nursery.start_soon(self._ask_gates, nursery)
                 self._hold(now, nursery)
                 self._settle()
-                await trio.sleep(LOOK_S)
+                with trio.move_on_after(CALM_S if self._calm() else LOOK_S):
+                    await self._news.wait()
+                self._news = trio.Event()
+
+    def _calm(self) -> bool:
+        """Whether this node has what it needs: a verdict, a gate, and if it is behind a router its reservations."""
+        if self._asking or self.reach is Reach.UNKNOWN or not self._linked:
+            return False
+        held = len(self.network.reservations()) if self.reach is Reach.BEHIND else RESERVATIONS
+        return self.gate or held >= min(RESERVATIONS, len(self.gates()))
 
     def _notice(self, now: float) -> None:
         """Notice local changes that may affect whether this node can be dialled."""

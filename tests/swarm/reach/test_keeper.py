@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +26,7 @@ from swarm.net.link import Link
 from swarm.net.links import Links, serve_links
 from swarm.net.reservations import RelayLimits, RelayReservations
 from swarm.reach.autonat import AutoNatServer
-from swarm.reach.keeper import ALONE_S, ReachKeeper
+from swarm.reach.keeper import ALONE_S, CALM_S, LOOK_S, ReachKeeper
 from swarm.reach.reachability import Reach
 
 
@@ -288,6 +288,31 @@ async def test_who_waits_for_a_change_is_woken_by_it(autojump_clock: trio.testin
         with trio.fail_after(10):
             while keeper.reach is not Reach.BEHIND or not circuits(keeper):
                 await keeper.changed()
+
+
+async def test_a_node_looks_each_second_only_while_something_is_missing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with playing() as play:
+        gate = await play.gate("gate")
+        _, keeper = await play.node("node", "gate", behind="home")
+        known, looks = keeper.gates, set[float]()
+
+        def gates() -> Sequence[Contact]:
+            looks.add(trio.current_time())
+            return known()
+
+        keeper.gates = gates
+        await within(8, lambda: circuits(keeper) == 1)
+        await trio.sleep(CALM_S)
+        looks.clear()
+        await trio.sleep(20 * CALM_S)
+        assert len(looks) <= 21
+        play.swarm.kill(gate.peer_id)
+        await trio.sleep(CALM_S)
+        looks.clear()
+        await trio.sleep(20 * LOOK_S)
+        assert len(looks) >= 19
 
 
 async def test_a_port_that_the_router_was_made_to_forward_is_asked_about_at_once(
