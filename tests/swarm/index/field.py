@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.requirement import Requirement, parse_clause
@@ -20,7 +20,8 @@ GIB = 2**30
 CPU = "CPU (ONNX)"
 
 
-Jumping = trio.testing.MockClock
+Jumping = MockClock
+"""The clock of `autojump_clock`, under which everything here runs."""
 
 
 class Member:
