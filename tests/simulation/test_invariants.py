@@ -201,6 +201,18 @@ def test_a_start_that_was_said_just_before_a_kill_is_not_on_disk_and_a_grant_is(
     assert ("one_start" not in observed(*events)) is excused
 
 
+@pytest.mark.parametrize(("ago", "excused"), [(40.0, True), (0.05, False)])
+def test_a_deadline_counts_from_the_decision_to_start_however_late_that_is_on_disk(
+    ago: float, excused: bool
+) -> None:
+    task = TASK | {"task": "c/9"}
+    events = (
+        Event(50.0, K.WANTED, **task, number=0, ago=ago),
+        Event(50.1, K.COMMITTED, **task | {"attempt": 2, "worker": "v"}, word="beside", ago=0.1),
+    )
+    assert ("deadlines_pass_first" not in observed(*events)) is excused
+
+
 @pytest.mark.parametrize(("leader", "excused"), [("new", True), ("newer", False)])
 def test_whoever_leads_a_campaign_at_a_worker_may_take_what_another_adopter_found(
     leader: str, excused: bool
