@@ -311,11 +311,10 @@ class Reconciler:
             attempt.move(AttemptEvent.ENQUEUE)
             return []
         commands: list[Command] = []
+        if attempt.status in (AttemptStatus.QUEUED, AttemptStatus.RESTORED):
+            commands.append(self._found_running(entry, attempt, lease, beside=True))
         if attempt.status is AttemptStatus.QUEUED:
             self._state.grant_lease(entry, attempt, now, observed=False)
-            commands.append(self._found_running(entry, attempt, lease, beside=True))
-        elif attempt.status is AttemptStatus.RESTORED:
-            commands.append(self._found_running(entry, attempt, lease, beside=True))
         attempt.move(AttemptEvent.REPORT if owes else AttemptEvent.CONFIRM)
         self._set_due(attempt, now)
         self._state.watch(entry)
