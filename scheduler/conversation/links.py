@@ -441,12 +441,11 @@ class WorkerLinks:
             args = (campaign, answer.incarnation, answer.leases, now)
             self._carry_out(core.reconciler.reconcile(peer, *args, expected=expected))
             return
-        run = core.state.campaigns.get(campaign)
-        if run is not None and (run.limits.epoch or 0) > epoch:  # raised meanwhile: it refused the lower one
-            await self.adopt_campaign(handle, campaign, deadline)
-            return
-        rival = self._claims.rival(campaign, peer, answer)
-        commands = [] if rival is None else self._meet(campaign, rival)
+        run, rival = core.state.campaigns.get(campaign), self._claims.rival(campaign, peer, answer)
+        raised = run is not None and (run.limits.epoch or 0) > epoch  # meanwhile: the lower one was refused
+        commands: list[Command] | None = None if raised else []
+        if rival is not None:  # whatever was refused, its proof counts
+            commands = self._meet(campaign, rival)
         if commands is None:
             await self.adopt_campaign(handle, campaign, deadline)
             return

@@ -118,6 +118,8 @@ class Kind(StrEnum):
     """Something that must stay small: who, word (what), number, cap."""
     TROUBLE = "trouble"
     """Something was done to a process or its links: worker (or scheduler)."""
+    DELAYED = "delayed"
+    """A message between these two comes seconds late: worker (or scheduler), peer."""
     QUIET = "quiet"
     """Faults have stopped."""
     SEEN = "seen"

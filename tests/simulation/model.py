@@ -154,6 +154,7 @@ class World(Disasters):
         self.rng = random.Random(self.seed)
         self.air = Air(random.Random(self.rng.random()))
         self.air.dropped = lambda one, other: self.tell(Kind.TROUBLE, worker=one, peer=other)
+        self.air.delayed = lambda one, other: self.tell(Kind.DELAYED, worker=one, peer=other)
         self.history.limits = Limits(end_s=MAX_WAIT_S, slack_s=0.3)
         broken = self.broken
         for n in range(self.rng.choice((3, 3, 3, 2, 1))):

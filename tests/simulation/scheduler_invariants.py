@@ -255,10 +255,11 @@ def a_run_has_one_record(history: History) -> Iterator[Breach]:
 def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
     """Who adopts takes the run that a worker reported, or its result; another attempt comes only after that one failed.
 
-    Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before); a run that its worker was
-    ordered to stop, also between its report and the adoption, and what a user of the former leader cancelled; and a run that a later
-    adopter, or a copy of the adopter's home, has too, or whose result another adopter took that leads the campaign at that worker: it
-    belongs to that one, and what the others may do is a matter of `the_old_one_has_no_say`.
+    Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before); a run that no renewal was
+    heard of since a message between the two came late, so that it counted as lost in the end; a run that its worker was ordered to stop,
+    also between its report and the adoption, and what a user of the former leader cancelled; and a run that a later adopter, or a copy of
+    the adopter's home, has too, or whose result another adopter took that leads the campaign at that worker: it belongs to that one, and
+    what the others may do is a matter of `the_old_one_has_no_say`.
     """
     by_key: dict[tuple[str, str], Event] = {}
     stopped: set[tuple[str, str]] = set()
@@ -266,8 +267,11 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
     leads: dict[tuple[str, str], str] = {}
     cancelled: set[str] = set()
     trouble: dict[str, float] = {}
+    delayed: dict[str, float] = {}
     for event in history.of(
         Kind.SPOKE,
+        Kind.DELAYED,
+        Kind.HEARD,
         Kind.PAUSED,
         Kind.TROUBLE,
         Kind.DIED,
@@ -283,6 +287,12 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
         match event.kind:
             case Kind.SPOKE:
                 leads[event.worker, event.campaign] = event.who
+            case Kind.DELAYED:
+                delayed[event.worker + event.peer] = event.at
+            case Kind.HEARD if event.word == "renewed":
+                delayed.pop(event.worker + event.who, None)
+            case Kind.HEARD:
+                pass
             case Kind.TROUBLE if event.peer:  # between these two only
                 trouble[event.worker + event.peer] = event.at
             case Kind.TROUBLE | Kind.DIED | Kind.PAUSED:  # who stood still goes on with what it saw before
@@ -316,7 +326,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
             case Kind.COMMITTED if name in by_key and event.attempt != by_key[name].attempt:
                 outcome = by_key.pop(name)
                 places = (outcome.worker, event.who, outcome.worker + event.who)
-                since = max(trouble.get(place, -1e9) for place in places)
+                since = max(delayed.get(places[-1], -1e9), *(trouble.get(place, -1e9) for place in places))
                 if since < outcome.at - EXCUSED_S:
                     what = (
                         f"{event.who} begins {event.task} anew, which was {outcome.word} at {outcome.worker}"

@@ -260,6 +260,14 @@ def test_what_a_copy_of_an_adopters_home_has_too_may_be_the_copys(attempt: int, 
     assert ("adoption_repeats_nothing" not in observed(*events)) is excused
 
 
+@pytest.mark.parametrize(("word", "excused"), [("adoptreply", True), ("renewed", False)])
+def test_an_adopter_whose_renewals_are_late_may_count_a_run_as_lost(word: str, excused: bool) -> None:
+    found, begun = BAD["adoption_repeats_nothing"]
+    late = Event(1.32, K.DELAYED, worker="w", peer="new")
+    heard = Event(1.35, K.HEARD, who="new", worker="w", word=word, number=3)
+    assert ("adoption_repeats_nothing" not in observed(found, late, heard, begun)) is excused
+
+
 @pytest.mark.parametrize(
     ("who", "at", "excused"), [("copy", 9.0, True), ("copy", 4.0, False), ("copy", 1.5, False)]
 )

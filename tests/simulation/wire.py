@@ -130,6 +130,8 @@ class Air:
         """Hashes of records that say what is not so."""
         self.dropped: Callable[[str, str], None] = lambda one, other: None
         """Called with both ends of a link that lost a message, once each way round."""
+        self.delayed: Callable[[str, str], None] = lambda one, other: None
+        """Called with both ends of a link on which a message will come late, once each way round."""
 
     def cut(self, one: str, other: str) -> bool:
         """Whether nothing passes in that direction."""
@@ -181,7 +183,7 @@ class Air:
     def carry(self, end: End, message: Message, answered: Callable[[Message], None] | None) -> None:
         """Bring it to the other side, as the weather is."""
         for _ in range(self._copies(end)):
-            end.me.process.kernel.after(self._delay(), lambda: self._arrive(end.far, message, answered))
+            end.me.process.kernel.after(self._delay(end), lambda: self._arrive(end.far, message, answered))
 
     def _arrive(self, end: End, message: Message, answered: Callable[[Message], None] | None) -> None:
         if end.closed.is_set or not end.me.process.alive:
@@ -193,7 +195,7 @@ class Air:
         if answer is None or answered is None or end.closed.is_set:
             return
         for _ in range(self._copies(end)):
-            end.me.process.kernel.after(self._delay(), lambda: self._answer(end, answer, answered))
+            end.me.process.kernel.after(self._delay(end), lambda: self._answer(end, answer, answered))
 
     @staticmethod
     def _answer(end: End, answer: Message, answered: Callable[[Message], None]) -> None:
@@ -215,8 +217,11 @@ class Air:
             return 2
         return 1
 
-    def _delay(self) -> float:
+    def _delay(self, end: End) -> float:
         if self._rng.random() < self.weather.slow:
             self.injected["late"] += 1
+            me, other = end.me.process.name, end.station.process.name
+            self.delayed(me, other)
+            self.delayed(other, me)
             return self._rng.uniform(0.0, TOO_LONG_S)
         return self.latency()
