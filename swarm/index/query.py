@@ -1,5 +1,9 @@
 """Queries: read random shards of the rarest attribute, in pages filtered at the holder, until there are enough devices.
 
+Where a shard is split, one path is followed down to a shard that is not, and further ones only if that has too few devices. On the way
+down the word of the holders asked first is taken for it; if it leads to too few, the others are asked too. The path begins at the depth
+where the shards of so many devices lie; what was passed over is read if there are too few devices below.
+
 Holders are not trusted: each advert's signature, age and attribute are checked here, and the requirement again.
 """
 
@@ -48,6 +52,8 @@ BUDGET: Final = 128
 LARGEST_WAVE: Final = 32
 MANY: Final = 2_000
 """An attribute of fewer devices is read rather than split up by RAM."""
+MOST_DEVICES: Final = 4
+"""For each holder of the network at most so many devices are believed."""
 MAX_WIDENED: Final = 4
 """Regions learned for one query."""
 MAX_COUNTS: Final = 8_192
@@ -138,6 +144,15 @@ class _Merged:
         return tuple(results)
 
 
+def depth_of(devices: float) -> int:
+    """How deep the shards of an attribute lie that so many devices have."""
+    return min(math.ceil(math.log2(devices / SOFT_LIMIT)), MAX_SHARD_DEPTH) if devices > SOFT_LIMIT else 0
+
+
+_Place = tuple[str, int, int]
+"""Attribute, depth and prefix of a shard."""
+
+
 @dataclass(slots=True)
 class _Leaf:
     """One shard as read."""
@@ -149,6 +164,20 @@ class _Leaf:
     split: bool = False
     whole: bool = False
     """Read to its end from a holder that answered."""
+    asked: set[PeerId] = field(default_factory=set)
+    """Holders that answered."""
+    guessed: bool = False
+    """Nobody has said yet that the shard above is split: this may be too deep."""
+    skimmed: bool = False
+    """All who were asked first said that it is split, or that a guessed one is empty; the others of its holders were not asked."""
+
+    @property
+    def place(self) -> _Place:
+        return self.attribute, self.depth, self.prefix
+
+    @property
+    def above(self) -> _Place:
+        return self.attribute, self.depth - 1, self.prefix >> 1
 
 
 @dataclass
@@ -171,7 +200,21 @@ class Query:
 
     async def query(self, requirement: Requirement, want: int) -> QueryResult:
         """About `want` devices that meet all clauses; more when a page had more. Never raises network errors."""
-        return await self._walk(await self._rarest(implied(requirement)), requirement, want)
+        choices = implied(requirement)
+        plain = [choice for choice in choices if choice != (EVERYBODY,) and not choice[0].startswith("ram:")]
+        by_ram = [choice for choice in choices if choice[0].startswith("ram:")]
+        if len(plain) > 1:
+            await self._count(attribute for choice in plain for attribute in choice)
+        best = min(plain, key=self._cost, default=(EVERYBODY,))
+        if not by_ram:
+            return await self._walk(best, requirement, want)
+        first = await self._walk(best, requirement, want, parts=len(best))
+        if first.complete or len(first.devices) >= want:
+            return first
+        if self._cost(best) > MANY:  # and few of them have that much
+            await self._count(attribute for choice in by_ram for attribute in choice)
+            best = min([best, *by_ram], key=self._cost)
+        return await self._walk(best, requirement, want)
 
     async def under(self, attribute: str, limit: int) -> QueryResult:
         """Up to `limit` devices under one attribute."""
@@ -193,18 +236,6 @@ class Query:
     def _cached_count(self, attribute: str) -> int | None:
         count, counted_at = self._totals.get(attribute, (0, -math.inf))
         return count if trio.current_time() - counted_at <= COUNTS_S else None
-
-    async def _rarest(self, choices: tuple[Alternatives, ...]) -> Alternatives:
-        plain = [choice for choice in choices if choice != (EVERYBODY,) and not choice[0].startswith("ram:")]
-        if len(plain) == 1 and len(choices) == 2:
-            return plain[0]
-        await self._count(attribute for choice in plain for attribute in choice)
-        best = min(plain, key=self._cost, default=(EVERYBODY,))
-        if self._cost(best) > MANY:
-            by_ram = [choice for choice in choices if choice[0].startswith("ram:")]
-            await self._count(attribute for choice in by_ram for attribute in choice)
-            best = min([best, *by_ram], key=self._cost)
-        return best
 
     def _cost(self, choice: Alternatives) -> float:
         return sum(self._cached_count(attribute) or 0 for attribute in choice)
@@ -251,26 +282,48 @@ class Query:
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
-    async def _walk(self, choice: Alternatives, requirement: Requirement, want: int) -> QueryResult:
+    async def _walk(
+        self, choice: Alternatives, requirement: Requirement, want: int, parts: float = math.inf
+    ) -> QueryResult:
+        """`parts`: end after so many shards that are not split."""
         named = named_peers(requirement)
         merged = _Merged(requirement, want, sure=set(named))
-        todo = [_Leaf(attribute) for attribute in choice]
+        paths = [self._path(_Leaf(attribute), 0 if named else self._guess(attribute)) for attribute in choice]
+        todo = [path[0] for path in paths] + [leaf for path in paths for leaf in path[1:]]
+        todo += [_Leaf(path[0].attribute) for path in paths if path[0].depth]
+        seen = {leaf.place for leaf in todo}
         read: list[_Leaf] = []
+        skimmed: list[_Leaf] = []
         wave = max(1, len(choice))
-        while todo and len(read) < BUDGET and not merged.enough:
+        while todo and len(read) < BUDGET and parts > 0 and not merged.enough:
             now, todo = todo[:wave], todo[wave:]
-            wave = min(wave * 2, LARGEST_WAVE)
             read += now
-            async with trio.open_nursery() as nursery:
-                for leaf in now:
-                    nursery.start_soon(self._read, leaf, merged)
+            await self._read_all(now, merged)
             for leaf in now:
                 if leaf.split and leaf.depth < MAX_SHARD_DEPTH:
-                    below = children(leaf.depth, leaf.prefix, named)
-                    todo += [_Leaf(leaf.attribute, leaf.depth + 1, child) for child in below]
+                    if named:
+                        below = children(leaf.depth, leaf.prefix, named)
+                        new = [_Leaf(leaf.attribute, leaf.depth + 1, child) for child in below]
+                    else:
+                        halfway = (leaf.depth + self._deepest() + 1) // 2
+                        new = self._path(leaf, max(leaf.depth + 1, halfway), split=True)
+                    todo += [child for child in new if child.place not in seen]
+                    seen |= {child.place for child in new}
+            skimmed += [leaf for leaf in now if leaf.skimmed]
+            ends = [leaf for leaf in now if leaf.count and not leaf.split]
+            parts -= len(ends)
+            if ends:
+                wave = min(wave * 2, LARGEST_WAVE)
+            too_deep = {leaf.above for leaf in now if not leaf.count and not leaf.split}
             self.rng.shuffle(todo)
+            todo.sort(key=lambda leaf: (leaf.place in too_deep, leaf.depth), reverse=True)
+        while skimmed and parts > 0 and not merged.enough:
+            now, skimmed = skimmed[:LARGEST_WAVE], skimmed[LARGEST_WAVE:]
+            await self._read_all(now, merged)
         for attribute in choice:
             ends = [leaf for leaf in read if leaf.attribute == attribute and not leaf.split]
+            whole = {leaf.place for leaf in ends}
+            ends = [leaf for leaf in ends if leaf.above not in whole]
             if ends:
                 mean = sum(leaf.count * 2**leaf.depth for leaf in ends) / len(ends)
                 self._note(attribute, max(round(mean), sum(leaf.count for leaf in ends)))
@@ -283,12 +336,41 @@ class Query:
             devices=merged.results(),
             attributes=choice,
             total=sum(counts.get(attribute, 0) for attribute in choice),
-            complete=not todo and all(leaf.whole for leaf in read),
+            complete=not todo and not skimmed and all(leaf.whole for leaf in read),
             counts=counts,
         )
 
+    def _guess(self, attribute: str) -> int:
+        """How deep the shards of an attribute lie, by what is known of its devices."""
+        known = self._cached_count(attribute)
+        if known is None:
+            return self._deepest() if attribute == EVERYBODY else 0
+        return min(depth_of(known), self._deepest(MOST_DEVICES))
+
+    def _deepest(self, devices: int = 1) -> int:
+        """How deep they lie where each holder has so many devices. A liar's count leads no deeper than if each had several."""
+        return depth_of(self.lookups.sweeps.nodes * devices)
+
+    def _path(self, top: _Leaf, depth: int, *, split: bool = False) -> list[_Leaf]:
+        """A random shard so deep below `top`, then what is above and beside it; `top` itself if it lies there. `split`: that is known."""
+        if depth == top.depth:
+            return [top]
+        prefix = (top.prefix << depth - top.depth) + self.rng.randrange(2 ** (depth - top.depth))
+        known = top.depth + 1 if split else top.depth
+        path = [
+            _Leaf(top.attribute, level, prefix >> depth - level, guessed=level > known)
+            for level in range(depth, top.depth, -1)
+        ]
+        return [*path, *(_Leaf(top.attribute, leaf.depth, leaf.prefix ^ 1) for leaf in path)]
+
+    async def _read_all(self, leaves: list[_Leaf], merged: _Merged) -> None:
+        async with trio.open_nursery() as nursery:
+            for leaf in leaves:
+                nursery.start_soon(self._read, leaf, merged)
+
     async def _read(self, leaf: _Leaf, merged: _Merged) -> None:
-        """Read one shard: from two holders first, from all when these do not have enough, then the further pages."""
+        """Read one shard: from two holders first, from all when these do not have enough, then the further pages. Of one that is split
+        the others are asked when it is read again."""
         page = say.QueryShard(
             attribute=leaf.attribute,
             depth=leaf.depth,
@@ -309,18 +391,27 @@ class Query:
         answers: list[tuple[Contact, say.ShardPage]] = []
 
         async def ask(need: int | None) -> None:
-            more = await self._ask(page, need, leave_out={contact.peer for contact, _ in answers})
+            more = await self._ask(page, need, leave_out=leaf.asked)
             for contact, answer in more:
                 add(contact, answer)
+            leaf.asked.update(contact.peer for contact, _ in more)
             answers.extend(more)
+            leaf.count = max([leaf.count, *(answer.count for _, answer in more)])
+            leaf.split = leaf.split or any(answer.split for _, answer in more)
 
-        await ask(READERS)
+        if not leaf.skimmed:
+            await ask(READERS)
+            split = all(answer.split for _, answer in answers)
+            empty = leaf.guessed and not any(answer.count or answer.split for _, answer in answers)
+            shown = any(answer.cursor for _, answer in answers)
+            leaf.skimmed = len(answers) >= READERS and (split or empty) and not shown
+            if leaf.skimmed:
+                leaf.whole = True
+                return
         if not merged.enough and not any(answer.cursor for _, answer in answers):
             await ask(None)
             if merged.may_widen() and await self.lookups.widen(key):
                 await ask(None)
-        leaf.count = max((answer.count for _, answer in answers), default=0)
-        leaf.split = any(answer.split for _, answer in answers)
         for contact, answer in sorted(answers, key=lambda item: item[1].matches, reverse=True):
             leaf.whole = await self._read_on(contact, page, answer, merged, add)
             if leaf.whole or merged.enough:

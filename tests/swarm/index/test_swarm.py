@@ -11,7 +11,7 @@ import trio.testing
 from protocol.errors import Unreachable
 from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message
-from protocol.values.index_keys import EVERYBODY, shard_key
+from protocol.values.index_keys import shard_key
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.words import Reason
 from swarm.index.index import Index
@@ -317,24 +317,6 @@ async def test_a_campaign_leads_to_the_nodes_that_hold_its_leases(autojump_clock
         assert names((await reader.campaign("c-1")).devices) == {"node-4", "node-5", "node-6"}
         await grown.members[4].index.publish(grown.members[4].advert())
         assert names((await reader.campaign("c-1")).devices) == {"node-5", "node-6"}
-
-
-@pytest.mark.slow
-async def test_a_hot_shard_splits_and_nobody_is_lost(autojump_clock: Jumping) -> None:
-    async with field(12, soft=4, refresh_s=60) as grown:
-        for member in grown.members:
-            await member.publish()
-        await trio.sleep(150)  # by now everybody has refreshed and moved below the root
-        everybody = {f"node-{number}" for number in range(12)}
-        for reader in grown.members[::8]:
-            result = await reader.index.query(EVERY_CPU, 1000)
-            assert names(result.devices) == everybody
-            few = await reader.index.query(EVERY_CPU, 5)
-            assert len(few.devices) >= 5
-        depths = [member.index._publisher.depth(EVERYBODY) for member in grown.members]
-        assert min(depths) >= 1
-        one = await grown.members[0].index.query(needs(f"peer == {grown.members[9].peer}"), 1)
-        assert names(one.devices) == {"node-9"}
 
 
 @pytest.mark.slow

@@ -1,0 +1,151 @@
+"""How a reader goes down to the parts of a shard that is split, and what liars can make of that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from protocol.messages import index as say
+from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
+from protocol.values.index_keys import EVERYBODY
+from swarm.index.query import READERS, Query, QueryResult
+from swarm.index.shard_store import SOFT_LIMIT
+from swarm.net.addresses import Contact, PeerId
+from swarm.net.identity import Identity
+from tests.swarm.index.field import EVERY_CPU, Jumping, field, names, needs
+
+DEPTH = 3
+OF_LEAF = 3
+HOLDERS = [Contact(Identity.from_seed(f"holder {number}").peer_id, ()) for number in range(8)]
+EVERYBODY_HERE = 2**DEPTH * OF_LEAF
+
+Lie = Callable[[say.QueryShard], say.ShardPage]
+
+
+def said_to_be_split(page: say.QueryShard) -> say.ShardPage:
+    return say.ShardPage(split=page.depth == 0)
+
+
+class Tree:
+    """A split shard with as many levels as `depth`, the same eight holders for all its parts, and those of them that lie."""
+
+    def __init__(self, depth: int, liars: dict[PeerId, Lie] | None = None) -> None:
+        self.depth, self.liars = depth, liars or {}
+        self.asked: list[tuple[int, int]] = []
+        self.devices = [self._device(number) for number in range(2**depth * OF_LEAF)]
+
+    def _device(self, number: int) -> say.ListedAdvert:
+        identity = Identity.from_seed(f"device {number}")
+        body = advert_body(Advert(peer=identity.peer_id, seq=1, device="d", name=f"node-{number}"))
+        signed = SignedAdvert(body=body, signature=identity.sign(advert_message(body)))
+        return say.ListedAdvert(advert=signed, age_s=1.0)
+
+    async def race(
+        self, contacts: list[Contact], page: say.QueryShard, expected: object, need: int, **_: object
+    ) -> tuple[list[tuple[Contact, say.ShardPage]], list[Contact]]:
+        self.asked += [(page.depth, page.prefix)] * min(need, len(contacts))
+        return [(contact, self._answer(contact.peer, page)) for contact in contacts[:need]], []
+
+    def _answer(self, peer: PeerId, page: say.QueryShard) -> say.ShardPage:
+        if peer in self.liars:
+            return self.liars[peer](page)
+        if page.depth < self.depth:
+            return say.ShardPage(split=True)
+        if page.depth > self.depth:
+            return say.ShardPage()
+        first = page.prefix * OF_LEAF
+        adverts = tuple(self.devices[first : first + OF_LEAF])
+        return say.ShardPage(adverts=adverts, matches=OF_LEAF, count=OF_LEAF)
+
+    async def query(self, want: int, nodes: float = 1.0) -> QueryResult:
+        """`nodes`: as many as there are by the reader's estimate."""
+        client: Any = SimpleNamespace(own_peer="", anchors=list, usable=lambda peer: True, race=self.race)
+
+        async def holders(key: bytes) -> SimpleNamespace:
+            return SimpleNamespace(contacts=list(HOLDERS))
+
+        async def widen(key: bytes) -> bool:
+            return False
+
+        sweeps = SimpleNamespace(nodes=nodes)
+        lookups: Any = SimpleNamespace(
+            holders=holders, widen=widen, named=lambda key, closer: None, sweeps=sweeps
+        )
+        return await Query(client, lookups, random.Random(1)).under(EVERYBODY, want)
+
+
+async def test_who_wants_few_devices_follows_one_path_and_asks_two_holders_on_the_way(
+    autojump_clock: Jumping,
+) -> None:
+    tree = Tree(DEPTH)
+    result = await tree.query(OF_LEAF)
+    assert len(result.devices) == OF_LEAF
+    assert not result.complete
+    assert [depth for depth, _ in tree.asked] == [depth for depth in range(DEPTH + 1) for _ in range(READERS)]
+    assert result.total == EVERYBODY_HERE
+
+
+@pytest.mark.parametrize(
+    ("estimated", "depths"),
+    [
+        pytest.param(DEPTH, [DEPTH], id="right"),
+        pytest.param(DEPTH - 1, [DEPTH - 1, DEPTH], id="not deep enough"),
+        pytest.param(DEPTH + 2, [DEPTH + 2, DEPTH + 1, DEPTH], id="too deep"),
+    ],
+)
+async def test_who_knows_the_size_of_the_swarm_begins_where_its_shards_lie(
+    autojump_clock: Jumping, estimated: int, depths: list[int]
+) -> None:
+    tree = Tree(DEPTH)
+    result = await tree.query(OF_LEAF, nodes=SOFT_LIMIT * 2**estimated)
+    assert len(result.devices) == OF_LEAF
+    assert list(dict.fromkeys(depth for depth, _ in tree.asked)) == depths
+    assert result.total == EVERYBODY_HERE
+
+
+@pytest.mark.parametrize("depth", [0, 1, DEPTH])
+async def test_what_was_passed_over_is_read_too(autojump_clock: Jumping, depth: int) -> None:
+    tree = Tree(depth)
+    result = await tree.query(EVERYBODY_HERE + 1, nodes=SOFT_LIMIT * 2 ** (DEPTH - 1))
+    assert len(result.devices) == 2**depth * OF_LEAF
+    assert result.complete
+    assert result.total == 2**depth * OF_LEAF
+
+
+async def test_who_wants_all_devices_reads_all_parts_and_asks_every_holder(autojump_clock: Jumping) -> None:
+    tree = Tree(DEPTH)
+    result = await tree.query(EVERYBODY_HERE + 1)
+    assert len(result.devices) == EVERYBODY_HERE
+    assert result.complete
+    assert {part: tree.asked.count(part) for part in tree.asked} == {
+        (depth, prefix): len(HOLDERS) for depth in range(DEPTH + 1) for prefix in range(2**depth)
+    }
+
+
+@pytest.mark.parametrize("honest", [1, 4])
+async def test_liars_who_say_that_a_shard_is_split_hide_nobody(autojump_clock: Jumping, honest: int) -> None:
+    tree = Tree(0, {contact.peer: said_to_be_split for contact in HOLDERS[honest:]})
+    assert len((await tree.query(OF_LEAF)).devices) == OF_LEAF
+
+
+@pytest.mark.slow
+async def test_a_hot_shard_splits_and_nobody_is_lost(autojump_clock: Jumping) -> None:
+    async with field(12, soft=4, refresh_s=60) as grown:
+        for member in grown.members:
+            await member.publish()
+        await trio.sleep(150)  # by now everybody has refreshed and moved below the root
+        everybody = {f"node-{number}" for number in range(12)}
+        for reader in grown.members[::8]:
+            result = await reader.index.query(EVERY_CPU, 1000)
+            assert names(result.devices) == everybody
+            few = await reader.index.query(EVERY_CPU, 5)
+            assert len(few.devices) >= 5
+        depths = [member.index._publisher.depth(EVERYBODY) for member in grown.members]
+        assert min(depths) >= 1
+        one = await grown.members[0].index.query(needs(f"peer == {grown.members[9].peer}"), 1)
+        assert names(one.devices) == {"node-9"}
