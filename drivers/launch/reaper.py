@@ -3,8 +3,8 @@
     zygote ── order ──▶ reaper ── fork ──▶ worker                    on the lesser tiers
                                └─ fork ──▶ init ── fork ──▶ worker   in the full sandbox (drivers/sandbox/linux.py)
 
-The order comes after the fork, so that a reaper with its init can be forked while nothing runs and wait for one: a launch then only has to
-mount its model and its folder. A reaper serves one launch.
+In the full sandbox the order comes after the forks, so that all three can be forked while nothing runs and wait for one: a launch then only
+has to mount its model and its folder. They serve one launch, and nothing of a launch is there before its order.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import select
 import signal
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NoReturn
 
 from drivers.contract import frames, registry
-from drivers.contract.base import Driver, Unfit, looks_outside, opens_connections
+from drivers.contract.base import Driver, Unfit, WorkOrder, looks_outside, opens_connections
 from drivers.launch import child
 from drivers.sandbox import cleanup, enter, linux, mounts
 from drivers.sandbox.enter import Sandbox, Tier
@@ -40,7 +41,7 @@ def sandbox_for(order_bytes: bytes, driver: Driver | None, tier: Tier) -> Sandbo
     network = driver is not None and opens_connections(driver)
     plan = mounts.plan(
         os.fsdecode(folder),
-        (order.model, *order.beside, *([order.examples] if order.examples else [])),
+        models_of(order),
         limits.output_bytes,
         code=mounts.code_folders(),
         in_dev=os.listdir("/dev"),  # noqa: PTH208
@@ -48,6 +49,18 @@ def sandbox_for(order_bytes: bytes, driver: Driver | None, tier: Tier) -> Sandbo
         gpu=order.unit.startswith(child.UNLIMITED_UNITS),
     )
     return Sandbox(Tier.PARTIAL if network else tier, plan)
+
+
+def models_of(order: WorkOrder) -> tuple[str, ...]:
+    """The files and folders that a launch is given to read."""
+    return (order.model, *order.beside, *([order.examples] if order.examples else []))
+
+
+def fitted(base: MountPlan, order_bytes: bytes) -> MountPlan:
+    """The view of a launch in the full sandbox. `base`: without what is the launch's own."""
+    folder, _, packed = order_bytes.partition(b"\0")
+    order, limits, *_ = frames.unpack_order(packed)
+    return replace(base, folder=os.fsdecode(folder), models=models_of(order), size_bytes=limits.output_bytes)
 
 
 def serve_launch(
@@ -130,24 +143,43 @@ def _close_inherited(*ends: socket.socket | int) -> None:
 def _run_init(
     inner: socket.socket, status_write: int, driver: Driver | None, base: MountPlan, trouble: str
 ) -> NoReturn:
-    """Begin the view, wait for the order, finish the view, and fork the worker."""
+    """Begin the view, fork the worker, finish the view when the order comes, and hand it on."""
     try:
         os.setsid()
         trouble = trouble or linux.error_of(lambda: linux.begin_view(base))
+        orders, to_worker = socket.socketpair()
+        worker = os.fork()
+        if worker == 0:
+            inner.close()
+            to_worker.close()
+            os.close(status_write)
+            _run_worker(orders, driver, base)
+        orders.close()
         request = frames.receive_request(inner)
-        inner.close()
         if request is None:
-            os._exit(0)
-        order_bytes, (events, log, *token) = request
-        sandbox = sandbox_for(order_bytes, driver, Tier.FULL)
-        assert sandbox is not None
-        plan = sandbox.plan
+            os._exit(0)  # and the worker with it
+        order_bytes, fds = request
+        plan = fitted(base, order_bytes)
         trouble = trouble or linux.error_of(lambda: linux.finish_view(plan))
         linux.die_with_reaper(status_write)  # again: another user's process loses it
-        linux.fork_worker(status_write)
-        child.work(events, log, order_bytes, driver, sandbox, trouble, next(iter(token), None))
+        with suppress(OSError):  # a dead worker is reported like the end of any run
+            frames.send_request(to_worker, os.fsencode(trouble) + b"\0" + order_bytes, fds)
+        linux.await_worker(worker, status_write)
     finally:
         os._exit(1)
+
+
+def _run_worker(orders: socket.socket, driver: Driver | None, base: MountPlan) -> NoReturn:
+    """Wait for the order, which comes once the view is complete."""
+    request = frames.receive_request(orders)
+    orders.close()
+    if request is None:
+        os._exit(0)
+    payload, (events, log, *token) = request
+    trouble, _, order_bytes = payload.partition(b"\0")
+    plan = fitted(base, order_bytes)
+    why = os.fsdecode(trouble) or linux.error_of(lambda: linux.give_up_rights(plan))
+    child.work(events, log, order_bytes, driver, Sandbox(Tier.FULL, plan), why, next(iter(token), None))
 
 
 def await_end(control: int, woken: int, worker: int) -> int | None:

@@ -6,7 +6,8 @@
 
 The full sandbox costs some milliseconds of namespaces and mounts. So that a launch need not wait for them, reapers are forked in advance
 while nothing runs, never during a measurement: one for the first launch, and as many as a task has launches while tasks keep coming. Each
-with its init takes about 3 MiB, which an idle device should not pay six times.
+takes about 3 MiB, which an idle device should not pay six times. In a queue the next launch comes too soon for all of them:
+one is forked as soon as a launch has ended, while the node makes a record of it.
 
 `multiprocessing`'s forkserver imports the parent's main module in every child, unpickles what children send, and hands its alive-pipe on
 to them. Here nothing crosses but three file descriptors and one JSON order.
@@ -39,7 +40,7 @@ from drivers.sandbox.enter import Tier
 from drivers.sandbox.mounts import MountPlan
 
 IDLE_MS: Final = 200
-"""Idle time before a reaper is forked in advance: launches of one task follow each other more quickly."""
+"""Idle time before a further reaper is forked in advance: launches of one task follow each other more quickly."""
 MIN_READY: Final = 1
 """Reapers that are ready where nothing was launched recently."""
 RECENT_S: Final = 600.0
@@ -118,11 +119,13 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, prefork: in
         if request is None:
             os._exit(0)
         order_bytes, request_fds = request
-        sandbox = sandbox_for(order_bytes, loaded, tier)
-        view = sandbox.plan if sandbox is not None and sandbox.tier is Tier.FULL else None
-        fits = view is not None and view.devices == base.devices
         ready = alive(ready)  # one may have been killed while it waited, as on a device short of memory
-        reaper = ready.pop() if ready and fits else fork(view, request_fds)
+        if ready:  # launches of a preloaded driver in the full sandbox all have the same view but for model and folder
+            reaper = ready.pop()
+        else:
+            sandbox = sandbox_for(order_bytes, loaded, tier)
+            view = sandbox.plan if sandbox is not None and sandbox.tier is Tier.FULL else None
+            reaper = fork(view, request_fds)
         with suppress(OSError):  # if it died just now, its launch is reported as vanished
             send_request(reaper, order_bytes, request_fds)
         for fd in request_fds:
@@ -137,9 +140,10 @@ def ready_for(prefork: int, unused_s: float) -> int:
 
 
 def pause_ms(forking: bool, ready: int, left_s: float) -> int | None:
-    """How long to wait before the next reaper is forked, or before those that are ready become too many; None: forever."""
+    """How long to wait before the next reaper is forked, or before those that are ready become too many; None: forever. `left_s`: how long
+    a launch still counts as recent, after which another may follow at any moment."""
     if forking:
-        return IDLE_MS
+        return 0 if not ready and left_s > 0 else IDLE_MS
     return math.ceil(max(left_s, 0.0) * 1000) if ready > MIN_READY else None
 
 

@@ -2,8 +2,10 @@
 
     reaper     own_processes()   a user namespace of its own, and a process namespace for what it forks next
       └ init     begin_view()      no network, nothing but what every launch of the driver sees
-                 finish_view()     the model and the folder; no capabilities; then waits and reports the worker's exit code
-          └ worker   restrict()      Landlock and the call filter, just before the model is touched
+                 finish_view()     the model and the folder; no capabilities
+                 await_worker()    reports the worker's exit code
+          └ worker   give_up_rights()  forked between the two, it is in the view when that is complete; no capabilities
+                     restrict()        Landlock and the call filter, just before the model is touched
 
 The init is process 1 of the namespace: when it ends, the kernel kills everything in it. The worker is not process 1 itself, because such a
 process cannot die by a signal of its own, and an abort would look like something else.
@@ -211,7 +213,8 @@ def begin_view(plan: MountPlan) -> None:
 
 
 def finish_view(plan: MountPlan) -> None:
-    """Add the model and the folder of `plan` to the view, move into it, drop capabilities. Raises OSError, naming the step."""
+    """Add the model and the folder of `plan` to the view, move all processes of the view into it, give up this one's rights. Raises
+    OSError, naming the step."""
     lib = libc()
     base = mounts.cached_base(plan.reads, plan.devices, plan.hidden)
     _do_all(lib, mounts.steps(plan, base)[len(base.steps) :], plan)
@@ -221,13 +224,19 @@ def finish_view(plan: MountPlan) -> None:
         _must(lib.umount2(b".", MNT_DETACH))
         os.chdir("/")
         _set_attributes(lib, "/", _RDONLY | _NOSUID | _NODEV, recursive=False)
+    give_up_rights(plan)
+    if becomes_nobody():
+        for model in plan.models:
+            check_readable(model)
+
+
+def give_up_rights(plan: MountPlan) -> None:
+    """For good: no capabilities, and `nobody` instead of root. Of this process alone. Raises OSError, naming the step."""
     if becomes_nobody():
         with doing("becoming nobody"):
             become_nobody(plan)
-            for model in plan.models:
-                check_readable(model)
     with doing("dropping capabilities"):
-        drop_capabilities(lib)
+        drop_capabilities(libc())
 
 
 def _do_all(lib: ctypes.CDLL, steps: Sequence[MountStep], plan: MountPlan) -> None:
@@ -309,12 +318,8 @@ def drop_capabilities(lib: ctypes.CDLL) -> None:
     _must(lib.syscall(_CAPSET[os.uname().machine], header, bytes(24)))
 
 
-def fork_worker(status_write: int) -> None:
-    """Fork the worker and return in it. In the init: wait for it, write its exit code to `status_write`, and end, which ends all else."""
-    worker = os.fork()
-    if worker == 0:
-        os.close(status_write)
-        return
+def await_worker(worker: int, status_write: int) -> NoReturn:
+    """In the init: wait for the worker, write its exit code to `status_write`, and end, which ends all else."""
     try:
         os.closerange(0, status_write)
         os.closerange(status_write + 1, 1 << 16)
@@ -369,7 +374,8 @@ def restrict(plan: MountPlan, *, full: bool) -> None:
 
 
 def prepare(plan: MountPlan) -> None:
-    """In the zygote: build once what each launch forked from it needs."""
+    """In the zygote: find and build once what each launch forked from it needs."""
+    becomes_nobody()
     mounts.cached_base(plan.reads, plan.devices, plan.hidden)
     seccomp.filter_for(WORKER, plan.network, plan.gpu, True)
 

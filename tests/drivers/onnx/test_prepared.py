@@ -29,9 +29,9 @@ def reached() -> sandbox.TierProbe:
 
 
 def waiting_below(zygote: Zygote, reached: sandbox.TierProbe, reapers: int = 1) -> list[psutil.Process]:
-    """Reapers forked in advance and their inits, once they are there; nobody where none are."""
+    """Reapers forked in advance with their inits and workers, once they are there; nobody where none are."""
     until = time.monotonic() + 20
-    wanted = 2 * reapers if reached.tier is Tier.FULL else 0
+    wanted = 3 * reapers if reached.tier is Tier.FULL else 0
     while len(found := below(zygote)) != wanted and time.monotonic() < until:
         threading.Event().wait(0.01)
     return found
@@ -50,7 +50,7 @@ def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_
     order = WorkOrder(str(model), UNIT, 8, 2)
     with Zygote("fake", simulate=True, tier=reached.tier, prefork=1).start() as zygote:
         waiting = waiting_below(zygote, reached)
-        assert len(waiting) == (2 if reached.tier is Tier.FULL else 0)
+        assert len(waiting) == (3 if reached.tier is Tier.FULL else 0)
         events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
         assert [event.samples_ns for event in events if isinstance(event, MeasureReport)] == [
             (1_000_000, 2_000_000, 1_000_000, 2_000_000)
@@ -88,7 +88,13 @@ def test_a_driver_that_was_used_has_more_prepared_than_one_that_only_waits(
         list(measure(order, Limits(load_s=20, run_s=20), zygote))
         psutil.wait_procs(before, timeout=5)
         after = waiting_below(zygote, reached, reapers=3)
-    assert (len(before), len(after)) == ((2, 6) if reached.tier is Tier.FULL else (0, 0))
+    assert (len(before), len(after)) == ((3, 9) if reached.tier is Tier.FULL else (0, 0))
+
+
+def test_in_a_queue_the_next_launch_is_prepared_for_as_soon_as_one_has_ended() -> None:
+    assert pause_ms(forking=True, ready=0, left_s=RECENT_S) == 0
+    assert pause_ms(forking=True, ready=1, left_s=RECENT_S) == IDLE_MS  # the others wait until nothing comes
+    assert pause_ms(forking=True, ready=0, left_s=0.0) == IDLE_MS
 
 
 def test_what_was_prepared_is_given_up_when_nothing_was_launched_for_long() -> None:
