@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from drivers.measure import host
+from drivers.measure.family import family_cpu_s
 
 BUSY: Final = 0.05
 """Share of the processors' time used by others, or of the time in which something waits for a processor."""
@@ -42,23 +43,6 @@ class IdleWaitReport:
         return (
             f"other processes used {self.busy_share:.0%} of the processors before the first launch, {waited}"
         )
-
-
-def family_cpu_s() -> float:
-    """Processor time of this process and its descendants, in seconds; ended ones count with their parents."""
-    import psutil
-
-    spent = time.process_time()
-    me = psutil.Process()
-    times = me.cpu_times()
-    spent += times.children_user + times.children_system
-    for child in me.children(recursive=True):
-        try:
-            times = child.cpu_times()
-        except psutil.Error:
-            continue
-        spent += times.user + times.system + times.children_user + times.children_system
-    return spent
 
 
 class IdleWait:

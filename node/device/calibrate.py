@@ -24,8 +24,9 @@ from typing import Any, Final, Protocol
 from drivers.contract.base import Cancelled, DriverError, Event, Limits, MeasureReport, WorkOrder
 from drivers.contract.hardware import usable_cores
 from drivers.measure import host
+from drivers.measure.family import family_cpu_s
 from drivers.measure.gpu import torch_could
-from drivers.measure.idle_wait import IdleWait, IdleWaitReport, family_cpu_s
+from drivers.measure.idle_wait import IdleWait, IdleWaitReport
 from drivers.measure.telemetry import Sampler
 from drivers.measure.timing import timer_overhead_ns
 from drivers.micro import micro
