@@ -106,10 +106,11 @@ class Zygote:
         tier: Tier | None = None,
         private: Mapping[str, str] | None = None,
         prefork: int = 0,
+        device_lock: str = "",
     ) -> None:
         """`tier`: the sandbox of each launch, which otherwise fails; None: the best that works. `private`: environment variables of this
-        driver alone. `prefork`: launches that are prepared while nothing runs."""
-        self._prefork = prefork
+        driver alone. `prefork`: launches that are prepared while nobody has `device_lock`, a file; empty: while nothing of this runs."""
+        self._prefork, self._device_lock = prefork, device_lock
         self.driver = driver
         self.simulate = simulate
         self._tier = "best" if tier is None else str(tier)
@@ -149,7 +150,13 @@ class Zygote:
                 library.prepare(folder())
             prefork = self._prefork if preload else 0
             self._processes[preload] = started = ZygoteProcess(
-                self.driver, self.simulate, preload, self._tier, self._private, prefork
+                self.driver,
+                self.simulate,
+                preload,
+                self._tier,
+                self._private,
+                prefork,
+                self._device_lock,
             )
             return started
 

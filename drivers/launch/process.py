@@ -228,9 +228,10 @@ class ZygoteProcess:
         tier: str = "best",
         private: Mapping[str, str] | None = None,
         prefork: int = 0,
+        device_lock: str = "",
     ) -> None:
         """`tier`: the sandbox of its launches (`enter.Tier`), or `best`: the best that it can enter. `private`: environment variables of
-        this driver alone. `prefork`: launches that it prepares for while it is idle.
+        this driver alone. `prefork`: launches that it prepares for while nobody has `device_lock`, a file; empty: while it is idle.
 
         Raises `Crashed` if this device cannot start another process.
         """
@@ -239,7 +240,7 @@ class ZygoteProcess:
             undo.enter_context(self._socket)
             with theirs:
                 self._log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-                options = (str(int(simulate)), tier, str(prefork), str(int(preload)))
+                options = (str(int(simulate)), tier, str(prefork), device_lock, str(int(preload)))
                 self._process = subprocess.Popen(
                     self.command(str(theirs.fileno()), driver, *options),
                     pass_fds=(theirs.fileno(),),

@@ -64,11 +64,16 @@ def fitted(base: MountPlan, order_bytes: bytes) -> MountPlan:
 
 
 def serve_launch(
-    orders: socket.socket, driver: Driver | None, tier: Tier, base: MountPlan | None = None
+    orders: socket.socket,
+    driver: Driver | None,
+    tier: Tier,
+    base: MountPlan | None = None,
+    made: socket.socket | None = None,
 ) -> NoReturn:
     """The reaper: receive an order and launch it. When it ends, or the parent hangs up, kill whatever is left and report the exit code.
 
-    `base`: the view without model and folder, for the full sandbox, which is prepared before the order comes.
+    `base`: the view without model and folder, for the full sandbox, which is prepared before the order comes. `made`: an
+    end of a socket that this process and all below it close once they wait for their order, and nothing of the view is left to make.
     """
     try:
         reaper = os.getpid()
@@ -85,8 +90,12 @@ def serve_launch(
             if init == 0:
                 _close_inherited(orders, to_init, status_read, woken, wake)
                 linux.die_with_reaper(status_write)
-                _run_init(inner, status_write, driver, base, trouble)
+                _run_init(inner, status_write, driver, base, trouble, made)
             inner.close()
+        if made is not None:
+            made.close()
+        if to_init is not None and to_init.fileno() in readable(orders, to_init):
+            os._exit(0)  # without its init it cannot launch: nobody is to give it an order
         request = frames.receive_request(orders)
         if request is None:
             os._exit(0)  # and the init with it
@@ -141,7 +150,12 @@ def _close_inherited(*ends: socket.socket | int) -> None:
 
 
 def _run_init(
-    inner: socket.socket, status_write: int, driver: Driver | None, base: MountPlan, trouble: str
+    inner: socket.socket,
+    status_write: int,
+    driver: Driver | None,
+    base: MountPlan,
+    trouble: str,
+    made: socket.socket | None,
 ) -> NoReturn:
     """Begin the view, fork the worker, finish the view when the order comes, and hand it on."""
     try:
@@ -153,8 +167,12 @@ def _run_init(
             inner.close()
             to_worker.close()
             os.close(status_write)
-            _run_worker(orders, driver, base)
+            _run_worker(orders, driver, base, made)
         orders.close()
+        if made is not None:
+            made.close()
+        if to_worker.fileno() in readable(inner, to_worker):
+            os._exit(0)  # and the reaper with it
         request = frames.receive_request(inner)
         if request is None:
             os._exit(0)  # and the worker with it
@@ -169,8 +187,12 @@ def _run_init(
         os._exit(1)
 
 
-def _run_worker(orders: socket.socket, driver: Driver | None, base: MountPlan) -> NoReturn:
+def _run_worker(
+    orders: socket.socket, driver: Driver | None, base: MountPlan, made: socket.socket | None
+) -> NoReturn:
     """Wait for the order, which comes once the view is complete."""
+    if made is not None:
+        made.close()
     request = frames.receive_request(orders)
     orders.close()
     if request is None:
@@ -208,6 +230,11 @@ def poll(*fds: int, timeout_ms: int | None = None) -> list[tuple[int, int]]:
     for fd in fds:
         poller.register(fd, select.POLLIN)
     return poller.poll(timeout_ms)
+
+
+def readable(*ends: socket.socket) -> set[int]:
+    """Wait until some of them can be read or have hung up; their file descriptors."""
+    return {fd for fd, _ in poll(*(end.fileno() for end in ends))}
 
 
 def sweep(worker: int, woken: int, reaped: int | None = None) -> int:

@@ -4,10 +4,11 @@
                                  └ fork ▶ reaper    drivers/launch/reaper.py: one per launch; ends everything below it
                                             └ fork ▶ worker    drivers/launch/child.py: sandboxed, runs the model
 
-The full sandbox costs some milliseconds of namespaces and mounts. So that a launch need not wait for them, reapers are forked in advance
-while nothing runs, never during a measurement: one for the first launch, and as many as a task has launches while tasks keep coming. Each
-takes about 3 MiB, which an idle device should not pay six times. In a queue the next launch comes too soon for all of them:
-one is forked as soon as a launch has ended, while the node makes a record of it.
+The full sandbox costs some milliseconds of namespaces and mounts. So that a launch need not wait for them, reapers are forked in advance:
+one for the first launch, and as many as a task has launches while tasks keep coming. Each takes some MiB, which an idle device should not
+pay six times. In a queue the next launch comes too soon for all of them: one is forked as soon as a task has ended, while the node makes a
+record of it. Never during a measurement: a zygote has the device's lock until what it has forked is idle, as a run has it while it lasts,
+whichever driver, node or user it is of.
 
 `multiprocessing`'s forkserver imports the parent's main module in every child, unpickles what children send, and hands its alive-pipe on
 to them. Here nothing crosses but three file descriptors and one JSON order.
@@ -28,12 +29,14 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, NoReturn
 
 from drivers.contract import registry
 from drivers.contract.base import Driver, Unfit, looks_outside, opens_connections
 from drivers.contract.frames import receive_request, send_request
 from drivers.contract.memory import leave_libraries
+from drivers.launch.device_lock import FreeDevice
 from drivers.launch.reaper import poll, sandbox_for, serve_launch, watch_children
 from drivers.sandbox import enter, linux, mounts
 from drivers.sandbox.enter import Tier
@@ -44,16 +47,21 @@ IDLE_MS: Final = 200
 MIN_READY: Final = 1
 """Reapers that are ready where nothing was launched recently."""
 RECENT_S: Final = 600.0
+MAKE_MS: Final = 2000
+"""The longest that a reaper in advance may take until it is idle. Milliseconds are enough; whoever wants to measure waits meanwhile."""
+RETRY_MS: Final = (5, 10_000)
+"""Before another try where the device is in use or nothing could be forked: at first, soon after a launch, and at most. Doubles."""
 
 
 def main(arguments: list[str]) -> NoReturn:
     """Serve forks until the parent's end closes.
 
-    `arguments`: socket fd, driver, simulate (0/1), the tier of its launches or `best`, how many reapers to fork in advance, preload (0/1).
+    `arguments`: socket fd, driver, simulate (0/1), the tier of its launches or `best`, how many reapers to fork in advance, the file of the
+    device's lock (empty: nobody else measures here), preload (0/1).
     """
     gc.disable()  # what is imported lasts: looking through it takes a tenth of the time
     control = socket.socket(fileno=int(arguments[0]))
-    driver, simulate, preload = arguments[1], arguments[2] == "1", arguments[5] == "1"
+    driver, simulate, preload = arguments[1], arguments[2] == "1", arguments[6] == "1"
     loaded = None
     enter.set_process_name("sark-zygote")
     enter.allow_open_files()
@@ -63,11 +71,16 @@ def main(arguments: list[str]) -> NoReturn:
             # a fork next to threads can leave a lock held forever: restart without the imports
             os.set_inheritable(control.fileno(), True)
             os.execv(sys.executable, [*sys.orig_argv[:-1], "0"])  # noqa: S606
-    serve(control, loaded, best_tier() if arguments[3] == "best" else Tier(arguments[3]), int(arguments[4]))
+    tier = best_tier() if arguments[3] == "best" else Tier(arguments[3])
+    serve(control, loaded, tier, int(arguments[4]), arguments[5])
 
 
-def serve(control: socket.socket, loaded: Driver | None, tier: Tier, prefork: int = 0) -> NoReturn:
-    """Fork a reaper for each request, until the parent hangs up. `prefork`: reapers forked while nothing runs, for the full sandbox."""
+def serve(
+    control: socket.socket, loaded: Driver | None, tier: Tier, prefork: int = 0, device_lock: str = ""
+) -> NoReturn:
+    """Fork a reaper for each request, until the parent hangs up. `prefork`: reapers forked in advance, for the full sandbox, while nobody
+    else has `device_lock`."""
+    device = FreeDevice(device_lock)
     base = mounts.plan("", (), 0, code=mounts.code_folders(), in_dev=os.listdir("/dev"))  # noqa: PTH208
     if tier is Tier.FULL:
         linux.prepare(base)
@@ -80,23 +93,50 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, prefork: in
     running: list[socket.socket] = []
     used = -math.inf
 
-    def fork(view: MountPlan | None, request_fds: Sequence[int] = ()) -> socket.socket:
-        """A reaper that waits for its order at the other end. `request_fds`: sent to it there, and must not reach its worker by
-        inheritance: whoever holds a launch's control socket can speak for the reaper.
+    def fork(
+        view: MountPlan | None, request_fds: Sequence[int] = (), made: Sequence[socket.socket] = ()
+    ) -> tuple[socket.socket, int]:
+        """A reaper that waits for its order at the other end, and its process id. `request_fds`: sent to it there, and must not reach its
+        worker by inheritance: whoever holds a launch's control socket can speak for the reaper. `made`: two ends; the first hangs up once
+        the reaper waits with all below it. Raises OSError.
         """
         own, theirs = socket.socketpair()
-        if os.fork() == 0:
+        pid = os.fork()
+        if pid == 0:
             signal.set_wakeup_fd(-1)
             os.close(woken)
             os.close(wake)
-            for inherited in (control, own, *ready, *running):
+            device.forget()
+            for inherited in (control, own, *ready, *running, *made[:1]):
                 inherited.close()
             for fd in request_fds:
                 os.close(fd)
-            serve_launch(theirs, loaded, tier, view)
+            serve_launch(theirs, loaded, tier, view, *made[1:])
         theirs.close()
-        return own
+        return own, pid
 
+    def make() -> bool:
+        """Fork a reaper in advance, and hold the device until it is idle, with all below it. False if the device is in use, or short of
+        processes, memory or time."""
+        if not device.take():
+            return False
+        try:
+            made, makers = socket.socketpair()
+            with made:
+                with makers:
+                    reaper, pid = fork(base, made=(made, makers))
+                if not poll(made.fileno(), timeout_ms=MAKE_MS):
+                    os.kill(pid, signal.SIGKILL)  # and with it those below it
+                    reaper.close()
+                    return False
+            ready.append(reaper)
+            return True
+        except OSError:
+            return False
+        finally:
+            device.give()
+
+    retry_ms = 0
     while True:
         now = time.monotonic()
         used = now if running else used
@@ -104,11 +144,11 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, prefork: in
         while len(ready) > target:
             ready.pop().close()  # which ends it
         forking = len(ready) < target and not running
-        pause = pause_ms(forking, len(ready), used + RECENT_S - now)
+        pause = pause_ms(forking, len(ready), used + RECENT_S - now, retry_ms)
         fds = [control.fileno(), woken, *(reaper.fileno() for reaper in running)]
         readable = {fd for fd, _ in poll(*fds, timeout_ms=pause)}
         if not readable and forking:
-            ready.append(fork(base))
+            retry_ms = 0 if make() else min(max(2 * retry_ms, RETRY_MS[0]), RETRY_MS[1])
         if woken in readable:
             os.read(woken, 512)
             reap()
@@ -119,19 +159,21 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, prefork: in
         if request is None:
             os._exit(0)
         order_bytes, request_fds = request
+        sandbox = sandbox_for(order_bytes, loaded, tier)
+        view = sandbox.plan if sandbox is not None and sandbox.tier is Tier.FULL else None
         ready = alive(ready)  # one may have been killed while it waited, as on a device short of memory
-        if ready:  # launches of a preloaded driver in the full sandbox all have the same view but for model and folder
-            reaper = ready.pop()
-        else:
-            sandbox = sandbox_for(order_bytes, loaded, tier)
-            view = sandbox.plan if sandbox is not None and sandbox.tier is Tier.FULL else None
-            reaper = fork(view, request_fds)
+        reaper = ready.pop() if ready and fits(view, base) else fork(view, request_fds)[0]
         with suppress(OSError):  # if it died just now, its launch is reported as vanished
             send_request(reaper, order_bytes, request_fds)
         for fd in request_fds:
             os.close(fd)
         running = [*alive(running), reaper]
-        used = time.monotonic()
+        used, retry_ms = time.monotonic(), 0
+
+
+def fits(view: MountPlan | None, base: MountPlan) -> bool:
+    """Whether a reaper that was made with `base` can launch in `view`: nothing but what an order brings may differ. None: in no view."""
+    return view is not None and replace(view, folder="", models=(), size_bytes=0) == base
 
 
 def ready_for(prefork: int, unused_s: float) -> int:
@@ -139,11 +181,11 @@ def ready_for(prefork: int, unused_s: float) -> int:
     return prefork if unused_s < RECENT_S else min(prefork, MIN_READY)
 
 
-def pause_ms(forking: bool, ready: int, left_s: float) -> int | None:
+def pause_ms(forking: bool, ready: int, left_s: float, retry_ms: int = 0) -> int | None:
     """How long to wait before the next reaper is forked, or before those that are ready become too many; None: forever. `left_s`: how long
-    a launch still counts as recent, after which another may follow at any moment."""
+    a launch still counts as recent, after which another may follow at any moment. `retry_ms`: the least after a fork that was not made."""
     if forking:
-        return 0 if not ready and left_s > 0 else IDLE_MS
+        return max(retry_ms, 0 if not ready and left_s > 0 else IDLE_MS)
     return math.ceil(max(left_s, 0.0) * 1000) if ready > MIN_READY else None
 
 

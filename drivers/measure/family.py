@@ -11,21 +11,24 @@ from pathlib import Path
 from typing import Final
 
 PROC: Final = Path("/proc")
-LISTED: Final = PROC / "thread-self/children"
-"""Only kernels that list children have it."""
 
 
-def family_cpu_s() -> float:
-    """Processor time of this process and its descendants, in seconds; ended ones count with their parents."""
+def lists_children() -> bool:
+    """Whether this system's kernel lists the children of each thread, as most Linux ones do."""
+    return (PROC / "thread-self/children").exists()
+
+
+def family_cpu_s(listed: bool | None = None) -> float:
+    """Processor time of this process and its descendants, in seconds; ended ones count with their parents. `listed`: see `descendants`."""
     own = os.times()
     ended = own.children_user + own.children_system
-    return time.process_time() + ended + sum(map(_cpu_s, descendants(os.getpid())))
+    return time.process_time() + ended + sum(map(_cpu_s, descendants(os.getpid(), listed)))
 
 
-def descendants(process: int) -> Iterator[int]:
-    """All processes below one, while they live. Most Linux systems list them by thread; elsewhere all processes are looked through for
-    them, which takes milliseconds."""
-    if not LISTED.exists():
+def descendants(process: int, listed: bool | None = None) -> Iterator[int]:
+    """All processes below one, while they live. `listed`: the kernel lists children; None: if it does. Otherwise all processes are looked
+    through for them, which takes milliseconds."""
+    if not (lists_children() if listed is None else listed):
         import psutil
 
         yield from (each.pid for each in psutil.Process(process).children(recursive=True))

@@ -20,7 +20,8 @@ from filelock import lock_descriptor
 
 from protocol.errors import ResourceError
 
-POLL_S: Final = 0.05
+POLL_S: Final = (0.002, 0.05)
+"""Between two looks at a lock that another process has, from first to last; doubles. A zygote that prepares has it for milliseconds."""
 
 
 def shared_folder() -> Path:
@@ -44,13 +45,13 @@ class DeviceLock:
         """
         device, head = _open(self.path), _open(self._next)
         try:
-            waits = False
+            pause_s, longest_s = POLL_S
             for handle in (head, device):
                 while not lock_descriptor(handle, blocking=False):
-                    if not waits:
+                    if pause_s == POLL_S[0]:
                         on_wait()
-                    waits = True
-                    await trio.sleep(POLL_S)  # another process has it: there is no event to wait for
+                    await trio.sleep(pause_s)  # another process has it: there is no event to wait for
+                    pause_s = min(2 * pause_s, longest_s)
             os.close(head)
             head = -1
             yield
@@ -58,6 +59,10 @@ class DeviceLock:
             if head >= 0:
                 os.close(head)
             os.close(device)
+
+    def make(self) -> None:
+        """See that its file is there, for those who only look whether it is held. Raises `ResourceError` where it cannot be used."""
+        os.close(_open(self.path))
 
     def wanted(self) -> bool:
         """Whether somebody waits for the device, which the caller holds. Raises `ResourceError`."""

@@ -114,6 +114,9 @@ async def run_process(
             log.warning("device.note", note=note)
         if not profile.units:
             raise ResourceError("no compute unit works on this device", hint="see why with: sark-node info")
+        lock = DeviceLock(await DISK.run(lock_name))
+        with contextlib.suppress(ResourceError):  # the runs report it, and none is prepared for
+            await DISK.run(lock.make)
         with contextlib.ExitStack() as stack:
             launchers = stack.enter_context(
                 Launchers(
@@ -124,13 +127,13 @@ async def run_process(
                     simulate=settings.simulate,
                     tier=sandbox.tier,
                     prefork=AHEAD,
+                    device_lock=str(lock.path),
                 )
             )
             try:
                 launchers.start(sorted(set(profile.drivers.values())))
             except DriverError as exc:
                 raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
-            lock = DeviceLock(await DISK.run(lock_name))
             calibrator = None
             if settings.calibrate and not settings.simulate:
                 path = await DISK.run(calibration_file, profile.fingerprint)

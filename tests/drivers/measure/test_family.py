@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Final
 
 import psutil
 import pytest
 
-from drivers.measure import family
 from drivers.measure.family import descendants, family_cpu_s
 
 USED_S: Final = 0.3
@@ -31,16 +29,9 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(params=["as this system lists them", "where no kernel lists them"])
-def listed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    if request.param != "where no kernel lists them":
-        return True
-    monkeypatch.setattr(family, "LISTED", Path("/nowhere/children"))
-    return False
-
-
-def test_what_a_childs_child_uses_counts_while_it_runs_and_when_it_has_ended(listed: bool) -> None:
-    before = family_cpu_s()
+@pytest.mark.parametrize("listed", [None, False], ids=["as this system has it", "where none are listed"])
+def test_what_a_childs_child_uses_counts_while_it_runs_and_when_it_has_ended(listed: bool | None) -> None:
+    before = family_cpu_s(listed)
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
@@ -55,12 +46,12 @@ def test_what_a_childs_child_uses_counts_while_it_runs_and_when_it_has_ended(lis
     thread.join()
     (process,) = started
     with process:
-        below = set(descendants(os.getpid()))
+        below = set(descendants(os.getpid(), listed))
         expected = {each.pid for each in psutil.Process().children(recursive=True)}
         assert {process.pid} < below == expected
-        assert family_cpu_s() - before >= 0.9 * USED_S
+        assert family_cpu_s(listed) - before >= 0.9 * USED_S
         process.kill()
-    assert family_cpu_s() >= before
+    assert family_cpu_s(listed) >= before
 
 
 def test_nobody_is_below_a_process_that_has_started_none() -> None:

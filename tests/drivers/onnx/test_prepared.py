@@ -16,10 +16,12 @@ import pytest
 
 from drivers.contract.base import Limits, MeasureReport, WorkOrder
 from drivers.launch import probe_tier as sandbox
+from drivers.launch.device_lock import FreeDevice
 from drivers.launch.launch import Zygote, measure
-from drivers.launch.zygote import IDLE_MS, MIN_READY, RECENT_S, pause_ms, prefork_of, ready_for
+from drivers.launch.zygote import IDLE_MS, MIN_READY, RECENT_S, fits, pause_ms, prefork_of, ready_for
 from drivers.openai.driver import ApiDriver
 from drivers.sandbox.enter import Tier
+from drivers.sandbox.mounts import MountPlan, plan
 from drivers.testing.fake import UNIT, FakeDriver
 
 
@@ -61,17 +63,18 @@ def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_
     assert psutil.wait_procs(doomed, timeout=5)[1] == []
 
 
-def test_a_launch_whose_prepared_reaper_was_ended_gets_another(
-    tmp_path: Path, reached: sandbox.TierProbe
+@pytest.mark.parametrize("ended", [0, 1, 2], ids=["reaper", "init", "worker"])
+def test_a_launch_gets_another_reaper_if_any_process_of_the_prepared_one_was_ended(
+    tmp_path: Path, reached: sandbox.TierProbe, ended: int
 ) -> None:
     model = tmp_path / "script.json"
     model.write_text('{"latencies_ms": [1, 2]}')
     order = WorkOrder(str(model), UNIT, 2, 1)
     with Zygote("fake", simulate=True, tier=reached.tier, prefork=1).start() as zygote:
         waiting = waiting_below(zygote, reached)
-        for one in waiting:
+        for one in waiting[ended : ended + 1]:
             one.kill()
-        psutil.wait_procs(waiting, timeout=5)
+        assert psutil.wait_procs(waiting, timeout=5)[1] == []
         events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
     assert [event.samples_ns for event in events if isinstance(event, MeasureReport)] == [
         (1_000_000, 2_000_000)
@@ -92,10 +95,49 @@ def test_a_driver_that_was_used_has_more_prepared_than_one_that_only_waits(
     assert (len(before), len(after)) == ((3, 9) if reached.tier is Tier.FULL else (0, 0))
 
 
+def test_while_somebody_has_the_device_nothing_is_made_nor_half_made(
+    tmp_path: Path, reached: sandbox.TierProbe
+) -> None:
+    path = tmp_path / "device.lock"
+    device = FreeDevice(str(path))
+    model = tmp_path / "script.json"
+    model.write_text('{"latencies_ms": [1, 2]}')
+    order = WorkOrder(str(model), UNIT, 2, 1)
+    with Zygote("fake", simulate=True, tier=reached.tier, prefork=4, device_lock=str(path)).start() as zygote:
+        list(measure(order, Limits(load_s=20, run_s=20), zygote))
+        threading.Event().wait(2 * IDLE_MS / 1000)
+        assert not device.take()  # there is no file yet
+        assert below(zygote) == []
+        path.touch()
+        seen: set[int] = set()
+        until = time.monotonic() + 20
+        while reached.tier is Tier.FULL and 12 not in seen and time.monotonic() < until:
+            if device.take():
+                seen.add(len(below(zygote)))
+                device.give()
+            threading.Event().wait(0.001)
+        assert seen <= {0, 3, 6, 9, 12}
+        assert (12 in seen) == (reached.tier is Tier.FULL)
+        # nor can a launch keep it from others
+        assert not any(file.path == str(path) for one in below(zygote) for file in one.open_files())
+
+
+def test_only_what_an_order_brings_may_differ_from_what_was_prepared() -> None:
+    def view(*code: str, network: bool = False, gpu: bool = False) -> MountPlan:
+        return plan("/f", ("/m",), 7, code=code, in_dev=("nvidia0",), network=network, gpu=gpu)
+
+    base = plan("", (), 0, code=("/code",), in_dev=("nvidia0",))
+    assert fits(view("/code"), base)
+    others = [None, view("/other"), view("/code", network=True), view("/code", gpu=True)]
+    assert [fits(each, base) for each in others] == [False] * 4
+
+
 def test_in_a_queue_the_next_launch_is_prepared_for_as_soon_as_one_has_ended() -> None:
     assert pause_ms(forking=True, ready=0, left_s=RECENT_S) == 0
     assert pause_ms(forking=True, ready=1, left_s=RECENT_S) == IDLE_MS  # the others wait until nothing comes
     assert pause_ms(forking=True, ready=0, left_s=0.0) == IDLE_MS
+    assert pause_ms(forking=True, ready=0, left_s=RECENT_S, retry_ms=5) == 5  # the device was still in use
+    assert pause_ms(forking=True, ready=1, left_s=RECENT_S, retry_ms=5) == IDLE_MS
 
 
 def test_what_was_prepared_is_given_up_when_nothing_was_launched_for_long() -> None:
