@@ -57,10 +57,10 @@ def _cpu_s(process: int) -> float:
         with suppress(OSError):
             fields = (PROC / str(process) / "stat").read_bytes().rpartition(b")")[2].split()
             return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-        return 0.0
-    import psutil
+    else:
+        import psutil
 
-    with suppress(psutil.Error):
-        times = psutil.Process(process).cpu_times()
-        return float(times.user + times.system + times.children_user + times.children_system)
+        with suppress(psutil.Error):
+            times = psutil.Process(process).cpu_times()
+            return float(times.user + times.system + times.children_user + times.children_system)
     return 0.0
