@@ -145,20 +145,23 @@ class NodeSwarm(Swarm):
             log.warning("connections.full", closed_for_others=self.gater.evicted, **self.gater.refused)
 
     async def close_all(self, within_s: float) -> None:
-        """Stop listening and dialling, and close all connections at once: libp2p takes 0.2 s for each.
+        """Stop listening and dialling, and close all connections: circuits first, since what they say goes over the others.
 
-        libp2p itself does not close its listeners when its manager stops it.
+        libp2p itself does not close its listeners when its manager stops it, and takes 0.2 s for each connection.
         """
         self._stopping = True
         for dial in self._dials.values():
             dial.end()
+        open_ = [connection for each in self.connections.values() for connection in each]
         with trio.move_on_after(within_s):
             async with trio.open_nursery() as nursery:
                 for listener in list(self.listeners.values()):
                     nursery.start_soon(listener.close)
-                for connections in list(self.connections.values()):
-                    for connection in list(connections):
-                        nursery.start_soon(connection.close)
+            for part in (filter(is_relayed, open_), itertools.filterfalse(is_relayed, open_)):
+                async with trio.open_nursery() as nursery:
+                    for connection in part:
+                        muxed = connection.muxed_conn
+                        nursery.start_soon(muxed.leave if isinstance(muxed, BoundedYamux) else muxed.close)
         self.connections.clear()
 
     def live(self, peer: ID) -> SwarmConn | None:

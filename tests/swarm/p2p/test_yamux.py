@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -521,6 +522,32 @@ async def test_a_socket_that_takes_no_bytes_is_given_up(
         await rig.conn.open_stream()
     assert rig.pipe.closed
     assert trio.current_time() - begun <= 10
+
+
+async def test_a_node_that_ends_says_so_and_waits_for_nobody(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    stream = await rig.conn.open_stream()
+    begun = trio.current_time()
+    await rig.conn.leave()
+    assert trio.current_time() == begun
+    assert rig.pipe.closed
+    frames: list[bytes] = []
+    with contextlib.suppress(trio.WouldBlock):
+        while True:
+            frames.append(rig.pipe.replies.receive_nowait())
+    assert frames[-1][1] == yamux.TYPE_GO_AWAY
+    with pytest.raises(MuxedStreamError):
+        await stream.read(1)
+
+
+async def test_a_node_that_ends_leaves_no_socket_open_that_takes_no_bytes(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    rig.pipe.blocked = True
+    with trio.move_on_after(0.6):
+        await rig.conn.leave()
+    assert rig.pipe.closed
 
 
 async def test_a_writer_cancelled_in_the_middle_leaves_no_half_frame(
