@@ -295,12 +295,19 @@ class Query:
         read: list[_Leaf] = []
         skimmed: list[_Leaf] = []
         wave = max(1, len(choice))
-        while todo and len(read) < BUDGET and parts > 0 and not merged.enough:
-            now, todo = todo[:wave], todo[wave:]
-            read += now
+        while parts > 0 and not merged.enough:
+            if todo and len(read) < BUDGET:
+                now, todo = todo[:wave], todo[wave:]
+                read += now
+            elif skimmed:
+                now, skimmed = skimmed[:LARGEST_WAVE], skimmed[LARGEST_WAVE:]
+            else:
+                break
+            followed = {leaf.place for leaf in now if leaf.split}
+            again = {leaf.place for leaf in now if leaf.skimmed}
             await self._read_all(now, merged)
             for leaf in now:
-                if leaf.split and leaf.depth < MAX_SHARD_DEPTH:
+                if leaf.split and leaf.place not in followed and leaf.depth < MAX_SHARD_DEPTH:
                     if named:
                         below = children(leaf.depth, leaf.prefix, named)
                         new = [_Leaf(leaf.attribute, leaf.depth + 1, child) for child in below]
@@ -309,7 +316,7 @@ class Query:
                         new = self._path(leaf, max(leaf.depth + 1, halfway), split=True)
                     todo += [child for child in new if child.place not in seen]
                     seen |= {child.place for child in new}
-            skimmed += [leaf for leaf in now if leaf.skimmed]
+            skimmed += [leaf for leaf in now if leaf.skimmed and leaf.place not in again]
             ends = [leaf for leaf in now if leaf.count and not leaf.split]
             parts -= len(ends)
             if ends:
@@ -317,9 +324,6 @@ class Query:
             too_deep = {leaf.above for leaf in now if not leaf.count and not leaf.split}
             self.rng.shuffle(todo)
             todo.sort(key=lambda leaf: (leaf.place in too_deep, leaf.depth), reverse=True)
-        while skimmed and parts > 0 and not merged.enough:
-            now, skimmed = skimmed[:LARGEST_WAVE], skimmed[LARGEST_WAVE:]
-            await self._read_all(now, merged)
         for attribute in choice:
             ends = [leaf for leaf in read if leaf.attribute == attribute and not leaf.split]
             whole = {leaf.place for leaf in ends}

@@ -133,6 +133,16 @@ async def test_liars_who_say_that_a_shard_is_split_hide_nobody(autojump_clock: J
     assert len((await tree.query(OF_LEAF)).devices) == OF_LEAF
 
 
+@pytest.mark.parametrize("honest", [1, 2, 4])
+@pytest.mark.parametrize("estimated", [1, 2])
+async def test_liars_who_say_that_a_passed_over_shard_is_empty_hide_nobody(
+    autojump_clock: Jumping, honest: int, estimated: int
+) -> None:
+    tree = Tree(DEPTH, {contact.peer: lambda page: say.ShardPage() for contact in HOLDERS[honest:]})
+    result = await tree.query(EVERYBODY_HERE + 1, nodes=SOFT_LIMIT * 2**estimated)
+    assert len(result.devices) == EVERYBODY_HERE
+
+
 @pytest.mark.slow
 async def test_a_hot_shard_splits_and_nobody_is_lost(autojump_clock: Jumping) -> None:
     async with field(12, soft=4, refresh_s=60) as grown:
