@@ -5,7 +5,7 @@
        │◀─────────────────────── FoundPeers(contacts) │
        │── StoreAdverts(advert, items) ──────────────▶│   one message for all attributes this holder stores
        │◀────────── StoreReply(items, closer contacts) │   for each attribute: ok, split, full or refused
-       │── MarkSplit(shard) ─────────────────────────▶│   "I publish below this shard": keeps its split mark alive
+       │── MarkSplit(shard) ─────────────────────────▶│   "I publish below this shard": many such make a split mark
        │◀────────────────────────── MarkReply(split?) │
     reader
        │── QueryShard(shard, requirement, cursor) ───▶│   filtered at the holder

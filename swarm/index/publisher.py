@@ -42,6 +42,8 @@ KNOWN: Final = 2 * NEAR
 MAX_ANCHORS: Final = 4
 AGREE: Final = 5
 """Of eight holders so many must say split before the publisher moves; more than half where there are fewer."""
+CHECKS: Final = 2 * HOLDERS
+"""How many of those who publish below a split shard tell its holders so in each cycle."""
 LEAVE_S: Final = 1.0
 SLEPT_S: Final = 5.0
 """The wall clock advanced by so much more than the monotonic one: the machine slept, or its clock was set."""
@@ -313,10 +315,14 @@ class Publisher:
             shard.move(shard.depth + 1)
 
     async def _check_marks(self) -> None:
-        """Refresh the split mark above each deep shard; where it is gone, move up. Only some of a shard's publishers do it."""
+        """Tell the holders of each shard above ours that it is split: new holders learn it from many publishers. Where most do not know
+        it, move up there, since readers would not come down. Only some of those who publish below do it.
+        """
         for shard in self._shards.values():
-            if shard.depth and self.rng.random() < min(1.0, HOLDERS / max(shard.count, 1)):
-                depth = shard.depth - 1
+            for depth in range(shard.depth):
+                below = max(shard.count, 1) * 2 ** (shard.depth - depth - 1)
+                if self.rng.random() >= CHECKS / below:
+                    continue
                 mark = say.MarkSplit(
                     pool=shard.pool,
                     attribute=shard.attribute,
@@ -329,3 +335,4 @@ class Publisher:
                 answers = [reply.split for reply in await self.client.ask_all(others, mark, say.MarkReply)]
                 if answers and sum(answers) * 2 < len(answers):
                     shard.move(depth)
+                    break

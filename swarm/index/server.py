@@ -11,7 +11,7 @@ import trio
 
 from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
-from protocol.values.index_keys import shard_key, shard_prefix
+from protocol.values.index_keys import MAX_SHARD_DEPTH, shard_key, shard_prefix
 from protocol.wire.base import Message
 from protocol.words import Reason
 from swarm.index.client import IndexClient, contact_infos
@@ -106,7 +106,7 @@ class IndexServer:
             return say.RefusedMessage(
                 reason=Reason.NOT_A_HOLDER, detail="this node stores no adverts of others"
             )
-        refusal = self.admit(peer) if isinstance(message, say.StoreAdverts) else None
+        refusal = self.admit(peer) if isinstance(message, say.StoreAdverts | say.MarkSplit) else None
         return refusal or await self.answer_as_holder(peer, message, link.turn)
 
     async def answer_as_holder(self, peer: PeerId, message: Message, turn: Turn = own_turn) -> Message:
@@ -118,8 +118,7 @@ class IndexServer:
             case say.QueryShard():
                 return await self._page(now, peer, message, turn)
             case say.MarkSplit():
-                key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
-                return say.MarkReply(split=self.holder.split(key))
+                return self._mark(now, peer, message)
             case _:
                 raise AssertionError(message)
 
@@ -146,6 +145,13 @@ class IndexServer:
             key = shard_key(advert.pool, item.attribute, item.depth, prefix)
             named |= {contact.peer: contact for contact in self._closer(key, item.have, sender)}
         return say.StoreReply(items=items, reason=reason, closer=contact_infos(list(named.values())))
+
+    def _mark(self, now: float, sender: PeerId, message: say.MarkSplit) -> say.MarkReply:
+        key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
+        below = shard_prefix(routing_key(sender), message.depth) == message.prefix
+        if not below or message.depth >= MAX_SHARD_DEPTH:
+            return say.MarkReply(split=self.holder.split(key))
+        return say.MarkReply(split=self.holder.claim_split(now, key, sender, self._network_of(sender)))
 
     def _network_of(self, sender: PeerId) -> str:
         """The network against which an advert counts: `RELAYED` for all that come through gates, empty for known peers."""

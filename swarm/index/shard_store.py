@@ -33,6 +33,14 @@ MAX_OF_NETWORK: Final = 256
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SHARDS: Final = 65_536
 MAX_MARKS: Final = 4_096
+CLAIMANTS: Final = 1 / 64
+"""Publishers of different networks, as a share of `soft`, who have to say that a shard is split that this holder did not see outgrow it."""
+CLAIM_S: Final = 1_800.0
+"""How long their word counts: four cycles of a publisher."""
+MAX_CLAIMS: Final = 4_096
+"""Shards without a mark of which publishers say that they are split."""
+MAX_CLAIMS_BY: Final = 256
+"""Shards of which one network may say so at a time."""
 MAX_GONE: Final = 8_192
 """Shards of which tombstones are shown."""
 TOMBSTONES_SHOWN: Final = 4
@@ -114,6 +122,10 @@ class ShardStore:
     _marks: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     _sources: Counter[str] = field(default_factory=Counter)
     """Nodes by network."""
+    _claims: OrderedDict[bytes, dict[str, float]] = field(default_factory=OrderedDict)
+    """Shards without a mark → networks whose publishers say that they are split, and when they did."""
+    _claims_by: Counter[str] = field(default_factory=Counter)
+    """The number of such shards, by network."""
 
     @property
     def nodes(self) -> int:
@@ -224,11 +236,46 @@ class ShardStore:
             self._mark(key)
         return (StoreVerdict.SPLIT if key in self._marks else StoreVerdict.OK), ""
 
+    # -- split marks -----------------------------------------------------------------------------------------------------
+
+    def claim_split(self, now: float, key: bytes, publisher: PeerId, network: str) -> bool:
+        """A publisher below a shard says that the shard is split; returns whether it is marked so.
+
+        A mark is refreshed. A new one is made when enough publishers have said so: they must come from different networks, known peers
+        excepted (`network` is empty), since a mark makes publishers and readers go one level deeper.
+        """
+        if key not in self._marks and not self._claimed_enough(now, key, network or publisher):
+            return False
+        self._forget_claims(key)
+        self._mark(key)
+        return True
+
+    def _claimed_enough(self, now: float, key: bytes, source: str) -> bool:
+        claims = self._claims.get(key, {})
+        if source not in claims:
+            if self._claims_by[source] >= MAX_CLAIMS_BY:
+                return False
+            self._claims_by[source] += 1
+        claims[source] = now
+        self._claims[key] = claims
+        self._claims.move_to_end(key)
+        if len(self._claims) > MAX_CLAIMS:
+            self._forget_claims(next(iter(self._claims)))
+        return sum(at > now - CLAIM_S for at in claims.values()) >= max(2, round(self.soft * CLAIMANTS))
+
+    def split(self, key: bytes) -> bool:
+        """Whether the shard is marked split."""
+        return key in self._marks
+
     def _mark(self, key: bytes) -> None:
         self._marks[key] = None
         self._marks.move_to_end(key)
         while len(self._marks) > MAX_MARKS:
             self._marks.popitem(last=False)
+
+    def _forget_claims(self, key: bytes) -> None:
+        for source in self._claims.pop(key, ()):
+            decrement(self._claims_by, source)
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -276,13 +323,6 @@ class ShardStore:
             cursor=end if ask.limit and end < len(order) else None,
         )
 
-    def split(self, key: bytes) -> bool:
-        """Whether the shard is marked split; asking refreshes the mark."""
-        if key not in self._marks:
-            return False
-        self._mark(key)
-        return True
-
     def _tombstones(self, now: float, key: bytes) -> list[ListedAdvert]:
         shown = []
         for peer, until in self._gone.get(key, {}).items():
@@ -309,6 +349,12 @@ class ShardStore:
                 del gone[peer]
             if not gone:
                 del self._gone[key]
+        for key, claims in list(self._claims.items()):
+            for source in [source for source, at in claims.items() if at <= now - CLAIM_S]:
+                del claims[source]
+                decrement(self._claims_by, source)
+            if not claims:
+                del self._claims[key]
         return len(forgotten)
 
     def _unpost(self, key: bytes, peer: PeerId) -> None:

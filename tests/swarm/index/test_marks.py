@@ -1,0 +1,113 @@
+"""Split marks reach holders that did not see a shard outgrow its limit."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from protocol.messages import index as say
+from protocol.values.index_keys import EVERYBODY, MAX_SHARD_DEPTH, shard_key, shard_prefix
+from swarm.index.shard_store import CLAIM_S, MAX_CLAIMS, MAX_CLAIMS_BY, ShardStore
+from swarm.net.identity import routing_key
+from tests.swarm.index.field import EVERY_CPU, Jumping, Member, field, names, publish_all
+
+KEY = shard_key("", EVERYBODY, 1, 0)
+ENOUGH = 16
+"""A sixty-fourth of a thousand."""
+
+
+def claim(
+    store: ShardStore, *numbers: int, now: float = 0.0, key: bytes = KEY, network: str | None = None
+) -> list[bool]:
+    """Publishers say that the shard is split, each from its own network unless one is given."""
+    return [
+        store.claim_split(now, key, f"peer {n}", f"network {n}" if network is None else network)
+        for n in numbers
+    ]
+
+
+@pytest.fixture
+def store() -> ShardStore:
+    return ShardStore(soft=1000)
+
+
+def test_enough_publishers_of_different_networks_make_a_mark(store: ShardStore) -> None:
+    assert claim(store, *range(ENOUGH + 1)) == [False] * (ENOUGH - 1) + [True] * 2
+    assert store.split(KEY)
+    assert not store._claims_by
+
+
+def test_one_network_makes_no_mark_however_many_of_its_devices_say_so(store: ShardStore) -> None:
+    assert not any(claim(store, *range(100), network="one network"))
+    assert not store.split(KEY)
+
+
+def test_devices_that_the_owner_knows_count_each(store: ShardStore) -> None:
+    assert claim(store, *range(ENOUGH), network="")[-1]
+
+
+def test_what_was_said_long_ago_does_not_count(store: ShardStore) -> None:
+    assert not any(claim(store, n, now=n * CLAIM_S / (ENOUGH - 1))[0] for n in range(100))
+
+
+def test_a_publisher_that_says_so_again_counts_on(store: ShardStore) -> None:
+    claim(store, *range(ENOUGH - 1))
+    claim(store, *range(ENOUGH - 1), now=CLAIM_S - 1)
+    assert claim(store, ENOUGH, now=CLAIM_S + 1) == [True]
+
+
+def test_a_network_may_say_so_of_so_many_shards_at_a_time(store: ShardStore) -> None:
+    keys = [shard_key("", f"label:{n}", 0, 0) for n in range(MAX_CLAIMS_BY + 1)]
+    for key in keys:
+        claim(store, 0, key=key)
+    for key, marked in ((keys[0], True), (keys[-1], False)):
+        assert claim(store, *range(1, ENOUGH), key=key)[-1] == marked
+    store.expire(CLAIM_S)
+    assert not store._claims
+    assert not store._claims_by
+
+
+def test_only_so_many_shards_without_a_mark_are_remembered(store: ShardStore) -> None:
+    for n in range(MAX_CLAIMS + 50):
+        claim(store, n, key=shard_key("", f"label:{n}", 0, 0))
+    assert len(store._claims) == len(store._claims_by) == MAX_CLAIMS
+
+
+def mark(member: Member, depth: int, *, above: bool = True) -> say.MarkSplit:
+    """That a shard above that member is split, or the one beside it."""
+    prefix = shard_prefix(routing_key(member.peer), depth)
+    return say.MarkSplit(attribute=EVERYBODY, depth=depth, prefix=prefix if above else prefix ^ 1)
+
+
+@pytest.mark.parametrize(
+    ("depth", "above", "marked"),
+    [(0, True, True), (1, True, True), (1, False, False), (MAX_SHARD_DEPTH, True, False)],
+)
+async def test_a_publisher_speaks_for_the_shards_above_its_own(
+    autojump_clock: Jumping, depth: int, above: bool, marked: bool
+) -> None:
+    async with field(20, soft=4) as grown:
+        server = grown.members[0].index._server
+        server.exempt = lambda peer: True
+        for other in grown.members[1:]:
+            reply = await server.answer_as_holder(other.peer, mark(other, depth, above=above))
+        asked = [mark(other, depth, above=above) for other in grown.members[1:]]
+        keys = {shard_key("", EVERYBODY, message.depth, message.prefix) for message in asked}
+        assert any(server.holder.split(key) for key in keys) == marked
+        assert isinstance(reply, say.MarkReply)
+
+
+async def test_devices_below_stay_found_after_every_holder_of_the_shards_above_was_replaced(
+    autojump_clock: Jumping,
+) -> None:
+    async with field(8, soft=4, refresh_s=30.0) as grown:
+        await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
+        await publish_all(grown.members)
+        await trio.sleep(300)
+        assert max(member.index._publisher.depth(EVERYBODY) for member in grown.members) >= 3
+        for member in grown.members:
+            member.index.holder._marks.clear()  # as new holders have none
+        await trio.sleep(300)
+        (reader,) = await grown.grow(1, holder=False, soft=4)
+        result = await reader.index.query(EVERY_CPU, 1000)
+        assert names(result.devices) == {f"node-{number}" for number in range(24)}
