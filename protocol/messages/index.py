@@ -5,7 +5,7 @@
        │◀─────────────────────── FoundPeers(contacts) │
        │── StoreAdverts(advert, items) ──────────────▶│   one message for all attributes this holder stores
        │◀────────── StoreReply(items, closer contacts) │   for each attribute: ok, split, full or refused
-       │── MarkSplit(shard) ─────────────────────────▶│   "I publish below this shard": many such make a split mark
+       │── MarkSplit(shard) ─────────────────────────▶│   "I publish below this shard": many such make a split mark, and tell how deep
        │◀────────────────────────── MarkReply(split?) │
     reader
        │── QueryShard(shard, requirement, cursor) ───▶│   filtered at the holder
@@ -104,6 +104,8 @@ class StoredItem(Message):
 
     verdict: Annotated[StoreVerdict, Field(strict=False)]
     count: Count = 0
+    below: Count | None = None
+    """Of a split shard, about how many adverts lie below it, as those who publish there say."""
 
 
 class StoreReply(Message, type="store-reply"):
@@ -147,7 +149,9 @@ class ShardPage(Message, type="shard-page"):
     count: Count = 0
     """All adverts in this shard."""
     split: bool = False
-    """The shard is split: most of its adverts are one level deeper."""
+    """The shard is split: most of its adverts lie deeper."""
+    below: Count | None = None
+    """Of a split shard, about how many, as those who publish there say."""
     cursor: Count | None = None
     closer: Contacts = ()
 
@@ -160,7 +164,7 @@ class MarkSplit(Message, type="mark-split"):
     depth: ShardDepth
     prefix: ShardPrefix
     below: Count = 0
-    """Adverts the sender expects below it."""
+    """About how many adverts lie below it, by those in the sender's own shard."""
 
 
 class MarkReply(Message, type="mark-reply"):

@@ -107,8 +107,8 @@ class Index:
             self._client = client
             self._server = IndexServer(self.holder, client, network.knock, self.admit, self.exempt)
             self._lookups = Lookups(client, self.rng)
-            self._publisher = Publisher(client, self._lookups, self.rng, self.refresh_s, self.wall)
-            self._query = Query(client, self._lookups, self.rng)
+            self._publisher = Publisher(client, self._lookups, self.rng, self.refresh_s, self.wall, self.soft)
+            self._query = Query(client, self._lookups, self.rng, self.soft)
             serve_links(network, say.FAMILY, say.INDEX, self._server.answer, cost=self._server.cost_us)
             nursery.start_soon(self._publisher.run)
             nursery.start_soon(self._publisher.learn_regions)

@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Final
 
 import structlog
@@ -21,8 +22,10 @@ from protocol.messages.index import StoreVerdict
 from protocol.values.advert import SignedAdvert
 from protocol.values.index_keys import MAX_SHARD_DEPTH, shard_key, shard_prefix
 from swarm.index.client import IndexClient, fingerprints
+from swarm.index.depths import depth_below
 from swarm.index.lookup import Lookups
 from swarm.index.region import HOLDERS, NEAR
+from swarm.index.shard_store import SOFT_LIMIT
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import distance, routing_key
 from swarm.net.network import read_contacts
@@ -44,6 +47,8 @@ AGREE: Final = 5
 """Of eight holders so many must say split before the publisher moves; more than half where there are fewer."""
 CHECKS: Final = 2 * HOLDERS
 """How many of those who publish below a split shard tell its holders so in each cycle."""
+EMPTY: Final = 0.3
+"""A shard below one that is split has half as many adverts as its limit, or more: one with so small a share lies too deep."""
 LEAVE_S: Final = 1.0
 SLEPT_S: Final = 5.0
 """The wall clock advanced by so much more than the monotonic one: the machine slept, or its clock was set."""
@@ -69,6 +74,11 @@ class _Shard:
     look: bool = True
     """The holders have to be looked up."""
     count: int = 0
+    """Adverts in it, at the holder that has most."""
+    below: dict[PeerId, int] = field(default_factory=dict)
+    """Holder → about how many adverts lie below, where it is split."""
+    split_depth: int = -1
+    """The deepest shard above this one of which we know that it is split."""
 
     def prefix(self, depth: int) -> int:
         return shard_prefix(self.own_key, depth)
@@ -85,7 +95,7 @@ class _Shard:
 
     def move(self, depth: int) -> None:
         self.depth, self.holders, self.replies, self.look, self.count = depth, {}, {}, True, 0
-        self.near, self.wanted = [], set()
+        self.near, self.wanted, self.below = [], set(), {}
 
 
 @dataclass
@@ -98,6 +108,8 @@ class Publisher:
     refresh_s: float
     wall: Callable[[], float]
     """A clock that advances while this machine sleeps and its adverts expire elsewhere."""
+    soft: int = SOFT_LIMIT
+    """Adverts in a shard before it splits."""
     _signed: SignedAdvert | None = None
     _shards: dict[str, _Shard] = field(default_factory=dict)
     _former: dict[PeerId, Contact] = field(default_factory=dict)
@@ -292,6 +304,8 @@ class Publisher:
         for shard, item in zip(shards, answer.items, strict=False):
             shard.replies[contact.peer] = (cycle, item.verdict)
             shard.count = max(shard.count, item.count)
+            if item.below is not None:
+                shard.below[contact.peer] = item.below
         closer = [
             named
             for named in read_contacts(answer.closer)
@@ -307,12 +321,18 @@ class Publisher:
         shard.replies = {peer: reply for peer, reply in shard.replies.items() if peer in shard.holders}
 
     def _settle(self, shard: _Shard) -> None:
-        """After a round: move a level down where the holders agree that the shard is split."""
+        """After a round: move down where the holders agree that the shard is split, to where the adverts below lie by most of them; up
+        where that was too deep.
+        """
         self._trim(shard)
         verdicts = [verdict for cycle, verdict in shard.replies.values() if cycle == self._cycle]
         enough = min(AGREE, len(verdicts) // 2 + 1)
         if verdicts.count(StoreVerdict.SPLIT) >= enough and shard.depth < MAX_SHARD_DEPTH:
-            shard.move(shard.depth + 1)
+            shard.split_depth = shard.depth
+            below = [shard.below.get(peer, 0) for peer in shard.replies]
+            shard.move(depth_below(shard.depth, median_low(below), self.soft, self.lookups.sweeps.nodes))
+        elif verdicts and shard.depth > shard.split_depth + 1 and shard.count < self.soft * EMPTY:
+            shard.move(shard.depth - 1)
 
     async def _check_marks(self) -> None:
         """Tell the holders of each shard above ours that it is split: new holders learn it from many publishers. Where most do not know
@@ -328,11 +348,12 @@ class Publisher:
                     attribute=shard.attribute,
                     depth=depth,
                     prefix=shard.prefix(depth),
-                    below=shard.count,
+                    below=round(below),
                 )
                 holders = await self.lookups.find(shard.key(depth), patient=True)
                 others = [contact for contact in holders if contact.peer != self.client.own_peer]
                 answers = [reply.split for reply in await self.client.ask_all(others, mark, say.MarkReply)]
                 if answers and sum(answers) * 2 < len(answers):
+                    shard.split_depth = depth - 1
                     shard.move(depth)
                     break

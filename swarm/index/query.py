@@ -14,6 +14,7 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Final
 
 import trio
@@ -32,6 +33,7 @@ from protocol.values.index_keys import (
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from swarm.index.client import IndexClient, fingerprints
+from swarm.index.depths import MOST_DEVICES, depth_below, depth_of
 from swarm.index.lookup import Lookups
 from swarm.index.region import HOLDERS
 from swarm.index.requests import children, sendable
@@ -52,8 +54,6 @@ BUDGET: Final = 128
 LARGEST_WAVE: Final = 32
 MANY: Final = 2_000
 """An attribute of fewer devices is read rather than split up by RAM."""
-MOST_DEVICES: Final = 4
-"""For each holder of the network at most so many devices are believed."""
 MAX_WIDENED: Final = 4
 """Regions learned for one query."""
 MAX_COUNTS: Final = 8_192
@@ -144,11 +144,6 @@ class _Merged:
         return tuple(results)
 
 
-def depth_of(devices: float) -> int:
-    """How deep the shards of an attribute lie that so many devices have."""
-    return min(math.ceil(math.log2(devices / SOFT_LIMIT)), MAX_SHARD_DEPTH) if devices > SOFT_LIMIT else 0
-
-
 _Place = tuple[str, int, int]
 """Attribute, depth and prefix of a shard."""
 
@@ -162,6 +157,8 @@ class _Leaf:
     prefix: int = 0
     count: int = 0
     split: bool = False
+    below: int = 0
+    """About how many adverts lie below, if those who said that it is split said that."""
     whole: bool = False
     """Read to its end from a holder that answered."""
     asked: set[PeerId] = field(default_factory=set)
@@ -187,6 +184,8 @@ class Query:
     client: IndexClient
     lookups: Lookups
     rng: random.Random
+    soft: int = SOFT_LIMIT
+    """Adverts in a shard before it splits."""
     _totals: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Attribute → its devices, and when they were counted."""
     _present: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
@@ -256,6 +255,9 @@ class Query:
             page = say.QueryShard(attribute=attribute, depth=depth, prefix=prefix, limit=0)
             answers = [answer for _, answer in await self._ask(page, READERS)]
             counts.append(max((answer.count for answer in answers), default=0) * 2**depth)
+            if below := [answer.below for answer in answers if answer.below]:
+                counts.append(median_low(below) * 2**depth)
+                break
             if not any(answer.split for answer in answers):
                 break
         if answers:
@@ -312,8 +314,7 @@ class Query:
                         below = children(leaf.depth, leaf.prefix, named)
                         new = [_Leaf(leaf.attribute, leaf.depth + 1, child) for child in below]
                     else:
-                        halfway = (leaf.depth + self._deepest() + 1) // 2
-                        new = self._path(leaf, max(leaf.depth + 1, halfway), split=True)
+                        new = self._path(leaf, self._down(leaf), split=True)
                     todo += [child for child in new if child.place not in seen]
                     seen |= {child.place for child in new}
             skimmed += [leaf for leaf in now if leaf.skimmed and leaf.place not in again]
@@ -349,11 +350,18 @@ class Query:
         known = self._cached_count(attribute)
         if known is None:
             return self._deepest() if attribute == EVERYBODY else 0
-        return min(depth_of(known), self._deepest(MOST_DEVICES))
+        return min(depth_of(known, self.soft), self._deepest(MOST_DEVICES))
 
     def _deepest(self, devices: int = 1) -> int:
         """How deep they lie where each holder has so many devices. A liar's count leads no deeper than if each had several."""
-        return depth_of(self.lookups.sweeps.nodes * devices)
+        return depth_of(self.lookups.sweeps.nodes * devices, self.soft)
+
+    def _down(self, leaf: _Leaf) -> int:
+        """How deep to read next below one that is split: where its adverts lie by those who publish there, else halfway to where they would
+        lie if everybody had the attribute."""
+        if leaf.below:
+            return depth_below(leaf.depth, leaf.below, self.soft, self.lookups.sweeps.nodes)
+        return max(leaf.depth + 1, (leaf.depth + self._deepest() + 1) // 2)
 
     def _path(self, top: _Leaf, depth: int, *, split: bool = False) -> list[_Leaf]:
         """A random shard so deep below `top`, then what is above and beside it; `top` itself if it lies there. `split`: that is known."""
@@ -402,6 +410,7 @@ class Query:
             answers.extend(more)
             leaf.count = max([leaf.count, *(answer.count for _, answer in more)])
             leaf.split = leaf.split or any(answer.split for _, answer in more)
+            leaf.below = median_low([answer.below or 0 for _, answer in answers if answer.split] or [0])
 
         if not leaf.skimmed:
             await ask(READERS)

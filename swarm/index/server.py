@@ -151,7 +151,8 @@ class IndexServer:
         below = shard_prefix(routing_key(sender), message.depth) == message.prefix
         if not below or message.depth >= MAX_SHARD_DEPTH:
             return say.MarkReply(split=self.holder.split(key))
-        return say.MarkReply(split=self.holder.claim_split(now, key, sender, self._network_of(sender)))
+        split = self.holder.claim_split(now, key, sender, self._network_of(sender), message.below)
+        return say.MarkReply(split=split)
 
     def _network_of(self, sender: PeerId) -> str:
         """The network against which an advert counts: `RELAYED` for all that come through gates, empty for known peers."""

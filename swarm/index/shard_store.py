@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from statistics import median_low
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
@@ -34,11 +35,12 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SHARDS: Final = 65_536
 MAX_MARKS: Final = 4_096
 CLAIMANTS: Final = 1 / 64
-"""Publishers of different networks, as a share of `soft`, who have to say that a shard is split that this holder did not see outgrow it."""
+"""Publishers of different networks, as a share of `soft`, who have to say that a shard is split before this holder believes it without
+having seen it outgrow that, or believes how many adverts lie below."""
 CLAIM_S: Final = 1_800.0
 """How long their word counts: four cycles of a publisher."""
 MAX_CLAIMS: Final = 4_096
-"""Shards without a mark of which publishers say that they are split."""
+"""Shards of which publishers say that they are split."""
 MAX_CLAIMS_BY: Final = 256
 """Shards of which one network may say so at a time."""
 MAX_GONE: Final = 8_192
@@ -75,6 +77,15 @@ class _NodeEntry:
     """The one it came from; empty where no quota holds."""
     shards: dict[bytes, str] = field(default_factory=dict)
     """Key → attribute."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """That a shard is split."""
+
+    at: float
+    below: int
+    """Adverts that lie below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +133,8 @@ class ShardStore:
     _marks: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     _sources: Counter[str] = field(default_factory=Counter)
     """Nodes by network."""
-    _claims: OrderedDict[bytes, dict[str, float]] = field(default_factory=OrderedDict)
-    """Shards without a mark → networks whose publishers say that they are split, and when they did."""
+    _claims: OrderedDict[bytes, OrderedDict[str, _Claim]] = field(default_factory=OrderedDict)
+    """Shards → networks whose publishers say that they are split, the latest ones."""
     _claims_by: Counter[str] = field(default_factory=Counter)
     """The number of such shards, by network."""
 
@@ -165,7 +176,8 @@ class ShardStore:
             key = shard_key(advert.pool, item.attribute, item.depth, prefix)
             verdict, why_not = self._post(now, sender, network, item, key)
             why = why or why_not
-            verdicts.append(StoredItem(verdict=verdict, count=len(self._shards.get(key, ()))))
+            count, below = len(self._shards.get(key, ())), self.below(now, key)
+            verdicts.append(StoredItem(verdict=verdict, count=count, below=below))
         return tuple(verdicts), why
 
     def _admit(self, now: float, advert: Advert, signed: SignedAdvert, network: str) -> str:
@@ -238,30 +250,46 @@ class ShardStore:
 
     # -- split marks -----------------------------------------------------------------------------------------------------
 
-    def claim_split(self, now: float, key: bytes, publisher: PeerId, network: str) -> bool:
+    def claim_split(self, now: float, key: bytes, publisher: PeerId, network: str, below: int) -> bool:
         """A publisher below a shard says that the shard is split; returns whether it is marked so.
 
         A mark is refreshed. A new one is made when enough publishers have said so: they must come from different networks, known peers
-        excepted (`network` is empty), since a mark makes publishers and readers go one level deeper.
+        excepted (`network` is empty), since a mark makes publishers and readers go deeper. `below`: adverts that lie there.
         """
-        if key not in self._marks and not self._claimed_enough(now, key, network or publisher):
+        self._add_claim(key, network or publisher, _Claim(now, below))
+        if key not in self._marks and len(self._fresh_claims(now, key)) < self._enough_claims:
             return False
-        self._forget_claims(key)
         self._mark(key)
         return True
 
-    def _claimed_enough(self, now: float, key: bytes, source: str) -> bool:
-        claims = self._claims.get(key, {})
+    def _add_claim(self, key: bytes, source: str, claim: _Claim) -> None:
+        claims = self._claims.get(key, OrderedDict())
         if source not in claims:
             if self._claims_by[source] >= MAX_CLAIMS_BY:
-                return False
+                return
             self._claims_by[source] += 1
-        claims[source] = now
+        claims[source] = claim
+        claims.move_to_end(source)
+        if len(claims) > 2 * self._enough_claims:
+            oldest, _ = claims.popitem(last=False)
+            decrement(self._claims_by, oldest)
         self._claims[key] = claims
         self._claims.move_to_end(key)
         if len(self._claims) > MAX_CLAIMS:
-            self._forget_claims(next(iter(self._claims)))
-        return sum(at > now - CLAIM_S for at in claims.values()) >= max(2, round(self.soft * CLAIMANTS))
+            for each in self._claims.popitem(last=False)[1]:
+                decrement(self._claims_by, each)
+
+    @property
+    def _enough_claims(self) -> int:
+        return max(2, round(self.soft * CLAIMANTS))
+
+    def _fresh_claims(self, now: float, key: bytes) -> list[_Claim]:
+        return [claim for claim in self._claims.get(key, {}).values() if claim.at > now - CLAIM_S]
+
+    def below(self, now: float, key: bytes) -> int | None:
+        """About how many adverts lie below a split shard, if enough publishers said so."""
+        fresh = self._fresh_claims(now, key) if key in self._marks else []
+        return median_low(claim.below for claim in fresh) if len(fresh) >= self._enough_claims else None
 
     def split(self, key: bytes) -> bool:
         """Whether the shard is marked split."""
@@ -272,10 +300,6 @@ class ShardStore:
         self._marks.move_to_end(key)
         while len(self._marks) > MAX_MARKS:
             self._marks.popitem(last=False)
-
-    def _forget_claims(self, key: bytes) -> None:
-        for source in self._claims.pop(key, ()):
-            decrement(self._claims_by, source)
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -320,6 +344,7 @@ class ShardStore:
             matches=len(fits),
             count=len(alive),
             split=key in self._marks,
+            below=self.below(now, key),
             cursor=end if ask.limit and end < len(order) else None,
         )
 
@@ -350,7 +375,7 @@ class ShardStore:
             if not gone:
                 del self._gone[key]
         for key, claims in list(self._claims.items()):
-            for source in [source for source, at in claims.items() if at <= now - CLAIM_S]:
+            for source in [source for source, claim in claims.items() if claim.at <= now - CLAIM_S]:
                 del claims[source]
                 decrement(self._claims_by, source)
             if not claims:

@@ -174,7 +174,8 @@ class Light:
             message.attribute, message.depth, message.prefix
         ):
             count = len(self.lights.shards.of(message.attribute, message.depth, message.prefix))
-            return answer.model_copy(update={"split": True, "count": min(count, 2 * self.store.soft)})
+            size = min(count, 2 * self.store.soft)
+            return answer.model_copy(update={"split": True, "count": size, "below": count})
         return answer
 
     def _split(self, attribute: str, depth: int, prefix: int) -> bool:
@@ -187,8 +188,8 @@ class Light:
         items = []
         for item, stored in zip(message.items, answer.items, strict=True):
             count = len(shards.of(item.attribute, item.depth, position >> (64 - item.depth)))
-            split = say.StoreVerdict.SPLIT if count > shards.soft else stored.verdict
-            items.append(stored.model_copy(update={"verdict": split, "count": max(count, stored.count)}))
+            split = {"verdict": say.StoreVerdict.SPLIT, "below": count} if count > shards.soft else {}
+            items.append(stored.model_copy(update={"count": max(count, stored.count), **split}))
         return answer.model_copy(update={"items": tuple(items)})
 
     def _load(self, now: float, attribute: str, depth: int, prefix: int) -> None:

@@ -24,7 +24,7 @@ LARGEST: list[Message] = [
         items=(say.StoreItem(attribute="unit:" + "u" * 200, depth=24, have=b"h" * 64),) * say.MAX_ITEMS,
     ),
     say.StoreReply(
-        items=(say.StoredItem(verdict=say.StoreVerdict.SPLIT, count=2**40),) * say.MAX_ITEMS,
+        items=(say.StoredItem(verdict=say.StoreVerdict.SPLIT, count=2**40, below=2**40),) * say.MAX_ITEMS,
         reason="r" * 2000,
         closer=(CONTACT,) * say.MAX_CONTACTS,
     ),
@@ -36,7 +36,13 @@ LARGEST: list[Message] = [
         have=b"h" * 64,
     ),
     say.ShardPage(
-        adverts=LISTED, matches=2000, count=2000, split=True, cursor=32, closer=(CONTACT,) * say.MAX_CONTACTS
+        adverts=LISTED,
+        matches=2000,
+        count=2000,
+        split=True,
+        below=2**40,
+        cursor=32,
+        closer=(CONTACT,) * say.MAX_CONTACTS,
     ),
     say.MarkSplit(attribute="node", depth=3, prefix=5, below=900),
     say.MarkReply(split=True),

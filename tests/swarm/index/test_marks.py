@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 
 from protocol.messages import index as say
 from protocol.values.index_keys import EVERYBODY, MAX_SHARD_DEPTH, shard_key, shard_prefix
+from swarm.index.depths import depth_below
 from swarm.index.shard_store import CLAIM_S, MAX_CLAIMS, MAX_CLAIMS_BY, ShardStore
+from swarm.index.sweep import Sweeps
 from swarm.net.identity import routing_key
-from tests.swarm.index.field import EVERY_CPU, Jumping, Member, field, names, publish_all
+from tests.swarm.index.field import EVERY_CPU, Field, Jumping, Member, field, names, publish_all
 
 KEY = shard_key("", EVERYBODY, 1, 0)
 ENOUGH = 16
@@ -17,11 +22,16 @@ ENOUGH = 16
 
 
 def claim(
-    store: ShardStore, *numbers: int, now: float = 0.0, key: bytes = KEY, network: str | None = None
+    store: ShardStore,
+    *numbers: int,
+    now: float = 0.0,
+    key: bytes = KEY,
+    network: str | None = None,
+    below: int = 3000,
 ) -> list[bool]:
     """Publishers say that the shard is split, each from its own network unless one is given."""
     return [
-        store.claim_split(now, key, f"peer {n}", f"network {n}" if network is None else network)
+        store.claim_split(now, key, f"peer {n}", f"network {n}" if network is None else network, below)
         for n in numbers
     ]
 
@@ -34,7 +44,6 @@ def store() -> ShardStore:
 def test_enough_publishers_of_different_networks_make_a_mark(store: ShardStore) -> None:
     assert claim(store, *range(ENOUGH + 1)) == [False] * (ENOUGH - 1) + [True] * 2
     assert store.split(KEY)
-    assert not store._claims_by
 
 
 def test_one_network_makes_no_mark_however_many_of_its_devices_say_so(store: ShardStore) -> None:
@@ -73,6 +82,38 @@ def test_only_so_many_shards_without_a_mark_are_remembered(store: ShardStore) ->
     assert len(store._claims) == len(store._claims_by) == MAX_CLAIMS
 
 
+def test_how_many_adverts_lie_below_is_what_most_publishers_say(store: ShardStore) -> None:
+    claim(store, *range(7), below=10**9)
+    claim(store, *range(7, ENOUGH - 1), below=3000)
+    assert store.below(0.0, KEY) is None
+    claim(store, ENOUGH, below=3100)
+    assert store.below(0.0, KEY) == 3000
+    assert store.below(CLAIM_S, KEY) is None
+    claim(store, *range(100, 200), now=1.0, below=5000)
+    assert store.below(1.0, KEY) == 5000
+    assert len(store._claims_by) == 2 * ENOUGH
+
+
+@pytest.mark.parametrize(
+    ("depth", "adverts", "holders", "expected"),
+    [
+        (0, 1_500, 10_000, 1),  # two of 750
+        (0, 2_300, 10_000, 1),  # four of 575, or two: not sure
+        (0, 2_500, 10_000, 2),  # four of 625
+        (0, 10_000, 10_000, 4),  # sixteen of 625
+        (3, 10_000, 100_000, 7),
+        (3, 10, 100_000, 4),
+        (0, 10**9, 10_000, 6),  # 40,000 devices at most
+        (5, 10**9, 1_000, 6),
+        (MAX_SHARD_DEPTH, 10**9, 10**9, MAX_SHARD_DEPTH),
+    ],
+)
+def test_how_deep_the_shards_lie_that_hold_so_many(
+    depth: int, adverts: int, holders: int, expected: int
+) -> None:
+    assert depth_below(depth, adverts, 1000, holders) == expected
+
+
 def mark(member: Member, depth: int, *, above: bool = True) -> say.MarkSplit:
     """That a shard above that member is split, or the one beside it."""
     prefix = shard_prefix(routing_key(member.peer), depth)
@@ -97,17 +138,74 @@ async def test_a_publisher_speaks_for_the_shards_above_its_own(
         assert isinstance(reply, say.MarkReply)
 
 
-async def test_devices_below_stay_found_after_every_holder_of_the_shards_above_was_replaced(
-    autojump_clock: Jumping,
-) -> None:
+@asynccontextmanager
+async def split_field() -> AsyncIterator[Field]:
+    """24 devices that lie three levels deep and more, with everybody's word on the shards above."""
     async with field(8, soft=4, refresh_s=30.0) as grown:
         await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
         await publish_all(grown.members)
         await trio.sleep(300)
         assert max(member.index._publisher.depth(EVERYBODY) for member in grown.members) >= 3
+        yield grown
+
+
+async def found(grown: Field) -> set[str]:
+    (reader,) = await grown.grow(1, holder=False, soft=4)
+    return names((await reader.index.query(EVERY_CPU, 1000)).devices)
+
+
+async def test_devices_below_stay_found_after_every_holder_of_the_shards_above_was_replaced(
+    autojump_clock: Jumping,
+) -> None:
+    async with split_field() as grown:
         for member in grown.members:
             member.index.holder._marks.clear()  # as new holders have none
         await trio.sleep(300)
-        (reader,) = await grown.grow(1, holder=False, soft=4)
-        result = await reader.index.query(EVERY_CPU, 1000)
-        assert names(result.devices) == {f"node-{number}" for number in range(24)}
+        assert await found(grown) == {f"node-{number}" for number in range(24)}
+
+
+def depths_stored(grown: Field, member: Member) -> set[int]:
+    """At which depths holders have this member's advert under what everybody has."""
+    key = routing_key(member.peer)
+    keys = {shard_key("", EVERYBODY, depth, shard_prefix(key, depth)): depth for depth in range(8)}
+    stored = {
+        key
+        for each in grown.members
+        for key, shard in each.index.holder._shards.items()
+        if member.peer in shard
+    }
+    return {keys[key] for key in stored if key in keys}
+
+
+async def test_a_newcomer_stores_where_the_shards_lie_and_not_at_each_level_above(
+    autojump_clock: Jumping,
+) -> None:
+    async with split_field() as grown:
+        (newcomer,) = await grown.grow(1, holder=False, soft=4, refresh_s=30.0)
+        await newcomer.publish()
+        assert 1 not in depths_stored(grown, newcomer)
+        assert newcomer.index._publisher.depth(EVERYBODY) >= 2
+        assert newcomer.index._advert.name in await found(grown)  # type: ignore[union-attr]
+
+
+async def test_a_newcomer_that_was_sent_too_deep_moves_up_and_is_found(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with split_field() as grown:
+        deepest = max(member.index._publisher.depth(EVERYBODY) for member in grown.members)
+        monkeypatch.setattr(Sweeps, "nodes", 64)
+        monkeypatch.setattr(ShardStore, "below", lambda store, now, key: 10**6 if store.split(key) else None)
+        (newcomer,) = await grown.grow(1, holder=False, soft=4, refresh_s=30.0)
+        await newcomer.publish()
+        assert max(depths_stored(grown, newcomer)) > deepest  # it was sent there
+        assert newcomer.index._publisher.depth(EVERYBODY) <= deepest + 1
+        assert newcomer.index._advert.name in await found(grown)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("lie", [0, 10**6])
+async def test_a_reader_that_was_told_a_wrong_number_finds_all(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch, lie: int
+) -> None:
+    async with split_field() as grown:
+        monkeypatch.setattr(ShardStore, "below", lambda store, now, key: lie if store.split(key) else None)
+        assert await found(grown) == {f"node-{number}" for number in range(24)}

@@ -1,0 +1,29 @@
+"""How deep the shards of an attribute lie, by how many adverts there are. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from protocol.values.index_keys import MAX_SHARD_DEPTH
+
+MOST_DEVICES: Final = 4
+"""For each holder of the network at most so many devices are believed: a liar leads no deeper than to where the shards of so many would
+lie."""
+SURE: Final = 0.6
+"""Where the shards one level up would have less than twice this share of their limit, some of them are not split."""
+
+
+def depth_of(devices: float, soft: int) -> int:
+    """How deep the shards lie of an attribute that so many devices have; a shard is split above `soft` adverts."""
+    return min(math.ceil(math.log2(devices / soft)), MAX_SHARD_DEPTH) if devices > soft else 0
+
+
+def depth_below(depth: int, adverts: float, soft: int, holders: float) -> int:
+    """How deep the shards lie that hold the adverts below a split shard at `depth`, or one level less where that is not sure: at least one
+    level below it. `holders`: in the network."""
+    levels = depth_of(adverts, soft)
+    if levels > 1 and adverts / 2**levels < SURE * soft:
+        levels -= 1
+    deepest = depth_of(holders * MOST_DEVICES, soft)
+    return min(max(depth + 1, min(depth + levels, deepest)), MAX_SHARD_DEPTH)
