@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,18 @@ Pair = tuple[float, float]
 """Median and 5th percentile in ms; NaN: not known."""
 Side = Callable[[Path, int, int], Pair]
 """Measures a model, with so many threads and timed inferences."""
+LOOP: Final = """
+import statistics, sys, time
+model, threads, runs, warm = sys.argv[1], *map(int, sys.argv[2:])
+{}
+times = []
+for _, call in zip(range(warm + runs), calls()):
+    began = time.perf_counter_ns()
+    call()
+    times.append(time.perf_counter_ns() - began)
+times = times[warm:]
+print(statistics.median(times) / 1e6, statistics.quantiles(times, n=20)[0] / 1e6)
+"""
 
 
 def pair(times_ms: Sequence[float]) -> Pair:
@@ -34,6 +48,25 @@ def printed(command: Sequence[str], **how: Any) -> Pair:
     done = subprocess.run(command, capture_output=True, text=True, check=True, **how)
     middle, low = done.stdout.split()
     return float(middle), float(low)
+
+
+def plain(setup: str, warm: int) -> Side:
+    """A loop in a process of its own, without a line of Sark. `setup`: Python that defines `calls()`, an iterator of what to time, for
+    `model` and `threads`."""
+
+    def side(model: Path, threads: int, runs: int) -> Pair:
+        command = [sys.executable, "-c", LOOP.replace("{}", setup), str(model)]
+        return printed([*command, *map(str, (threads, runs, warm))], env=os.environ | {"HF_HUB_OFFLINE": "1"})
+
+    return side
+
+
+def chains(folder: Path, suffix: str, contents: Mapping[int, Callable[[], bytes]]) -> list[Path]:
+    """Chains of products by their width, written into the folder."""
+    made = {folder / f"chain{width}{suffix}": content for width, content in contents.items()}
+    for path, content in made.items():
+        path.write_bytes(content())
+    return list(made)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from beside import Beside, Pair, pair
+from beside import Beside, Pair, chains, pair
 
 from drivers.executorch.samples import chain
 from drivers.executorch.units import CPU, preloaded, runtime
@@ -48,10 +48,7 @@ def plain(context: Any, copied: bool, model: Path, threads: int, runs: int) -> P
 
 
 def make(folder: Path) -> list[Path]:
-    made = [folder / f"chain{width}.pte" for width in (512, 1024)]
-    for width, path in zip((512, 1024), made, strict=True):
-        path.write_bytes(chain(width, 4))
-    return made
+    return chains(folder, ".pte", {width: partial(chain, width, 4) for width in (512, 1024)})
 
 
 if __name__ == "__main__":

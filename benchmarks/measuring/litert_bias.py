@@ -14,29 +14,25 @@ import json
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
-from beside import Beside, Pair, printed
+from beside import Beside, Pair, chains, plain
 
 from drivers.litert.samples import perceptron
 from drivers.litert.units import CPU, version
 
 WARM = 30
 PLAIN = """
-import statistics, sys, time
+import itertools
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
-model, threads, runs, warm = sys.argv[1], *map(int, sys.argv[2:])
-interpreter = Interpreter(model_path=model, num_threads=threads)
-interpreter.allocate_tensors()
-for one in interpreter.get_input_details():
-    interpreter.set_tensor(one["index"], np.random.standard_normal(one["shape"]).astype(one["dtype"]))
-times = []
-for _ in range(warm + runs):
-    began = time.perf_counter_ns()
-    interpreter.invoke()
-    times.append(time.perf_counter_ns() - began)
-print(statistics.median(times[warm:]) / 1e6, np.percentile(times[warm:], 5) / 1e6)
+def calls():
+    interpreter = Interpreter(model_path=model, num_threads=threads)
+    interpreter.allocate_tensors()
+    for one in interpreter.get_input_details():
+        interpreter.set_tensor(one["index"], np.random.standard_normal(one["shape"]).astype(one["dtype"]))
+    return itertools.repeat(interpreter.invoke)
 """
 
 
@@ -50,16 +46,10 @@ def tool(model: Path, threads: int, runs: int) -> Pair:
         return float(latency["median_ms"]), float(latency["p5_ms"])
 
 
-def plain(model: Path, threads: int, runs: int) -> Pair:
-    return printed([sys.executable, "-c", PLAIN, str(model), *map(str, (threads, runs, WARM))])
-
-
 def make(folder: Path) -> list[Path]:
-    made = [folder / f"chain{width}.tflite" for width in (1024, 2048)]
-    for width, path in zip((1024, 2048), made, strict=True):
-        path.write_bytes(perceptron(width, 4))
-    return made
+    return chains(folder, ".tflite", {width: partial(perceptron, width, 4) for width in (1024, 2048)})
 
 
 if __name__ == "__main__":
-    Beside("litert", CPU, version(), make, {"tool": tool, "plain": plain}, warm=WARM).main(__doc__)
+    others = {"tool": tool, "plain": plain(PLAIN, WARM)}
+    Beside("litert", CPU, version(), make, others, warm=WARM).main(__doc__)

@@ -4,7 +4,8 @@
 
 For each model (ONNX, or the .xml in a folder of OpenVINO IR; without any, chains of products made here), in turns, each in a process of its
 own: the driver's launch; OpenVINO's own tool, `benchmark_app`, with the same hint and threads, synchronous, as it is for latency; a plain
-loop over its Python API. The tool reads the runtime's own clock inside the call, without the call from Python. Prints the
+loop over its Python API. Where the extra onnx-openvino is installed, the same models through onnxruntime follow, beside a plain loop over
+bound inputs and outputs. The tool reads the runtime's own clock inside the call, without the call from Python. Prints the
 median of each in ms, the median of the rounds' ratios (`ours/…`), and the ratio of the best rounds' 5th percentiles (`best/…`), which the
 tool does not tell.
 """
@@ -18,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from beside import Beside, Pair, printed
+from beside import Beside, Pair, chains, plain
 
 from drivers.openvino.runtime import runtime
 from drivers.openvino.units import CPU, settings
@@ -30,24 +33,40 @@ WARM = 30
 TOOL = "import sys; sys.modules['openvino_telemetry'] = None; from openvino.tools.benchmark.main import main; main()"
 MEDIAN = re.compile(r"Median:\s+([0-9.]+) (ms|us|μs|µs)")
 PLAIN = """
-import statistics, sys, time
+import itertools
 sys.modules["openvino_telemetry"] = None
 import numpy as np
 import openvino as ov
-model, threads, runs, warm = sys.argv[1], *map(int, sys.argv[2:])
-hints = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": threads}
-core = ov.Core()
-read = core.read_model(model)
-read.reshape({one: [1 if size.is_dynamic else size.get_length() for size in one.partial_shape] for one in read.inputs})
-request = core.compile_model(read, "CPU", hints).create_infer_request()
-for tensor in request.input_tensors:
-    tensor.data[:] = np.random.standard_normal(tensor.shape).astype(tensor.data.dtype)
-times = []
-for _ in range(warm + runs):
-    began = time.perf_counter_ns()
-    request.infer()
-    times.append(time.perf_counter_ns() - began)
-print(statistics.median(times[warm:]) / 1e6, np.percentile(times[warm:], 5) / 1e6)
+def calls():
+    hints = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": threads}
+    core = ov.Core()
+    read = core.read_model(model)
+    read.reshape({one: [1 if size.is_dynamic else size.get_length() for size in one.partial_shape] for one in read.inputs})
+    request = core.compile_model(read, "CPU", hints).create_infer_request()
+    for tensor in request.input_tensors:
+        tensor.data[:] = np.random.standard_normal(tensor.shape).astype(tensor.data.dtype)
+    return itertools.repeat(request.infer)
+"""
+THROUGH = """
+import functools, itertools
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_ep_openvino
+def calls():
+    name = "OpenVINOExecutionProvider"
+    ort.register_execution_provider_library(name, onnxruntime_ep_openvino.get_library_path())
+    devices = [one for one in ort.get_ep_devices() if one.ep_name == name and one.device.type.name == "CPU"]
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_provider_for_devices(devices[:1], {"num_of_threads": str(threads)})
+    session = ort.InferenceSession(model, options)
+    binding = session.io_binding()
+    for one in session.get_inputs():
+        shape = [size if isinstance(size, int) else 1 for size in one.shape]
+        binding.bind_cpu_input(one.name, np.random.standard_normal(shape).astype(np.float32))
+    for one in session.get_outputs():
+        binding.bind_output(one.name)
+    return itertools.repeat(functools.partial(session.run_with_iobinding, binding))
 """
 
 
@@ -90,15 +109,9 @@ def shapes(model: Path) -> list[str]:
     return ["-shape", ",".join(given)]
 
 
-def plain(model: Path, threads: int, runs: int) -> Pair:
-    return printed([sys.executable, "-c", PLAIN, str(model), *map(str, (threads, runs, WARM))])
-
-
 def make(folder: Path) -> list[Path]:
-    made = [folder / f"chain{width}.onnx" for width in (192, 512, 1024)]
-    for width, path in zip((192, 512, 1024), made, strict=True):
-        path.write_bytes(chain_of_products(width, 4, 32))
-    return made
+    widths = (192, 512, 1024)
+    return chains(folder, ".onnx", {width: partial(chain_of_products, width, 4, 32) for width in widths})
 
 
 def given(model: Path) -> Mapping[str, str]:
@@ -107,5 +120,8 @@ def given(model: Path) -> Mapping[str, str]:
 
 
 if __name__ == "__main__":
-    others = {"tool": tool, "plain": plain}
+    others = {"tool": tool, "plain": plain(PLAIN, WARM)}
     Beside("openvino", CPU, runtime().title, make, others, warm=WARM, more=given).main(__doc__)
+    if find_spec("onnxruntime_ep_openvino") is not None:
+        through = {"plain": plain(THROUGH, WARM)}
+        Beside("onnx", "OpenVINO CPU (ONNX)", "through onnxruntime", make, through, warm=WARM).main(__doc__)

@@ -10,39 +10,30 @@ other work disturbs least.
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
-from beside import Beside, Pair, printed
+from beside import Beside, plain
 
 from drivers.transformers.units import CPU
 
 WARM = 10
-LENGTH = 128
-MODELS = {"encoder": {"sequence": LENGTH}, "language": {"prompt": LENGTH, "generate": 32}}
+MODELS = {"encoder": {"sequence": 128}, "language": {"prompt": 128, "generate": 32}}
 PLAIN = """
-import statistics, sys, time
+import functools
 import torch, transformers
-model, threads, runs, warm, length = sys.argv[1], *map(int, sys.argv[2:])
 torch.set_num_threads(threads)
+torch.inference_mode().__enter__()
 language = model.endswith("language")
 kind = transformers.AutoModelForCausalLM if language else transformers.AutoModelForSequenceClassification
 net = kind.from_pretrained(model).eval()
-times = []
-with torch.inference_mode():
-    ids = torch.randint(0, 1000, (1, length))
-    given, cache = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, None
-    for at in range(warm + runs):
-        if language:
-            if at % 32 == 0:
-                cache = transformers.DynamicCache()
-            given = {"input_ids": ids[:, at % length : at % length + 1], "past_key_values": cache, "use_cache": True}
-        began = time.perf_counter_ns()
-        net(**given)
-        times.append(time.perf_counter_ns() - began)
-times = sorted(times[warm:])
-print(statistics.median(times) / 1e6, statistics.quantiles(times, n=20)[0] / 1e6)
+ids = torch.randint(0, 1000, (1, 128))
+def calls():
+    while not language:
+        yield functools.partial(net, input_ids=ids, attention_mask=torch.ones_like(ids))
+    while True:
+        cache = transformers.DynamicCache()
+        for at in range(32):
+            yield functools.partial(net, input_ids=ids[:, at : at + 1], past_key_values=cache, use_cache=True)
 """
 
 
@@ -67,13 +58,8 @@ def make(folder: Path) -> list[Path]:
     return [folder / name for name in MODELS]
 
 
-def plain(model: Path, threads: int, runs: int) -> Pair:
-    command = [sys.executable, "-c", PLAIN, str(model), *map(str, (threads, runs, WARM, LENGTH))]
-    return printed(command, env=os.environ | {"HF_HUB_OFFLINE": "1"})
-
-
 if __name__ == "__main__":
     Beside(
-        "transformers", CPU, "transformers", make, {"plain": plain}, runs=60, warm=WARM,
+        "transformers", CPU, "transformers", make, {"plain": plain(PLAIN, WARM)}, runs=60, warm=WARM,
         more=lambda model: {"dims": MODELS[model.name]},
     ).main(__doc__)  # fmt: skip
