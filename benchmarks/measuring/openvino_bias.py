@@ -4,10 +4,11 @@
 
 For each model (ONNX, or the .xml in a folder of OpenVINO IR; without any, chains of products made here), in turns, each in a process of its
 own: the driver's launch; OpenVINO's own tool, `benchmark_app`, with the same hint and threads, synchronous, as it is for latency; a plain
-loop over its Python API. Where the extra onnx-openvino is installed, the same models through onnxruntime follow, beside a plain loop over
-bound inputs and outputs. The tool reads the runtime's own clock inside the call, without the call from Python. Prints the
-median of each in ms, the median of the rounds' ratios (`ours/…`), and the ratio of the best rounds' 5th percentiles (`best/…`), which the
-tool does not tell.
+loop over its Python API. Where onnxruntime has OpenVINO, built in or as a plug-in that found a device, the same models through onnxruntime
+follow, beside a plain loop over bound inputs and outputs.
+
+The tool reads the runtime's own clock inside the call, without the call from Python. Prints the median of each in ms, the median of the
+rounds' ratios (`ours/…`), and the ratio of the best rounds' 5th percentiles (`best/…`), which the tool does not tell.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+import onnxruntime
 from beside import Beside, Pair, chains, plain
 
+from drivers.onnx.plugins import usable
 from drivers.openvino.runtime import runtime
 from drivers.openvino.units import CPU, settings
 from protocol.formats.reference_model import chain_of_products
@@ -51,15 +54,19 @@ THROUGH = """
 import functools, itertools
 import numpy as np
 import onnxruntime as ort
-import onnxruntime_ep_openvino
 def calls():
     name = "OpenVINOExecutionProvider"
-    ort.register_execution_provider_library(name, onnxruntime_ep_openvino.get_library_path())
-    devices = [one for one in ort.get_ep_devices() if one.ep_name == name and one.device.type.name == "CPU"]
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    options.add_provider_for_devices(devices[:1], {"num_of_threads": str(threads)})
-    session = ort.InferenceSession(model, options)
+    built_in = []
+    if name in ort.get_available_providers():
+        built_in = [(name, {"device_type": "CPU", "num_of_threads": str(threads)})]
+    else:
+        import onnxruntime_ep_openvino
+        ort.register_execution_provider_library(name, onnxruntime_ep_openvino.get_library_path())
+        devices = [one for one in ort.get_ep_devices() if one.ep_name == name and one.device.type.name == "CPU"]
+        options.add_provider_for_devices(devices[:1], {"num_of_threads": str(threads)})
+    session = ort.InferenceSession(model, options, built_in)
     binding = session.io_binding()
     for one in session.get_inputs():
         shape = [size if isinstance(size, int) else 1 for size in one.shape]
@@ -120,8 +127,9 @@ def given(model: Path) -> Mapping[str, str]:
 
 
 if __name__ == "__main__":
-    others = {"tool": tool, "plain": plain(PLAIN, WARM)}
-    Beside("openvino", CPU, runtime().title, make, others, warm=WARM, more=given).main(__doc__)
-    if find_spec("onnxruntime_ep_openvino") is not None:
+    if find_spec("openvino") is not None:
+        others = {"tool": tool, "plain": plain(PLAIN, WARM)}
+        Beside("openvino", CPU, runtime().title, make, others, warm=WARM, more=given).main(__doc__)
+    if "OpenVINOExecutionProvider" in usable(onnxruntime, ["OpenVINOExecutionProvider"], ()):
         through = {"plain": plain(THROUGH, WARM)}
         Beside("onnx", "OpenVINO CPU (ONNX)", "through onnxruntime", make, through, warm=WARM).main(__doc__)
