@@ -15,6 +15,9 @@ off          the row's median is more than 5 % away from that of the other quiet
 seen         of the rows that are off, those that are flagged (goal: at least 95 % where the host is disturbed)
 bias         the median of the condition against the quiet one, over the models
 
+`with margin`: of the later half of the quiet windows, unflagged, how many hold it once both ends moved out by what the earlier half
+needed for 95 %, over all models: as a task's page has it where a device's sittings are known.
+
 `--control`: after each quiet window the C program of `inference_bias.py` does the same: six launches, the median of their medians, and
 the lowest and highest of them, which hold the median in 97 % of cases if launches are alike. It shares nothing with Sark but the runtime.
 What that interval misses on a host where nothing else runs is the host's own unrest, and no method of ours can have it.
@@ -50,6 +53,7 @@ from node.run.local import LocalDevice
 from protocol.values.attempt import TaskState
 from protocol.values.record import read_record
 from protocol.values.task import read_task, task_body
+from results.analysis.sittings import HeldIntervals, SittingFigure, figure_of, held_intervals
 from results.row.make import make_row
 from results.row.row import Row
 from results.row.verdicts import RowVerdict
@@ -92,9 +96,10 @@ class Window:
     def flagged(self) -> bool:
         return self.row.verdict != RowVerdict.VALID
 
-    def holds(self, value: float) -> bool:
+    def holds(self, value: float, wider: float = 1.0) -> bool:
+        """`wider`: the factor by which both ends move out."""
         low, high = self.row.inference_ms_median_low, self.row.inference_ms_median_high
-        return low is not None and high is not None and low <= value <= high
+        return low is not None and high is not None and low / wider <= value <= high * wider
 
 
 def models(folder: Path) -> dict[str, Path]:
@@ -215,12 +220,30 @@ def report(windows: Sequence[Window]) -> None:
             f"{statistics.median(ratios.values() or [math.nan]) - 1:>+8.1%}"
             f"{statistics.median(each.ended_s - each.began_s for each in those):>8.2f}"
         )
+    report_margin([each for each in windows if each.condition == "quiet"])
     report_control([each for each in windows if each.control_us])
     print()
     for made in CONDITIONS:
         words = Counter(each.row.verdict for each in windows if each.condition == made)
         if words:
             print(f"{made:<10}" + ", ".join(f"{word} {number}" for word, number in words.most_common()))
+
+
+def report_margin(quiet: Sequence[Window]) -> None:
+    """What the margin that the earlier half of the windows tells does to the later half."""
+    ordered = sorted(quiet, key=lambda each: each.began_s)
+    earlier, later = ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]
+    figures: dict[str, list[SittingFigure]] = {}
+    for each in earlier:
+        if figure := figure_of(each.row, each.began_s):
+            figures.setdefault(each.model, []).append(figure)
+    margin = sum(map(held_intervals, figures.values()), HeldIntervals()).margin
+    if margin is not None:
+        clean = [each for each in later if not each.flagged]
+        held = sum(each.holds(others(quiet, each, "quiet"), math.exp(margin)) for each in clean)
+        print(
+            f"{'with margin':<12}{len(later):>6}{share(held, len(clean)):>21}  {math.expm1(margin):+.1%} at both ends"
+        )
 
 
 def report_control(windows: Sequence[Window]) -> None:

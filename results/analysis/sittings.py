@@ -72,14 +72,30 @@ class HeldIntervals:
 
     held: int = 0
     sittings: int = 0
+    missed_by: tuple[float, ...] = ()
+    """Of each interval that does not hold it, the log of the factor by which its nearer end falls short."""
 
     @property
     def share(self) -> float | None:
         """None below `MIN_COUNTED`."""
         return self.held / self.sittings if self.sittings >= MIN_COUNTED else None
 
+    @property
+    def margin(self) -> float | None:
+        """The log of the factor by which both ends have to move out, so that the interval of one more sitting holds with 95 %.
+
+        It is the rank ⌈0.95 (n+1)⌉ of what each of the n sittings needed, as in split conformal prediction, so it takes no shape of their
+        distribution for granted. None: they are too few, below 19.
+        """
+        rank = -(-95 * (self.sittings + 1) // 100)
+        if rank > self.sittings:
+            return None
+        return sorted(self.missed_by)[rank - self.held - 1] if rank > self.held else 0.0
+
     def __add__(self, other: HeldIntervals) -> HeldIntervals:
-        return HeldIntervals(self.held + other.held, self.sittings + other.sittings)
+        return HeldIntervals(
+            self.held + other.held, self.sittings + other.sittings, self.missed_by + other.missed_by
+        )
 
 
 def figure_of(row: Row, at: float) -> SittingFigure | None:
@@ -210,19 +226,25 @@ def pooled_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def coverage(figures: Sequence[SittingFigure]) -> HeldIntervals:
-    """Of the latest sittings of rows with one fingerprint: each interval against the pooled median of the others. As that is itself only
-    known so well, the interval is widened by what the others add to its error: of three sittings as of fifty, 95 % hold it if they are
-    what they claim. Nothing of fewer than three.
+    """Of the latest sittings of rows with one fingerprint, those that are far enough apart."""
+    return held_intervals(_apart(figures)[-MAX_COUNTED:])
+
+
+def held_intervals(sittings: Sequence[SittingFigure]) -> HeldIntervals:
+    """Each interval against the pooled median of the others. As that is itself only known so well, the interval is widened by what the
+    others add to its error: of three sittings as of fifty, 95 % hold it if they are what they claim. Nothing of fewer than three.
     """
-    sittings = _apart(figures)[-MAX_COUNTED:]
     if len(sittings) < 3:
         return HeldIntervals()
-    held, wider = 0, math.sqrt(len(sittings) / (len(sittings) - 1))
+    missed_by, wider = list[float](), math.sqrt(len(sittings) / (len(sittings) - 1))
     for index, figure in enumerate(sittings):
-        others = pool(sittings[:index] + sittings[index + 1 :])
-        low, high = (figure.median * (end / figure.median) ** wider for end in (figure.low, figure.high))
-        held += others is not None and low <= others.median <= high
-    return HeldIntervals(held, len(sittings))
+        others = pool([*sittings[:index], *sittings[index + 1 :]])
+        assert others is not None
+        above, below = (wider * math.log(end / figure.median) for end in (figure.high, figure.low))
+        off = math.log(others.median / figure.median)
+        if not below <= off <= above:
+            missed_by.append(max(off - above, below - off))
+    return HeldIntervals(len(sittings) - len(missed_by), len(sittings), tuple(missed_by))
 
 
 def coverage_of_devices(measured: Iterable[tuple[str, str, SittingFigure]]) -> dict[str, HeldIntervals]:

@@ -167,6 +167,8 @@ class TaskDetail(JsonModel):
     """Where the model's operators ran. Null: the record does not tell."""
     coverage: DeviceCoverage | None = None
     """How often intervals hold on its device. Null: it has too few sittings, or the task has no interval."""
+    device_interval_ms: tuple[float, float] | None = None
+    """The median's interval, widened so that such intervals hold in 95 % on its device. Null: the device's margin is not known."""
 
 
 def task_detail(
@@ -187,6 +189,15 @@ def task_detail(
         except RemoteProtocolError as exc:
             unreadable = exc.what
     complete = row is not None and row.status is RowStatus.COMPLETE
+    coverage, device_interval = None, None
+    if (
+        row is not None
+        and row.inference_ms_median_low is not None
+        and row.inference_ms_median_high is not None
+    ):
+        coverage = coverage_of(device_identity(row), held)
+        if coverage is not None:
+            device_interval = coverage.widened(row.inference_ms_median_low, row.inference_ms_median_high)
     return TaskDetail(
         task=task_info(item.task, Configuration(task.measure.threads, task.measure.batch)),
         campaign_name=campaign_name,
@@ -203,9 +214,8 @@ def task_detail(
         launches=() if record is None or observed is None else tuple(_launches(record, observed)),
         unreadable=unreadable,
         operators=None if record is None else operator_uses(record.ran),
-        coverage=None
-        if row is None or row.inference_ms_median_low is None
-        else coverage_of(device_identity(row), held),
+        coverage=coverage,
+        device_interval_ms=device_interval,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from drivers.contract.base import Crashed, DriverError, OutOfMemory, Unfit, WorkOrder
-from drivers.inputs.made import Shapes
+from drivers.inputs.feeds import Shapes
 from drivers.local.model import Prepared
 from drivers.torch.model import TorchModel
 from drivers.torch.models import torch_errors

@@ -119,6 +119,37 @@ def test_coverage_of_three_sittings_is_that_of_many() -> None:
         assert held.share == pytest.approx(0.95, abs=0.015)
 
 
+@pytest.mark.parametrize("between", [0.0, 0.03])
+def test_widened_by_the_margin_of_the_device_the_intervals_of_other_sittings_hold(between: float) -> None:
+    rng = random.Random(7)
+    known = sum(
+        (coverage([drawn(rng, between, 0.01, at=n * DAY_S) for n in range(50)]) for _ in range(4)),
+        HeldIntervals(),
+    )
+    assert known.margin is not None
+    factor, held = math.exp(known.margin), 0
+    for _ in range(500):
+        new = drawn(rng, between, 0.01)
+        held += new.low / factor <= 1 <= new.high * factor
+    assert 0.925 <= held / 500 <= 0.985
+
+
+@pytest.mark.parametrize(
+    ("held", "missed_by", "margin"),
+    [
+        (17, (0.1,), None),  # of 18
+        (18, (0.1,), 0.1),
+        (19, (), 0.0),
+        (99, (0.3,), 0.0),
+        (90, (0.5, 0.4, 0.3, 0.2, 0.1, 0.9, 0.8, 0.7, 0.6, 1.0), 0.6),  # the 96th of 100
+    ],
+)
+def test_a_margin_is_the_rank_that_one_more_sitting_is_within_in_95_percent(
+    held: int, missed_by: tuple[float, ...], margin: float | None
+) -> None:
+    assert HeldIntervals(held, held + len(missed_by), missed_by).margin == margin
+
+
 def test_results_close_together_are_of_one_sitting() -> None:
     rng = random.Random(1)
     figures = [drawn(rng, 0, 0.01, at=day * DAY_S + minute * 60.0) for day in range(4) for minute in range(5)]

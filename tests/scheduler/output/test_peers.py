@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 import random
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from protocol.values.advert import Advert, UnitOffer
@@ -62,17 +64,19 @@ def test_each_device_is_shown_with_the_way_it_answered_by() -> None:
 def test_a_device_is_shown_with_how_often_its_intervals_hold() -> None:
     known, new, few = seen("known", "d-1"), seen("new", "d-2"), seen("few", "d-3")
     held = {
-        f"d-1 {known.advert.peer}": HeldIntervals(47, 50),
+        f"d-1 {known.advert.peer}": HeldIntervals(47, 50, (0.01, 0.04, 0.02)),
         f"d-3 {few.advert.peer}": HeldIntervals(4, 4),
         f"d-2 {known.advert.peer}": HeldIntervals(9, 9),  # another key's: not this device
     }
     assert coverage_lines([known, new, few], held) == [
-        "known: 47 of 50 intervals hold the median of its other sittings (94 %)",
+        "known: 47 of 50 intervals hold the median of its other sittings (94 %); 2 % longer at both ends, 95 % do",
         "95 % are meant to: where fewer do, ask for sittings",
     ]
     assert coverage_lines([new, few], held) == []
     for shown in (device_info(known, held), fleet_device(known, {}, {}, held)):
-        assert shown.model_dump()["coverage"] == {"share": 0.94, "held": 47, "sittings": 50}
+        margin = pytest.approx(100 * math.expm1(0.02))
+        known_of = {"share": 0.94, "held": 47, "sittings": 50, "margin_percent": margin}
+        assert shown.model_dump()["coverage"] == known_of
     assert fleet_device(few, {}, {}, held).coverage is None
     assert device_info(new, held).coverage is None
 

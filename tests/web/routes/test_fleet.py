@@ -74,11 +74,11 @@ async def test_each_device_has_how_often_its_intervals_hold(
     big = Identity.from_seed("big").peer_id
 
     async def read() -> dict[str, HeldIntervals]:
-        return {f"d-big {big}": HeldIntervals(19, 20)}
+        return {f"d-big {big}": HeldIntervals(19, 20, (0.0,))}
 
     context.coverage = CoverageView(read)
     peers = {item["name"]: item for item in (await asking.get("/api/v1/peers")).json()["peers"]}
-    assert peers["big"]["coverage"] == {"share": 0.95, "held": 19, "sittings": 20}
+    assert peers["big"]["coverage"] == {"share": 0.95, "held": 19, "sittings": 20, "margin_percent": 0.0}
     assert peers["small"]["coverage"] is None
 
 

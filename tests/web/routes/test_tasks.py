@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from http import HTTPStatus
 from pathlib import Path
@@ -111,14 +112,17 @@ async def test_a_task_has_how_often_intervals_hold_on_its_device(
     device = f"d-laptop-7 {WORKER.peer_id}"
 
     async def read() -> dict[str, HeldIntervals]:
-        return {device: HeldIntervals(7, 8)}
+        return {device: HeldIntervals(19, 20, (math.log(1.1),))}
 
     context.coverage = CoverageView(read)
     writer.campaign("c-one", tasks=2)
     measure(writer, "c-one", 1, ns=2_000_000)
     one, other = [(await client.get(f"{BASE}/c-one/tasks/{n}")).json() for n in (1, 2)]
-    assert one["coverage"] == {"share": 0.875, "held": 7, "sittings": 8}
-    assert other["coverage"] is None
+    margin = pytest.approx(10)
+    assert one["coverage"] == {"share": 0.95, "held": 19, "sittings": 20, "margin_percent": margin}
+    low, high = one["row"]["InferenceMsMedianLow"], one["row"]["InferenceMsMedianHigh"]
+    assert one["device_interval_ms"] == pytest.approx([low / 1.1, high * 1.1])
+    assert other["coverage"] is other["device_interval_ms"] is None
 
 
 async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncClient, writer: Any) -> None:

@@ -71,7 +71,7 @@ function device({ task, record }) {
 
 // -- result -------------------------------------------------------------------------------------------------------------------------
 
-function headline({ task, row, judgement: verdict, unreadable, coverage }) {
+function headline({ task, row, judgement: verdict, unreadable, coverage, device_interval_ms: wider }) {
   if (!row) return h("p", { class: "headline progress", role: "status" }, progress(task));
   if (row.Status !== "Complete") {
     const [first, ...more] = (row.Detail || task.detail || "").split("\n");
@@ -98,6 +98,7 @@ function headline({ task, row, judgement: verdict, unreadable, coverage }) {
       {},
       task.simulated ? `From a script: ${samples}.` : interval,
       coverage && ` On this device ${coverage.held} of ${coverage.sittings} such intervals hold the median of their other sittings.`,
+      coverage?.margin_percent > 0 && ` ${time(wider[0])} to ${time(wider[1])} is the interval that holds it in 95 %.`,
       row.InferenceMsP99 !== null && ` The 99th percentile is ${time(row.InferenceMsP99)}.`,
       row.LoadMsMedian !== null && ` Loading the model takes ${time(row.LoadMsMedian)}.`,
       verdict?.verdict === "unchecked" && " The outputs were not checked.",
