@@ -48,6 +48,8 @@ def models(tmp_path_factory: pytest.TempPathFactory, ct: Any) -> dict[str, Path]
         for name, kind in (("net.mlmodel", "neuralnetwork"), ("net.mlpackage", "mlprogram")):
             made[name] = folder / name
             ct.convert(net, convert_to=kind).save(str(made[name]))
+    for file in folder.rglob("*.mlmodel"):
+        file.chmod(0o644)  # a node of root runs models as nobody
     return made
 
 
