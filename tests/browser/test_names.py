@@ -11,6 +11,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.site import HOSTILE, Open, Site
 from tests.browser.test_walk import LONG
+from tests.real.lab import until
 
 BAD = "a\u202egpj.exe\u200b<script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m=1+1"
 SHOWN = "a\\u202egpj.exe\\u200b<script>alert(1)</script><img src=x onerror=alert(1)>\\u001b[31m=1+1"
@@ -57,6 +58,9 @@ def poison(
 
     def answer(route: Route) -> None:
         response = route.fetch()
+        if "svg" in response.headers.get("content-type", ""):
+            route.fulfill(response=response)
+            return
         text = response.text()
         if "event-stream" not in response.headers.get("content-type", ""):
             route.fulfill(response=response, json=changed(json.loads(text), change, names))
@@ -123,6 +127,7 @@ def test_hostile_names_do_no_harm_where_a_campaign_is_defined(site: Site, visit:
 
 def test_a_task_is_followed_to_its_end_without_a_reload(site: Site, visit: Open) -> None:
     campaign = site.submit("followed", "large.onnx", **LONG)
+    until(lambda: site.get(f"api/v1/campaigns/{campaign}/tasks")["tasks"], "it has tasks", every=0.2)
     page = visit(site.url, f"#/tasks/{campaign}/1")
     page.evaluate("document.body.dataset.same = 'yes'")
     line = page.locator(".headline.progress")

@@ -85,11 +85,11 @@ def test_what_no_device_can_run_is_reported_with_the_smallest_change_before_it_i
 ) -> None:
     page = visit(site.url, "#/submit")
     page.get_by_label("The campaign as YAML").fill(
-        f'campaign: too much\nmodels: ["sha256:{site.shas["small.onnx"]}"]\nunits: [CPU (ONNX), GPU (CoreML)]\n'
+        f'campaign: too much\nmodels: ["sha256:{site.shas["small.onnx"]}"]\nunits: [CPU (ONNX), GPU (ONNX)]\n'
     )
     plan = page.get_by_role("region", name="Plan").first
     expect(plan).to_contain_text("1 of 2 cells covered")
-    expect(page.get_by_text("Smallest change: without units has GPU (CoreML)")).to_be_visible()
+    expect(page.get_by_text("Smallest change: without units has GPU (ONNX)")).to_be_visible()
     expect(page.get_by_role("button", name="Submit anyway: 1 of 2 cells have a device now")).to_be_enabled()
 
 
