@@ -18,6 +18,9 @@ bias         the median of the condition against the quiet one, over the models
 `with margin`: of the later half of the quiet windows, unflagged, how many hold it once both ends moved out by what the earlier half
 needed for 95 %, over all models: as a task's page has it where a device's sittings are known.
 
+`--apart N`: each window anew of six launches that lie N windows apart, each launch used once, as `bench --over` spreads them over 5 N of
+those windows. The rows are made by the same rules; the records have no signature then.
+
 `--control`: after each quiet window the C program of `inference_bias.py` does the same: six launches, the median of their medians, and
 the lowest and highest of them, which hold the median in 97 % of cases if launches are alike. It shares nothing with Sark but the runtime.
 What that interval misses on a host where nothing else runs is the host's own unrest, and no method of ours can have it.
@@ -37,7 +40,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
@@ -51,7 +54,7 @@ from models import chain, magika
 
 from node.run.local import LocalDevice
 from protocol.values.attempt import TaskState
-from protocol.values.record import read_record
+from protocol.values.record import read_record, record_body
 from protocol.values.task import read_task, task_body
 from results.analysis.sittings import HeldIntervals, SittingFigure, figure_of, held_intervals
 from results.row.make import make_row
@@ -115,7 +118,7 @@ def models(folder: Path) -> dict[str, Path]:
 def order(quiet_first: int, conditions: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Condition and model of each window: quiet ones, then all conditions in turns for each model in turn."""
     yield from islice(zip(cycle(["quiet"]), cycle(names)), quiet_first)
-    for name in cycle(names):
+    for name in cycle(names if conditions else ()):
         for each in conditions:
             yield each, name
 
@@ -179,6 +182,32 @@ def read(files: Sequence[Path]) -> list[Window]:
         for file in files
         for each in json.loads(file.read_text())
     ]
+
+
+def regrouped(windows: Sequence[Window], apart: int) -> list[Window]:
+    """Of each condition and model, windows whose k-th launch is that of the k-th window from them on, counted in steps of `apart`."""
+    series: dict[tuple[str, str], list[Window]] = {}
+    for each in windows:
+        series.setdefault((each.condition, each.model), []).append(each)
+    made = []
+    for alike in series.values():
+        records = [read_record(base64.b64decode(each.record)) for each in alike]
+        began = [each.began_s for each in alike]
+        launches = min(len(record.timings) for record in records)
+        for first, window in enumerate(alike[: max(0, len(alike) - (launches - 1) * apart)]):
+            places = [first + number * apart for number in range(launches)]
+            timings = tuple(
+                records[place]
+                .timings[number]
+                .model_copy(
+                    update={"began_s": began[place] - began[first] + records[place].timings[number].began_s}
+                )
+                for number, place in enumerate(places)
+            )
+            record = records[first].model_copy(update={"timings": timings})
+            body = base64.b64encode(record_body(record)).decode()
+            made.append(replace(window, record=body, ended_s=alike[places[-1]].ended_s))
+    return made
 
 
 def others(windows: Sequence[Window], one: Window, made: str) -> float:
@@ -297,12 +326,14 @@ def main() -> None:
     parser.add_argument(
         "--half", type=int, choices=(0, 1), help="every other window of each model and condition"
     )
+    parser.add_argument("--apart", type=int, default=0, help="windows between two launches of one")
+    parser.add_argument("--over", type=float, help="seconds that the launches of a window are spread over")
     parser.add_argument("--details", action="store_true")
     given = parser.parse_args()
     if given.again:
         windows = read(given.again)
     else:
-        how = {"threads": given.threads, "precision": given.precision}
+        how = {"threads": given.threads, "precision": given.precision, "over_s": given.over}
         windows = measure(
             given.windows,
             given.conditions,
@@ -311,6 +342,8 @@ def main() -> None:
             {k: v for k, v in how.items() if v},
             control=given.control,
         )
+    if given.apart:
+        windows = regrouped(windows, given.apart)
     if given.half is not None:
         seen = Counter[tuple[str, str]]()
         chosen = []

@@ -124,6 +124,8 @@ class WorkOrder:
     sustain_s: float | None = None
     """Instead of `runs` and `loads`: one launch infers for so long, rests, and tries whether it is as quick again. See
     `drivers.measure.sustained`."""
+    over_s: float | None = None
+    """Launches are spread over so long, with pauses between them; None: they follow each other at once."""
     first_look: int = 6
     """Launches of a `precision` order before its interval is looked at: what calibration found for this device, or 6."""
     own_dims: tuple[str, ...] = ()

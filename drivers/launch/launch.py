@@ -82,6 +82,8 @@ SAMPLED_UNITS: Final = (
 """Units on GPUs that NVML may read."""
 SERVED_UNITS: Final = ("API",)
 """Units where a server has loaded the model: one launch is all."""
+PAUSE_S: Final = 1.0
+"""How often a pause between launches can be ended."""
 PROBE_LIMITS: Final = Limits(load_s=30, run_s=30)
 
 EnoughRounds = Callable[[Sequence[RoundsReport]], bool]
@@ -223,8 +225,8 @@ class Launch:
     def events(self) -> Iterator[Event]:
         """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
         `LoadReport`; for each other `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is witnessed;
-        `BetweenLaunches` before each other; after all of them the `AnswersReport` of an order with examples; last `Telemetry`, if an
-        accelerator was read, and the `MeterReport`s of `metering`.
+        `BetweenLaunches` before each other, and each second of a pause; after all of them the `AnswersReport` of an order with examples;
+        last `Telemetry`, if an accelerator was read, and the `MeterReport`s of `metering`.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind.
         """
@@ -263,6 +265,7 @@ class Launch:
         cold = not self._served and drop_pages(Path(self._order.model))
         chain = None if self._reveal is None else LaunchChain(*self._reveal())
         began = time.monotonic()
+        first_window: float | None = None
         counted = self._order.precision is None and not self._order.beside
         done, total = 0, self._order.runs if counted else None
         if self._order.sustain_s is not None:
@@ -276,6 +279,7 @@ class Launch:
                     chain.add(event)
                 if isinstance(event, MeasureReport):
                     plan.measured(event.samples_ns)
+                    first_window = first_window or time.monotonic() - event.wall_s
                     done += len(event.samples_ns)
                 if isinstance(event, RoundsReport):
                     rounds.append(event)
@@ -287,6 +291,7 @@ class Launch:
             launch = plan.next(time.monotonic() - began)
             if launch is not None:
                 yield BetweenLaunches()
+                yield from self._pause(launch.at_s if first_window is None else first_window + launch.at_s)
         if self._order.examples:
             yield from self._answer()
 
@@ -322,6 +327,13 @@ class Launch:
                 return report
             yield ProgressReport(Phase.PREPARE, int(waited), math.ceil(most))
         raise Cancelled("the run was cancelled")
+
+    def _pause(self, until: float) -> Generator[Event]:
+        """Until then on the monotonic clock. Whoever may stop a run between launches may stop it here too."""
+        while (left_s := until - time.monotonic()) > 0:
+            if self._cancelled.wait(min(left_s, PAUSE_S)):
+                raise Cancelled("the run was cancelled")
+            yield BetweenLaunches()
 
     def _start(self, order: WorkOrder, limits: Limits, zygote: Zygote, launch: LaunchSpec) -> Child:
         """A child of this launch for one model, or for all that share a process."""

@@ -9,16 +9,15 @@ The first launch is the full one: a broken model or a wrong unit shows at once, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 from typing import Final
 
 from drivers.contract.base import Unfit, WorkOrder
+from protocol.formats.spread import FEWEST_LAUNCHES, MIN_SHARE, gap_s
 from protocol.formats.turns import HURRIED_S, UNHURRIED
 
-MIN_SHARE: Final = 4
-"""Fewest runs for a launch: with fewer its median says little, and all runs are made in the first."""
 WINDOW_S: Final = 0.05
 """Of one launch that goes by time."""
 CHECKED_AFTER: Final = (6, 8, 10, 12, 16, 20)
@@ -82,6 +81,8 @@ class LaunchSpec:
     job: MeasureJob
     runs: int = 0
     window_s: float | None = None
+    at_s: float = 0.0
+    """Begin it no sooner: seconds since the first timed window began."""
 
 
 def shares(runs: int, loads: int) -> tuple[int, ...]:
@@ -140,6 +141,10 @@ class LaunchPlanner:
             raise Unfit(f"precision ({self.order.precision}) must be above 0 and at most 1: 0.02 is ±2 %")
         if self.order.sustain_s is not None and self.order.beside:
             raise Unfit("sustain cannot be combined with a comparison: measure each model by itself")
+        if self.order.over_s is not None and (
+            self.served or self.order.beside or self.order.sustain_s is not None
+        ):
+            raise Unfit("launches are spread over time only where one model is measured by launches")
         if len(self.order.beside_units) not in {0, len(self.order.beside)}:
             raise Unfit(f"{len(self.order.beside_units)} units for {len(self.order.beside)} models beside")
 
@@ -188,4 +193,12 @@ class LaunchPlanner:
 
     def _or(self, why: StopRule | None, launch: LaunchSpec) -> LaunchSpec | None:
         self.stopped = why
-        return None if why else launch
+        return None if why else replace(launch, at_s=self._at_s(self._made - 1))
+
+    def _at_s(self, before: int) -> float:
+        """When a launch may begin that has so many before it. Those that only load follow at once."""
+        over_s = self.order.over_s
+        if self.order.precision is not None:
+            return before * gap_s(over_s, FEWEST_LAUNCHES)
+        timed = sum(map(bool, shares(self.order.runs, self.order.loads)))
+        return min(before * gap_s(over_s, timed), over_s or 0.0)

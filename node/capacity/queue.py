@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.capacity.allocations import COUNTED, Allocation, RecentDict, SlotRequest
+from protocol.formats.spread import with_pauses
 from protocol.formats.sustain import with_sustained
 from protocol.values.lease import AGEING_S, MAX_AGEING, LeaseState
 from protocol.values.task import Task
@@ -155,7 +156,7 @@ class RunTimeEstimate:
     def add(self, task: Task, seconds: float) -> None:
         kind, shape = _keys(task)
         self._by_shape.put(shape, _mixed(self._by_shape.get(shape), seconds))
-        if task.measure.sustain_s is None and task.beside is None:
+        if task.measure.sustain_s is None and task.measure.over_s is None and task.beside is None:
             self.mean_s = _mixed(self.mean_s, seconds)
             each = _mixed(self._per_inference.get(kind), seconds / task.measure.runs)
             self._per_inference.put(kind, each)
@@ -168,7 +169,8 @@ class RunTimeEstimate:
             return seconds
         if task.measure.sustain_s is not None:
             return with_sustained(0.0, task.measure.sustain_s)
-        return self.mean_s if each is None or task.beside is not None else each * task.measure.runs
+        known = self.mean_s if each is None or task.beside is not None else each * task.measure.runs
+        return None if known is None else with_pauses(known, task.measure.over_s, precise=False)
 
 
 def _keys(task: Task) -> tuple[tuple[str, str], tuple[object, ...]]:
@@ -180,6 +182,7 @@ def _keys(task: Task) -> tuple[tuple[str, str], tuple[object, ...]]:
         measure.loads,
         measure.threads,
         measure.sustain_s,
+        measure.over_s,
         *beside,
         task.beside_units,
     )

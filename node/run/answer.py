@@ -73,6 +73,7 @@ class LocalAnswers:
                     warmup=1,
                     precision=None,
                     sustain_s=None,
+                    over_s=None,
                     check=False,
                     brief=True,
                     witnessed=True,

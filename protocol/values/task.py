@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from protocol.formats.spread import MAX_OVER_S, MIN_OVER_S
 from protocol.formats.sustain import MAX_SUSTAIN_S, MIN_SUSTAIN_S
 from protocol.values.requirement import Requirement
 from protocol.values.rounds import MAX_TOGETHER
@@ -87,6 +88,9 @@ class Measure(Message):
     own_dims: Annotated[tuple[Annotated[int, Field(ge=0, lt=64)], ...], Field(max_length=64)] | None = None
     """Those of `dims` that the model must have, by their places in the order of their names: they were given for it, the others for several
     models. None: it need not have any."""
+
+    over_s: Annotated[float, Field(ge=MIN_OVER_S, le=MAX_OVER_S)] | None = None
+    """Launches are spread over so long, with pauses between them (with a precision the first six are); None: they follow at once."""
 
     def required_dims(self) -> tuple[str, ...]:
         """Those of `dims` that the model must have."""

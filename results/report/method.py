@@ -97,6 +97,11 @@ def _shown(value: bool | float | str | None) -> str:
 
 
 def _runs(task: Task) -> str:
+    over_s = task.measure.over_s
+    return _launches(task) + ("" if over_s is None else f", spread over {show_duration(over_s)}")
+
+
+def _launches(task: Task) -> str:
     measure = task.measure
     if task.beside:
         placed = zip(task.beside, task.units()[1:], strict=True)

@@ -6,15 +6,18 @@ import hashlib
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
+from protocol.formats.spread import MOST_LAUNCHES, gap_s
 from protocol.formats.sustain import MAX_SUSTAINED
 from protocol.messages.work import Result
 from protocol.values.record import BLOCK_FIELDS, MAX_SAMPLES, Record, read_record, record_message
 from protocol.values.rounds import MAX_ROUNDS
 from protocol.values.task import Task
+from protocol.words import UNIT as SIMULATED_UNIT
 from protocol.words import Reason, RunOutcome
 from results.row.record import SERVED, RecordBounds, RecordView, observe
 from results.row.rounds import launches_of
 from results.row.stats import MAX_LAUNCHES
+from results.row.witness import CLOCKS
 from swarm.net.identity import verify
 
 WINDOW_SAMPLES: Final = 10_000
@@ -177,6 +180,16 @@ def check_sense(record: Record, task: Task, observed: RecordView) -> None:
             )
 
 
+def _is_hurried(record: Record, task: Task) -> bool:
+    """Launches lie closer together than the task asks for."""
+    measure, launches = task.measure, len(record.timings)
+    if task.unit == SIMULATED_UNIT:
+        return False
+    whole = launches if measure.precision is None else MOST_LAUNCHES
+    least_s = (launches - 1) * gap_s(measure.over_s, whole)
+    return launches > 1 and record.timings[-1].began_s < least_s * (1 - CLOCKS)
+
+
 def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
     """Why a complete measurement is one of something else than the task asks for: on another unit, with another batch or other shapes.
     None where it is as asked.
@@ -198,6 +211,12 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
             return Reason.WRONG_UNIT, f"{unit} was asked for, {other.unit} ran the model beside"
     if task.measure.sustain_s is not None and record.sustained is None:
         return Reason.DOES_NOT_FIT, "a sustained run was asked for, the worker's version makes none"
+    if _is_hurried(record, task):  # also a worker of a version that knows no pauses
+        asked = task.measure.over_s or 0.0
+        return (
+            Reason.DOES_NOT_FIT,
+            f"launches spread over {asked:g} s were asked for, the worker made them sooner",
+        )
     for name, shape in task.measure.shapes.items():
         if ran.shapes.get(name) != shape:  # a worker of a version that knows no shapes
             seen = "×".join(map(str, ran.shapes.get(name, ()))) or "another shape"

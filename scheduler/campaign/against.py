@@ -124,7 +124,7 @@ def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
     bases = Bases(campaign)
     names = [
         f"measure.{name}"
-        for name in ("runs", "loads", "precision", "sustain")
+        for name in ("runs", "loads", "precision", "sustain", "over")
         if name in measure.model_fields_set
     ]
     if names:

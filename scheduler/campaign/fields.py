@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from protocol.errors import CampaignError, Refused
 from protocol.formats.frameworks import FORMATS
 from protocol.formats.shapes import MAX_SIZE
+from protocol.formats.spread import MAX_OVER_S, MIN_OVER_S
 from protocol.formats.sustain import MAX_SUSTAIN_S, MIN_SUSTAIN_S
 from protocol.values.requirement import parse_clause
 from protocol.values.task import DimName, InputShape, InputSize
@@ -91,10 +92,19 @@ def parse_duration(value: Any) -> float:
 
 def read_sustained(value: Any) -> float:
     """How long a device is measured without a break. Raises `PydanticCustomError`."""
+    return _duration_within(value, "sustain", MIN_SUSTAIN_S, MAX_SUSTAIN_S, "10m")
+
+
+def read_spread(value: Any) -> float:
+    """How long a time launches are spread over. Raises `PydanticCustomError`."""
+    return _duration_within(value, "over", MIN_OVER_S, MAX_OVER_S, "2m")
+
+
+def _duration_within(value: Any, name: str, least_s: float, most_s: float, example: str) -> float:
     seconds = parse_duration(value)
-    if not MIN_SUSTAIN_S <= seconds <= MAX_SUSTAIN_S:
-        limits = f"between {units.show_duration(MIN_SUSTAIN_S)} and {units.show_duration(MAX_SUSTAIN_S)}"
-        raise wrong(f"sustain {safe_text(str(value), 20)} is out of range", f"{limits}, such as 10m")
+    if not least_s <= seconds <= most_s:
+        limits = f"between {units.show_duration(least_s)} and {units.show_duration(most_s)}"
+        raise wrong(f"{name} {safe_text(str(value), 20)} is out of range", f"{limits}, such as {example}")
     return seconds
 
 
@@ -301,6 +311,12 @@ Sustained = Annotated[
     BeforeValidator(read_sustained),
     PlainSerializer(units.duration_text),
     _schema(r"^\s*[0-9]+(\.[0-9]+)?\s*(s|m|h)\s*$", "10m", "90s"),
+]
+Spread = Annotated[
+    float,
+    BeforeValidator(read_spread),
+    PlainSerializer(units.duration_text),
+    _schema(r"^\s*[0-9]+(\.[0-9]+)?\s*(s|m|h)\s*$", "2m", "30s"),
 ]
 Percent = Annotated[
     float,

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from protocol.errors import SarkError
 from protocol.formats.frameworks import FORMATS, UnitFormats, suggestion
 from protocol.formats.gpu_units import without_number
+from protocol.formats.spread import MIN_SHARE, has_several
 from protocol.formats.steps import POST, PRE, problem
 from scheduler.campaign.against import WHERE as AGAINST
 from scheduler.campaign.against import Bases, against_problems
@@ -157,6 +158,7 @@ def _cross_problems(campaign: Campaign) -> Problems:
     yield from _twice(measure.batch, ("measure", "batch"), "batch")
     yield from _precision_problems(measure)
     yield from against_problems(campaign)
+    yield from _spread_problems(campaign)
     yield from _sitting_problems(campaign)
     served = next((line.unit for line in lines if line.unit.startswith(_SERVED)), None)
     if served is not None:
@@ -204,6 +206,22 @@ def _precision_problems(measure: MeasureFields) -> Problems:
         yield FileProblem(("measure", "precision"), what, f"remove {text}, or precision")
 
 
+def _spread_problems(campaign: Campaign) -> Problems:
+    """`over` spreads launches: there have to be some, made by a device that one trusts to have paused."""
+    measure, where = campaign.measure, ("measure", "over")
+    if measure.over is None:
+        return
+    if measure.sustain is not None:
+        what = "measure.over spreads launches over time: it does not go with measure.sustain, which makes one without a break"
+        yield FileProblem(where, what, "remove one of the two")
+    elif measure.precision is None and not has_several(measure.runs, measure.loads):
+        what = f"measure.over spreads launches over time, and {measure.runs} runs in {measure.loads} loads are timed in one launch"
+        yield FileProblem(where, what, f"take at least 2 loads, and {MIN_SHARE} runs for each of them")
+    if campaign.devices.trust == "anyone":
+        what = "measure.over is not for strangers' devices: nobody witnesses what they do in a pause"
+        yield FileProblem(where, what, "remove it, or leave out devices.trust")
+
+
 def _sitting_problems(campaign: Campaign) -> Problems:
     measure, limit_s = campaign.measure, campaign.timeouts.campaign
     if measure.apart is not None and measure.sittings == 1:
@@ -228,6 +246,9 @@ def _server_problems(campaign: Campaign, unit: str) -> Problems:
     if campaign.measure.sustain is not None:
         what = f"measure.sustain is not for {unit}: a server is measured with a number of requests"
         yield FileProblem(("measure", "sustain"), what, "remove it, or give that unit a campaign of its own")
+    if campaign.measure.over is not None:
+        what = f"measure.over is not for {unit}: a server's model is not launched"
+        yield FileProblem(("measure", "over"), what, "remove it, or give that unit a campaign of its own")
     places: list[Where] = [("measure", "batch")] if campaign.measure.batch else []
     places += [("models", index, "batch") for index, entry in enumerate(campaign.models) if entry.batch]
     for where in places:

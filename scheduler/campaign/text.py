@@ -168,6 +168,7 @@ measure:
 # seed: 0                              # of the made inputs
 # against: fp32                        # in place of runs and loads: the other variants take turns with this one; or a unit: CPU (ONNX)
 # sustain: 10m                         # in place of runs and loads: one launch without a break; burst, knee, steady state, recovery
+# over: 2m                             # the launches are spread over so long: the interval holds for that time, not for seconds
 # check: reference                     # compare the outputs with a plain run; or none
 # dims: {{batch: 1}}                     # for all models
 # pre: [{{step: normalise, of: x, mean: 127.5, std: 127.5}}]   # done to the made inputs; post: to the outputs

@@ -77,6 +77,12 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
                 metavar="TIME",
             ),
         ] = None,
+        over: Annotated[
+            str | None,
+            typer.Option(
+                help="Spread the launches over this long: the interval then holds for it.", metavar="TIME"
+            ),
+        ] = None,
         compute_type: Annotated[
             str | None,
             typer.Option(
@@ -195,7 +201,8 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             "inputs": dict(map(_input, declare)) if declare else None,
             "check": False if check is CheckKind.NONE else None,
             "shapes": dict(map(_shape, shape)) if shape else None,
-            "sustain_s": None if sustain is None else sustained(sustain),
+            "sustain_s": None if sustain is None else duration_option("sustain", sustain),
+            "over_s": None if over is None else duration_option("over", over),
             "compute_type": compute_type,
         }
         options = {name: value for name, value in options.items() if value is not None}
@@ -295,10 +302,10 @@ def _check_compared(models: Sequence[object], options: Mapping[str, object]) -> 
     """Raises `CampaignError` for what does not go with `--compare`."""
     if len(models) != 2:
         raise CampaignError("--compare requires two models", hint="sark-node bench A.onnx B.onnx --compare")
-    if options.keys() & {"runs", "precision", "loads", "sustain_s"}:
+    if options.keys() & {"runs", "precision", "loads", "sustain_s", "over_s"}:
         raise CampaignError(
             "--compare chooses its own runs and launches",
-            hint="leave out --runs, --loads, --precision and --sustain",
+            hint="leave out --runs, --loads, --precision, --sustain and --over",
         )
 
 
@@ -370,17 +377,17 @@ def share(text: str) -> float:
     return value
 
 
-def sustained(text: str) -> float:
-    """Seconds in `10m`. Raises `CampaignError`."""
+def duration_option(name: Literal["sustain", "over"], text: str) -> float:
+    """Seconds in `10m`, as the field of a campaign takes them. Raises `CampaignError`."""
     from pydantic_core import PydanticCustomError
 
-    from scheduler.campaign.fields import read_sustained
+    from scheduler.campaign.fields import read_spread, read_sustained
 
     try:
-        return read_sustained(text)
+        return read_sustained(text) if name == "sustain" else read_spread(text)
     except PydanticCustomError as exc:
         context = exc.context or {}
-        raise CampaignError(f"--sustain: {context['what']}", hint=str(context["hint"])) from None
+        raise CampaignError(f"--{name}: {context['what']}", hint=str(context["hint"])) from None
 
 
 def _dim(text: str) -> tuple[str, int]:

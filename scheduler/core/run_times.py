@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from statistics import median
 from typing import Final
 
+from protocol.formats.spread import with_pauses
 from protocol.formats.sustain import with_sustained
 from protocol.values.task import Task
 from results.row.rounds import timed_launches
@@ -34,7 +35,7 @@ INFERENCE_S: Final = 0.1
 RECENT: Final = 5
 """Runs of a model on a worker that count."""
 MAX_MODELS: Final = 1000
-_ALIKE: Final = ("runs", "loads", "precision", "threads", "batch", "sustain_s")
+_ALIKE: Final = ("runs", "loads", "precision", "threads", "batch", "sustain_s", "over_s")
 """What of two measurements must be alike for the times of one to say something of the other."""
 _Measure = tuple[object, ...]
 _Key = tuple[str, str, _Measure]
@@ -63,7 +64,8 @@ def default_run_s(task: Task) -> float:
     measure, models = task.measure, len(task.models())
     if measure.sustain_s is not None:
         return 2 * LAUNCH_S + with_sustained(0.0, measure.sustain_s)
-    return (timed_launches(task) + 1) * models * LAUNCH_S + measure.runs * INFERENCE_S
+    counted_s = (timed_launches(task) + 1) * models * LAUNCH_S + measure.runs * INFERENCE_S
+    return with_pauses(counted_s, measure.over_s, precise=measure.precision is not None)
 
 
 def deadline(leased_at: float, since: float, advanced_at: float | None, allowance_s: float) -> float:

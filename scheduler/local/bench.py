@@ -31,6 +31,7 @@ from protocol.formats.frameworks import (
 )
 from protocol.formats.phase import Phase
 from protocol.formats.shapes import GivenSizes
+from protocol.formats.spread import MIN_SHARE, has_several, with_pauses
 from protocol.formats.sustain import with_sustained
 from protocol.values.advert import UnitOffer
 from protocol.values.attempt import TaskState
@@ -232,7 +233,9 @@ class Bench(AbstractContextManager["Bench"]):
         for name in (*([] if unit is None else [unit]), *beside_units):
             check_unit(name, self.units)
         limits = timeouts or Timeouts()
-        limits = limits.model_copy(update={"run_s": with_sustained(limits.run_s, measure.sustain_s)})
+        run_s = with_sustained(limits.run_s, measure.sustain_s)
+        run_s = with_pauses(run_s, measure.over_s, precise=measure.precision is not None)
+        limits = limits.model_copy(update={"run_s": run_s})
         unit = unit or unit_for(path)
         made = self._device.measure(path, unit, measure, limits, self._report, beside, beside_units)
         record = read_record(made.signed.body)
@@ -258,7 +261,7 @@ class Bench(AbstractContextManager["Bench"]):
         Gives the comparison (ratio: second / first), with both medians, and the second model's measurement, whose record has all rounds of
         both. Raises `CampaignError` where they cannot be compared: one of them fails, or their inputs have different shapes.
         """
-        for name in how.keys() & {"runs", "precision", "loads", "sustain_s"}:
+        for name in how.keys() & {"runs", "precision", "loads", "sustain_s", "over_s"}:
             raise CampaignError(f"a comparison chooses its own {name}", hint=f"leave out {name}")
         measure = read_measure(how)
         with self._paths(first, second) as (one, other):
@@ -333,6 +336,20 @@ def check_unit(unit: str, working: Sequence[str]) -> None:
         raise CampaignError(f"there is no unit {unit!r}", hint=hint)
 
 
+def check_over(runs: int = 100, loads: int = 6, **how: Any) -> None:
+    """Raises `CampaignError` where no launches are there to be spread."""
+    if how.get("sustain_s") is not None:
+        raise CampaignError(
+            "over_s spreads launches over time, sustain_s makes one without a break",
+            hint="give one of the two",
+        )
+    if how.get("precision") is None and not has_several(runs, loads):
+        raise CampaignError(
+            f"over_s spreads launches over time, and {runs} inferences in {loads} launches are timed in one",
+            hint=f"at least 2 launches, with {MIN_SHARE} inferences for each",
+        )
+
+
 def read_measure(how: Mapping[str, Any]) -> Measure:
     """The measuring options `how`. Raises `CampaignError` for the first that is wrong."""
     if how.get("precision") is not None and ("runs" in how or "loads" in how):
@@ -345,6 +362,8 @@ def read_measure(how: Mapping[str, Any]) -> Measure:
             f"sustain_s says how long to measure, {' and '.join(sorted(both))} how often",
             hint="give one of the two",
         )
+    if how.get("over_s") is not None:
+        check_over(**how)
     options = [name for name in Measure.model_fields if name != "own_dims"]
     hint = f"options: {', '.join(options)}"
     for name in how.keys() - set(options):

@@ -162,6 +162,8 @@ def campaign_on(
         measure["check"] = "none"
     if "sustain_s" in options:
         measure["sustain"] = duration_text(options["sustain_s"])
+    if "over_s" in options:
+        measure["over"] = duration_text(options["over_s"])
     if pair:
         measure["against"] = _turns(entries, name_of(models[0]), units)
     for name in ("threads", "batch"):

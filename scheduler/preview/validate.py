@@ -105,6 +105,7 @@ def valid_table(campaign: Campaign, models: Models, inputs: Sequence[CampaignInp
     measure = campaign.measure
     until = f"±{show_percent(measure.precision)}" if measure.precision else ""
     until = until if measure.sustain is None else show_duration(measure.sustain)
+    over = "" if measure.over is None else f" over {show_duration(measure.over)}"
     rows: list[tuple[tuple[str, ...], PlannedCell]] = []
     for label, alike in itertools.groupby(cells(campaign), key=lambda cell: cell.model.key):
         model = models[label].model
@@ -127,7 +128,7 @@ def valid_table(campaign: Campaign, models: Models, inputs: Sequence[CampaignInp
         (Column("shape"), lambda row: safe_text(shapes.get((row[1].model.key, row[1].batch), ""), 60))
         if shapes
         else None,
-        (Column("runs"), lambda row: "in turns" if row[1].beside else until or str(row[1].runs)),
+        (Column("runs"), lambda row: "in turns" if row[1].beside else (until or str(row[1].runs)) + over),
         (Column("loads"), lambda row: _loads(measure, in_turns=row[1].beside is not None)),
     )
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from drivers.contract import memory
 from drivers.contract.base import (
     BetweenLaunches,
+    Cancelled,
     CheckReport,
     Crashed,
     Limits,
@@ -80,6 +82,31 @@ def test_between_two_launches_no_process_of_either_is_there(stage: Zygote, scrip
             counts.append(timed)
             assert not [each for each in below(stage) if each.name() == NAME and lives(each)]
     assert (counts, timed) == ([1, 2], 3)
+
+
+def test_launches_that_are_spread_begin_no_sooner_and_can_be_ended_in_a_pause(
+    stage: Zygote, script: Script
+) -> None:
+    spread = replace(order(script(), runs=12, loads=3), over_s=3.0)
+    came = [
+        time.monotonic()
+        for event in Launch(spread, QUICK, stage).events()
+        if isinstance(event, MeasureReport)
+    ]
+    assert came[1] - came[0] >= 1.4
+    assert came[2] - came[0] >= 2.9
+    launch = Launch(replace(spread, over_s=LONG_S), QUICK, stage)
+    kinds: list[type] = []
+
+    def follow() -> None:
+        for event in launch.events():
+            kinds.append(type(event))
+            if kinds.count(BetweenLaunches) == 3:
+                launch.kill()
+
+    with pytest.raises(Cancelled):
+        follow()
+    assert kinds[-3:] == [BetweenLaunches] * 3, "it is asked again while it waits, and ends there"
 
 
 def test_few_runs_are_made_in_the_first_launch_and_the_others_only_load(

@@ -199,3 +199,26 @@ def test_a_comparison_without_an_answer_hurries_after_some_launches(
     while plan.next(made * lasts_s) is not None:
         made += 1
     assert (made, plan.stopped) == (launches, StopRule.TIME)
+
+
+def test_launches_are_spread_evenly_and_those_that_only_load_follow_at_once() -> None:
+    made, _ = planned(runs=60, loads=6, over_s=100.0)
+    assert [launch.at_s for launch in made] == [0, 20, 40, 60, 80, 100]
+    made, _ = planned(runs=11, loads=3, over_s=100.0)
+    assert [launch.at_s for launch in made] == [0, 0, 0], "all runs are made in the first"
+    made, _ = planned(runs=60, loads=6)
+    assert {launch.at_s for launch in made} == {0}
+
+
+def test_by_precision_more_launches_follow_at_the_pace_of_the_first_six() -> None:
+    made, why = planned(
+        lambda launch: MS * (1 + launch % 5), precision=0.01, over_s=100.0, budget_s=500.0, lasts_s=20.0
+    )
+    assert [launch.at_s for launch in made] == [20.0 * number for number in range(len(made))]
+    assert (len(made) > 6, why) == (True, StopRule.STABLE)
+
+
+@pytest.mark.parametrize("changes", [{"beside": ("n",)}, {"sustain_s": 60.0}, {"served": True}])
+def test_what_is_not_measured_by_launches_of_one_model_is_not_spread(changes: dict[str, object]) -> None:
+    with pytest.raises(Unfit, match="only where one model is measured by launches"):
+        planned(over_s=100.0, **changes)

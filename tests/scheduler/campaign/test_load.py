@@ -184,6 +184,31 @@ def test_a_campaign_survives_being_stored() -> None:
             "it does not go with measure.precision",
             "remove measure.precision, or sustain",
         ),
+        (
+            HEAD + "measure: {over: 2m, sustain: 10m}\n",
+            4,
+            "measure.over spreads launches over time: it does not go with measure.sustain",
+            "remove one of the two",
+        ),
+        (
+            HEAD + "measure: {over: 2m, runs: 23}\n",
+            4,
+            "23 runs in 6 loads are timed in one launch",
+            "take at least 2 loads, and 4 runs for each of them",
+        ),
+        (
+            HEAD + "measure: {over: 2m}\ndevices: {trust: anyone}\n",
+            4,
+            "measure.over is not for strangers' devices",
+            "leave out devices.trust",
+        ),
+        (
+            HEAD.replace("CPU (ONNX)", "API (OpenAI)") + "measure: {over: 2m}\n",
+            4,
+            "measure.over is not for API (OpenAI)",
+            "a campaign of its own",
+        ),
+        (HEAD + "measure: {over: 0s}\n", 4, "over 0s is out of range", "between 1 s and 4 h, such as 2m"),
         (HEAD + "measure: {sustain: 10}\n", 4, "the duration 10 has no unit", "such as 10s"),
         (
             HEAD + "measure: {sustain: 1s}\n",

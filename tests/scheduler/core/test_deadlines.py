@@ -343,6 +343,14 @@ def test_a_sustained_run_is_expected_to_last_as_long_as_asked() -> None:
     assert 660 <= times.expect_s(lasting, "a") <= 680
 
 
+def test_launches_that_are_spread_are_expected_to_take_that_time() -> None:
+    times, task = RunTimes(), a_task(1)
+    spread = task.model_copy(update={"measure": task.measure.model_copy(update={"over_s": 600.0})})
+    times.add(task, "a", 3.0)
+    assert times.expect_s(spread, "a") > 600
+    assert past_run_s(task, [(spread, 603.0), (task, 3.0)]) == 3.0
+
+
 def test_history_counts_only_what_was_measured_alike() -> None:
     task = a_task(1)
     longer = task.model_copy(update={"measure": Measure(runs=1000)})

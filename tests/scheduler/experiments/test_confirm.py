@@ -426,6 +426,14 @@ def test_another_model_that_cannot_take_turns_keeps_its_alarm(nights: Nights, ch
     assert told.finding == "regression"
 
 
+def test_a_model_takes_turns_without_the_pauses_that_it_was_measured_with(nights: Nights) -> None:
+    changes: Any = {"measure": Measure(threads=4, over_s=600.0)}
+    nights.night(OLD, 10, **changes)
+    nights.night(NEW, 13, **changes)
+    begin_confirmations(nights.home, nights.store)
+    assert nights.again().measure == Measure(threads=4)
+
+
 def test_the_limit_covers_all_that_one_device_measures_again(nights: Nights) -> None:
     nights.night(OLD, 10)
     nights.night(NEW, 13)

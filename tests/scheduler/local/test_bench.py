@@ -35,7 +35,7 @@ from results.analysis.verify import check_results
 from results.export.raw import read_raw
 from results.row.comparison import ComparisonVerdict
 from scheduler.campaign.model import ModelEntry
-from scheduler.cli.bench import add_bench, progress_line, share, sustained
+from scheduler.cli.bench import add_bench, duration_option, progress_line, share
 from scheduler.local.bench import Bench, read_measure, unit_for, units_that_run
 from swarm.base.home import Home
 from swarm.net.identity import Identity
@@ -269,6 +269,11 @@ def test_what_cannot_be_asked_for_is_refused_with_what_can() -> None:
         read_measure({"precision": 0.02, "runs": 3})
     with pytest.raises(CampaignError, match="loads and runs how often"):
         read_measure({"sustain_s": 60.0, "runs": 3, "loads": 1})
+    for alone in ({"sustain_s": 60.0}, {"loads": 1}, {"runs": 23}):
+        with pytest.raises(CampaignError, match="over_s spreads launches"):
+            read_measure({"over_s": 60.0, **alone})
+    assert read_measure({"over_s": 60.0, "runs": 24}).over_s == 60
+    assert read_measure({"over_s": 60.0, "precision": 0.02}).over_s == 60
     with pytest.raises(CampaignError) as error:
         read_measure({"precision": "2%"})
     assert "0.02" in error.value.hint
@@ -315,11 +320,14 @@ def test_a_precision_is_written_in_percent(text: str, value: float) -> None:
 
 
 def test_how_long_to_sustain_is_written_with_its_unit() -> None:
-    assert sustained("10m") == 600
+    assert duration_option("sustain", "10m") == 600
+    assert duration_option("over", "2m") == 120
     for text, hint in (("10", "such as 500ms, 90s, 10m"), ("1s", "between 5 s and 4 h")):
         with pytest.raises(CampaignError, match="--sustain") as error:
-            sustained(text)
+            duration_option("sustain", text)
         assert hint in error.value.hint
+    with pytest.raises(CampaignError, match="--over: over 5h is out of range"):
+        duration_option("over", "5h")
 
 
 @pytest.mark.parametrize("text", ["0", "-1%", "101%", "fast", "nan"])

@@ -123,6 +123,7 @@ def test_two_models_take_turns_on_each_device() -> None:
     other = campaign_on(["a.onnx", "b.onnx"], (), (), {"against": True})
     assert other.measure.against == AgainstEntry(model="a.onnx")
     assert campaign_on(["a.onnx"], (), (), {"sustain_s": 600.0}).measure.sustain == 600
+    assert campaign_on(["a.onnx"], (), (), {"over_s": 120.0}).measure.over == 120
 
 
 def test_two_units_take_turns_on_each_device() -> None:

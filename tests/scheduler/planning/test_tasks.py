@@ -365,6 +365,17 @@ def test_a_sustained_run_is_one_launch_whose_limit_covers_it_and_the_rest() -> N
     assert "sustain" not in campaign().spec(), "an older program can still read the rest"
 
 
+@pytest.mark.parametrize(("by", "pauses_s"), [("runs: 60", 120), ("precision: 2%", 19 * 24)])
+def test_the_limit_of_launches_that_are_spread_covers_their_pauses(by: str, pauses_s: float) -> None:
+    plan = campaign(
+        f"measure: {{over: 2m, {by}}}\ntimeouts: {{run: 1m}}\n", models="[a.onnx]", units="[CPU (ONNX)]"
+    )
+    (task,) = tasks(plan)
+    assert task.measure.over_s == 120
+    assert task.timeouts.run_s == pytest.approx(60 + pauses_s)
+    assert "over" not in campaign().spec(), "an older program can still read the rest"
+
+
 def test_sittings_are_tasks_whose_places_are_known_from_each_of_them() -> None:
     plan = campaign(
         "measure: {sittings: 3, apart: 30m}\ndevices: {spread: device}\n", models="[a]", units="[CPU (ONNX)]"

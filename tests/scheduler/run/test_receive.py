@@ -240,6 +240,32 @@ def test_other_shapes_than_the_task_names_are_not_what_was_asked_for() -> None:
     assert verdict == (Reason.DOES_NOT_FIT, "x was asked for as 1×48×320, the worker ran another shape")
 
 
+@pytest.mark.parametrize(
+    ("began_s", "precision", "taken"),
+    [
+        ((0.0, 50.0, 100.0), None, True),
+        ((0.0, 50.0, 99.0), None, False),
+        ((0.0, 0.2, 0.4), None, False),
+        ((0.0, 10.0, 20.0), 0.02, True),  # a precision's launches lie a fifth or less apart
+        ((0.0, 0.2, 0.4), 0.02, False),
+        ((0.0,), None, True),
+    ],
+)
+def test_launches_that_follow_at_once_are_not_those_that_were_to_be_spread(
+    began_s: tuple[float, ...], precision: float | None, taken: bool
+) -> None:
+    measure = TASK.measure.model_copy(update={"over_s": 100.0, "precision": precision})
+    samples = pack_samples([1_000_000])
+    timings = tuple(
+        Timing(samples=samples, warmup=pack_samples([]), cpu_s=0, wall_s=0, began_s=each) for each in began_s
+    )
+    record = Record.model_validate({**GOOD, "ran": RunFacts(unit=UNIT, driver="onnx", runtime="r")})
+    record = record.model_copy(update={"timings": timings})
+    verdict = not_as_asked(record, TASK.model_copy(update={"measure": measure}))
+    why = "launches spread over 100 s were asked for, the worker made them sooner"
+    assert verdict == (None if taken else (Reason.DOES_NOT_FIT, why))
+
+
 def test_a_record_that_another_key_signed_is_refused() -> None:
     result, body = made(signer=Identity.from_seed("thief"))
     with pytest.raises(RemoteProtocolError, match="not signed"):

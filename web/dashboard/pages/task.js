@@ -220,8 +220,9 @@ function clock(text) {
 function amountOf({ measure, model, unit, beside, beside_units: units }) {
   if (beside) return `in turns with ${beside.map((other, at) => againstWords(other.name, units?.[at] ?? unit, model.name, unit)).join(", ")}, until the comparison is decided`;
   if (measure.sustain_s) return `without a break for ${duration(measure.sustain_s)}`;
-  if (measure.precision) return `until the median is known within ± ${percent(measure.precision)}`;
-  return `${count(measure.runs, "inference")} in ${measure.loads} launch${measure.loads === 1 ? "" : "es"}`;
+  const over = measure.over_s ? `, spread over ${duration(measure.over_s)}` : "";
+  if (measure.precision) return `until the median is known within ± ${percent(measure.precision)}${over}`;
+  return `${count(measure.runs, "inference")} in ${measure.loads} launch${measure.loads === 1 ? "" : "es"}${over}`;
 }
 
 function request({ asked: task, needs }) {
