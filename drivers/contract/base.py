@@ -125,7 +125,7 @@ class WorkOrder:
     """Instead of `runs` and `loads`: one launch infers for so long, rests, and tries whether it is as quick again. See
     `drivers.measure.sustained`."""
     over_s: float | None = None
-    """Launches are spread over so long, with pauses between them; None: they follow each other at once."""
+    """Launches are spread over so long, with gaps between them; None: they follow each other at once."""
     first_look: int = 6
     """Launches of a `precision` order before its interval is looked at: what calibration found for this device, or 6."""
     own_dims: tuple[str, ...] = ()

@@ -82,8 +82,8 @@ SAMPLED_UNITS: Final = (
 """Units on GPUs that NVML may read."""
 SERVED_UNITS: Final = ("API",)
 """Units where a server has loaded the model: one launch is all."""
-PAUSE_S: Final = 1.0
-"""How often a pause between launches can be ended."""
+ASKED_S: Final = 1.0
+"""How often a run can be stopped in the gap between two launches."""
 PROBE_LIMITS: Final = Limits(load_s=30, run_s=30)
 
 EnoughRounds = Callable[[Sequence[RoundsReport]], bool]
@@ -225,7 +225,7 @@ class Launch:
     def events(self) -> Iterator[Event]:
         """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
         `LoadReport`; for each other `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is witnessed;
-        `BetweenLaunches` before each other, and each second of a pause; after all of them the `AnswersReport` of an order with examples;
+        `BetweenLaunches` before each other, and each second of a gap; after all of them the `AnswersReport` of an order with examples;
         last `Telemetry`, if an accelerator was read, and the `MeterReport`s of `metering`.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind.
@@ -291,7 +291,9 @@ class Launch:
             launch = plan.next(time.monotonic() - began)
             if launch is not None:
                 yield BetweenLaunches()
-                yield from self._pause(launch.at_s if first_window is None else first_window + launch.at_s)
+                yield from self._wait_until(
+                    launch.at_s if first_window is None else first_window + launch.at_s
+                )
         if self._order.examples:
             yield from self._answer()
 
@@ -328,10 +330,10 @@ class Launch:
             yield ProgressReport(Phase.PREPARE, int(waited), math.ceil(most))
         raise Cancelled("the run was cancelled")
 
-    def _pause(self, until: float) -> Generator[Event]:
+    def _wait_until(self, until: float) -> Generator[Event]:
         """Until then on the monotonic clock. Whoever may stop a run between launches may stop it here too."""
         while (left_s := until - time.monotonic()) > 0:
-            if self._cancelled.wait(min(left_s, PAUSE_S)):
+            if self._cancelled.wait(min(left_s, ASKED_S)):
                 raise Cancelled("the run was cancelled")
             yield BetweenLaunches()
 

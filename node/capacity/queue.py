@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.capacity.allocations import COUNTED, Allocation, RecentDict, SlotRequest
-from protocol.formats.spread import with_pauses
+from protocol.formats.spread import with_gaps
 from protocol.formats.sustain import with_sustained
 from protocol.values.lease import AGEING_S, MAX_AGEING, LeaseState
 from protocol.values.task import Task
@@ -170,7 +170,7 @@ class RunTimeEstimate:
         if task.measure.sustain_s is not None:
             return with_sustained(0.0, task.measure.sustain_s)
         known = self.mean_s if each is None or task.beside is not None else each * task.measure.runs
-        return None if known is None else with_pauses(known, task.measure.over_s, precise=False)
+        return None if known is None else with_gaps(known, task.measure.over_s, precise=False)
 
 
 def _keys(task: Task) -> tuple[tuple[str, str], tuple[object, ...]]:

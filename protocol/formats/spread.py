@@ -24,8 +24,8 @@ def gap_s(over_s: float | None, launches: int) -> float:
     return 0.0 if over_s is None or launches < 2 else over_s / (launches - 1)
 
 
-def with_pauses(run_s: float, over_s: float | None, *, precise: bool) -> float:
-    """The limit of a run that may take `run_s` besides the pauses between its launches. `precise`: it measures by precision."""
+def with_gaps(run_s: float, over_s: float | None, *, precise: bool) -> float:
+    """The limit of a run that may take `run_s` besides the gaps between its launches. `precise`: it measures by precision."""
     if over_s is None:
         return run_s
     return run_s + (gap_s(over_s, FEWEST_LAUNCHES) * (MOST_LAUNCHES - 1) if precise else over_s)

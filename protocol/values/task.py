@@ -90,7 +90,7 @@ class Measure(Message):
     models. None: it need not have any."""
 
     over_s: Annotated[float, Field(ge=MIN_OVER_S, le=MAX_OVER_S)] | None = None
-    """Launches are spread over so long, with pauses between them (with a precision the first six are); None: they follow at once."""
+    """Launches are spread over so long, with gaps between them (with a precision the first six are); None: they follow at once."""
 
     def required_dims(self) -> tuple[str, ...]:
         """Those of `dims` that the model must have."""

@@ -211,7 +211,7 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
             return Reason.WRONG_UNIT, f"{unit} was asked for, {other.unit} ran the model beside"
     if task.measure.sustain_s is not None and record.sustained is None:
         return Reason.DOES_NOT_FIT, "a sustained run was asked for, the worker's version makes none"
-    if _is_hurried(record, task):  # also a worker of a version that knows no pauses
+    if _is_hurried(record, task):  # also a worker of a version that knows no gaps
         asked = task.measure.over_s or 0.0
         return (
             Reason.DOES_NOT_FIT,

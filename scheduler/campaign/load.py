@@ -207,7 +207,7 @@ def _precision_problems(measure: MeasureFields) -> Problems:
 
 
 def _spread_problems(campaign: Campaign) -> Problems:
-    """`over` spreads launches: there have to be some, made by a device that one trusts to have paused."""
+    """`over` spreads launches: there have to be some, made by a device that one trusts."""
     measure, where = campaign.measure, ("measure", "over")
     if measure.over is None:
         return
@@ -218,7 +218,7 @@ def _spread_problems(campaign: Campaign) -> Problems:
         what = f"measure.over spreads launches over time, and {measure.runs} runs in {measure.loads} loads are timed in one launch"
         yield FileProblem(where, what, f"take at least 2 loads, and {MIN_SHARE} runs for each of them")
     if campaign.devices.trust == "anyone":
-        what = "measure.over is not for strangers' devices: nobody witnesses what they do in a pause"
+        what = "measure.over is not for strangers' devices: nobody witnesses what they do in the gaps"
         yield FileProblem(where, what, "remove it, or leave out devices.trust")
 
 

@@ -355,7 +355,7 @@ class MeasureFields(FilePart):
     sustain: Sustained | None = Field(default=None, exclude_if=_unset)
     """Instead of runs and loads: infer without a break for so long, such as 10m, then rest and see whether the device is as quick again."""
     over: Spread | None = Field(default=None, exclude_if=_unset)
-    """Spread the launches over so long, such as 2m, with pauses between them: the interval then holds for that time and not for a few
+    """Spread the launches over so long, such as 2m, with gaps between them: the interval then holds for that time and not for a few
     seconds. With precision the first six are spread, and more follow at the same pace."""
     compute_type: Literal["f32"] | None = Field(default=None, exclude_if=_unset)
     """f32: a runtime that may choose to compute with fewer digits, as OpenVINO does, computes in float32. Left out: as it chooses."""

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from statistics import median
 from typing import Final
 
-from protocol.formats.spread import with_pauses
+from protocol.formats.spread import with_gaps
 from protocol.formats.sustain import with_sustained
 from protocol.values.task import Task
 from results.row.rounds import timed_launches
@@ -65,7 +65,7 @@ def default_run_s(task: Task) -> float:
     if measure.sustain_s is not None:
         return 2 * LAUNCH_S + with_sustained(0.0, measure.sustain_s)
     counted_s = (timed_launches(task) + 1) * models * LAUNCH_S + measure.runs * INFERENCE_S
-    return with_pauses(counted_s, measure.over_s, precise=measure.precision is not None)
+    return with_gaps(counted_s, measure.over_s, precise=measure.precision is not None)
 
 
 def deadline(leased_at: float, since: float, advanced_at: float | None, allowance_s: float) -> float:

@@ -132,7 +132,7 @@ def _in_turns(cell: RegressionCell, task: Task, spool: Path) -> Task:
         sha256=cell.against_sha256,
         size=good.stat().st_size if good.is_file() else 0,
     )
-    measure = task.measure.model_copy(update={"over_s": None})  # what takes turns needs no pauses
+    measure = task.measure.model_copy(update={"over_s": None})  # what takes turns needs no gaps
     changes = {"measure": measure, "beside": (last,), "beside_urls": None, "beside_units": None}
     return task.model_copy(update=changes)
 

@@ -31,7 +31,7 @@ from protocol.formats.frameworks import (
 )
 from protocol.formats.phase import Phase
 from protocol.formats.shapes import GivenSizes
-from protocol.formats.spread import MIN_SHARE, has_several, with_pauses
+from protocol.formats.spread import MIN_SHARE, has_several, with_gaps
 from protocol.formats.sustain import with_sustained
 from protocol.values.advert import UnitOffer
 from protocol.values.attempt import TaskState
@@ -234,7 +234,7 @@ class Bench(AbstractContextManager["Bench"]):
             check_unit(name, self.units)
         limits = timeouts or Timeouts()
         run_s = with_sustained(limits.run_s, measure.sustain_s)
-        run_s = with_pauses(run_s, measure.over_s, precise=measure.precision is not None)
+        run_s = with_gaps(run_s, measure.over_s, precise=measure.precision is not None)
         limits = limits.model_copy(update={"run_s": run_s})
         unit = unit or unit_for(path)
         made = self._device.measure(path, unit, measure, limits, self._report, beside, beside_units)

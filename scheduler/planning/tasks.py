@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from protocol.errors import CampaignError
 from protocol.formats.reference_model import NAME, reference_model, reference_sha256
-from protocol.formats.spread import with_pauses
+from protocol.formats.spread import with_gaps
 from protocol.formats.sustain import with_sustained
 from protocol.values.advert import Advert
 from protocol.values.features import UNITS_IN_TURNS, needs
@@ -249,7 +249,7 @@ def _measure(campaign: Campaign, cell: PlannedCell) -> Measure:
 def _timeouts(campaign: Campaign) -> Timeouts:
     limits, measure = campaign.timeouts, campaign.measure
     run_s = with_sustained(limits.run, measure.sustain)
-    run_s = with_pauses(run_s, measure.over, precise=measure.precision is not None)
+    run_s = with_gaps(run_s, measure.over, precise=measure.precision is not None)
     return Timeouts(queue_s=limits.queue, fetch_s=limits.fetch, load_s=limits.load, run_s=run_s)
 
 
