@@ -208,7 +208,12 @@ def test_a_campaign_survives_being_stored() -> None:
             "measure.over is not for API (OpenAI)",
             "a campaign of its own",
         ),
-        (HEAD + "measure: {over: 0s}\n", 4, "over 0s is out of range", "between 1 s and 4 h, such as 2m"),
+        (
+            HEAD + "measure: {over: 500ms}\n",
+            4,
+            "over 500ms is out of range",
+            "between 1 s and 4 h, such as 2m",
+        ),
         (HEAD + "measure: {sustain: 10}\n", 4, "the duration 10 has no unit", "such as 10s"),
         (
             HEAD + "measure: {sustain: 1s}\n",
