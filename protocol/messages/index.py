@@ -51,7 +51,7 @@ class StoreVerdict(StrEnum):
 
     OK = "ok"
     SPLIT = "split"
-    """The shard is split: publish one level deeper. Stored here too while there is space."""
+    """The shard is split: publish deeper. Stored here too while there is space."""
     FULL = "full"
     """The shard, this holder, or the publisher's network has used its share."""
     REFUSED = "refused"

@@ -1,7 +1,7 @@
 """Keeps this node's advert with the holders of each of its attributes: one shard each, one message for each holder.
 
 A cycle stores one version of the advert, or refreshes it. Rounds of messages go to the holders that have not answered in this cycle:
-closer ones named in replies, the next ones after a failure, those one level deeper after a split.
+closer ones named in replies, the next ones after a failure, those of a deeper shard after a split.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median_low
+from statistics import median_high, median_low
 from typing import Final
 
 import structlog
@@ -73,12 +73,17 @@ class _Shard:
     """Those of them that should have the advert."""
     look: bool = True
     """The holders have to be looked up."""
-    count: int = 0
-    """Adverts in it, at the holder that has most."""
+    counts: dict[PeerId, int] = field(default_factory=dict)
+    """Holder → adverts in it, by its last reply."""
     below: dict[PeerId, int] = field(default_factory=dict)
     """Holder → about how many adverts lie below, where it is split."""
     split_depth: int = -1
     """The deepest shard above this one of which we know that it is split."""
+
+    @property
+    def count(self) -> int:
+        """Adverts in it, at the middle one of its holders: what one of them says does not count."""
+        return median_high([self.counts[peer] for peer in self.replies if peer in self.counts] or [0])
 
     def prefix(self, depth: int) -> int:
         return shard_prefix(self.own_key, depth)
@@ -94,8 +99,8 @@ class _Shard:
         return [peer for peer, (_, verdict) in self.replies.items() if verdict in stored]
 
     def move(self, depth: int) -> None:
-        self.depth, self.holders, self.replies, self.look, self.count = depth, {}, {}, True, 0
-        self.near, self.wanted, self.below = [], set(), {}
+        self.depth, self.holders, self.replies, self.look = depth, {}, {}, True
+        self.near, self.wanted, self.below, self.counts = [], set(), {}, {}
 
 
 @dataclass
@@ -303,9 +308,8 @@ class Publisher:
             log.info("index.not-stored", holder=contact.peer, why=answer.reason)
         for shard, item in zip(shards, answer.items, strict=False):
             shard.replies[contact.peer] = (cycle, item.verdict)
-            shard.count = max(shard.count, item.count)
-            if item.below is not None:
-                shard.below[contact.peer] = item.below
+            shard.counts[contact.peer] = item.count
+            shard.below[contact.peer] = item.below or 0
         closer = [
             named
             for named in read_contacts(answer.closer)
@@ -331,7 +335,7 @@ class Publisher:
             shard.split_depth = shard.depth
             below = [shard.below.get(peer, 0) for peer in shard.replies]
             shard.move(depth_below(shard.depth, median_low(below), self.soft, self.lookups.sweeps.nodes))
-        elif verdicts and shard.depth > shard.split_depth + 1 and shard.count < self.soft * EMPTY:
+        elif shard.stored_by() and shard.depth > shard.split_depth + 1 and shard.count < self.soft * EMPTY:
             shard.move(shard.depth - 1)
 
     async def _check_marks(self) -> None:
@@ -340,7 +344,7 @@ class Publisher:
         """
         for shard in self._shards.values():
             for depth in range(shard.depth):
-                below = max(shard.count, 1) * 2 ** (shard.depth - depth - 1)
+                below = max(shard.count, 1) * 2 ** (shard.depth - depth)
                 if self.rng.random() >= CHECKS / below:
                     continue
                 mark = say.MarkSplit(
@@ -353,7 +357,8 @@ class Publisher:
                 holders = await self.lookups.find(shard.key(depth), patient=True)
                 others = [contact for contact in holders if contact.peer != self.client.own_peer]
                 answers = [reply.split for reply in await self.client.ask_all(others, mark, say.MarkReply)]
-                if answers and sum(answers) * 2 < len(answers):
+                heard = len(answers) >= AGREE or len(answers) * 2 > len(others)
+                if heard and sum(answers) * 2 < len(answers):
                     shard.split_depth = depth - 1
                     shard.move(depth)
                     break

@@ -159,9 +159,45 @@ async def test_devices_below_stay_found_after_every_holder_of_the_shards_above_w
 ) -> None:
     async with split_field() as grown:
         for member in grown.members:
-            member.index.holder._marks.clear()  # as new holders have none
+            holder = member.index.holder
+            (
+                holder._marks.clear(),
+                holder._claims.clear(),
+                holder._claims_by.clear(),
+            )  # as new holders have none
         await trio.sleep(300)
         assert await found(grown) == {f"node-{number}" for number in range(24)}
+
+
+async def test_one_holder_that_counts_too_much_silences_nobody(autojump_clock: Jumping) -> None:
+    async with split_field() as grown:
+        liar = grown.members[0].index._server
+        honest = liar._store
+
+        def inflated(now: float, sender: str, message: say.StoreAdverts) -> say.StoreReply:
+            reply = honest(now, sender, message)
+            items = (item.model_copy(update={"count": 10**6}) for item in reply.items)
+            return reply.model_copy(update={"items": tuple(items)})
+
+        liar._store = inflated  # type: ignore[method-assign]
+        await trio.sleep(100)
+        for member in grown.members:
+            holder = member.index.holder
+            holder._marks.clear(), holder._claims.clear(), holder._claims_by.clear()
+        await trio.sleep(300)
+        assert await found(grown) == {f"node-{number}" for number in range(24)}
+
+
+async def test_publishers_say_about_how_many_adverts_lie_below(autojump_clock: Jumping) -> None:
+    async with field(8, soft=12, refresh_s=30.0) as grown:
+        await grown.grow(56, holder=False, soft=12, refresh_s=30.0)
+        for member in grown.members[:8]:
+            member.index._server.exempt = lambda peer: True
+        await publish_all(grown.members)
+        await trio.sleep(300)
+        root = shard_key("", EVERYBODY, 0, 0)
+        counted = [member.index.holder.below(trio.current_time(), root) for member in grown.members[:8]]
+        assert all(count is not None and 64 / 1.5 <= count <= 64 * 1.5 for count in counted), counted
 
 
 def depths_stored(grown: Field, member: Member) -> set[int]:

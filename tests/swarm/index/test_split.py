@@ -159,3 +159,35 @@ async def test_a_hot_shard_splits_and_nobody_is_lost(autojump_clock: Jumping) ->
         assert min(depths) >= 1
         one = await grown.members[0].index.query(needs(f"peer == {grown.members[9].peer}"), 1)
         assert names(one.devices) == {"node-9"}
+
+
+@pytest.mark.parametrize("seed", range(24))
+async def test_one_holder_that_shows_its_own_and_calls_it_all_hides_nobody(
+    autojump_clock: Jumping, seed: int
+) -> None:
+    tree = Tree(0)
+    tree.devices = [tree._device(number) for number in range(160)]
+    honest, own = tree.devices[:120], tree.devices[120:]
+
+    def answer(peer: str, page: say.QueryShard) -> say.ShardPage:
+        shown, matches = (own, 10**6) if peer == HOLDERS[0].peer else (honest, len(honest))
+        end = page.cursor + page.limit
+        cursor = end if end < len(shown) else None
+        return say.ShardPage(
+            adverts=tuple(shown[page.cursor : end]), matches=matches, count=len(shown), cursor=cursor
+        )
+
+    tree._answer = answer  # type: ignore[method-assign]
+
+    async def holders(key: bytes) -> SimpleNamespace:
+        return SimpleNamespace(contacts=list(HOLDERS))
+
+    async def widen(key: bytes) -> bool:
+        return False
+
+    client = SimpleNamespace(own_peer="", anchors=list, usable=lambda peer: True, race=tree.race)
+    lookups = SimpleNamespace(
+        holders=holders, widen=widen, named=lambda key, closer: None, sweeps=SimpleNamespace(nodes=1.0)
+    )
+    result = await Query(client, lookups, random.Random(seed)).under(EVERYBODY, 1000)  # type: ignore[arg-type]
+    assert names(result.devices) >= {f"node-{number}" for number in range(120)}
