@@ -84,7 +84,7 @@ def test_between_two_launches_no_process_of_either_is_there(stage: Zygote, scrip
     assert (counts, timed) == ([1, 2], 3)
 
 
-def test_launches_that_are_spread_begin_no_sooner_and_can_be_ended_in_a_pause(
+def test_launches_that_are_spread_begin_no_sooner_and_can_be_ended_in_a_gap(
     stage: Zygote, script: Script
 ) -> None:
     spread = replace(order(script(), runs=12, loads=3), over_s=3.0)
@@ -93,8 +93,8 @@ def test_launches_that_are_spread_begin_no_sooner_and_can_be_ended_in_a_pause(
         for event in Launch(spread, QUICK, stage).events()
         if isinstance(event, MeasureReport)
     ]
-    assert came[1] - came[0] >= 1.4
-    assert came[2] - came[0] >= 2.9
+    assert came[1] - came[0] >= 1.0
+    assert came[2] - came[0] >= 2.5
     launch = Launch(replace(spread, over_s=LONG_S), QUICK, stage)
     kinds: list[type] = []
 
