@@ -61,7 +61,8 @@ class TrioShell:
         self._links = Links(self.network, ProtocolId.WORK, WORK, self.nursery, self._answer, cost=cost_us)
         self._class_before = self.network.governor.class_of
         self.network.governor.class_of = self._class_of
-        self._happened = trio.Event()
+        self._waiting: dict[trio.Event, Callable[[], bool]] = {}
+        """What each procedure waits for, by what wakes it."""
         self._lookups = trio.CapacityLimiter(LOOKUPS)
 
     async def aclose(self) -> None:
@@ -88,9 +89,9 @@ class TrioShell:
         self.nursery.start_soon(drive, job, self.perform)
 
     def wake(self) -> None:
-        if self._happened.statistics().tasks_waiting:
-            self._happened.set()
-            self._happened = trio.Event()
+        for happened, ready in self._waiting.items():
+            if ready():
+                happened.set()
 
     def peek(self, peer: str) -> Link | None:
         return self._links.peek(peer)
@@ -118,12 +119,7 @@ class TrioShell:
             case effects.Drop(peer):
                 return await self._links.drop(peer)
             case effects.WaitFor(ready, until):
-                if ready():
-                    return None
-                with trio.move_on_at(until):
-                    while not ready():
-                        await self._happened.wait()
-                return None
+                return None if ready() else await self._wait_for(ready, until)
             case effects.SleepUntil(until):
                 return await trio.sleep_until(until)
             case effects.WaitClosed(handle, until):
@@ -147,6 +143,17 @@ class TrioShell:
                 return await self.scorings.score(effect)
             case _:
                 return await perform_call(effect)
+
+    async def _wait_for(self, ready: Callable[[], bool], until: float) -> None:
+        """Steps of the loop are dear, and most of what happens is not what somebody waits for: whoever waits is woken for that alone."""
+        with trio.move_on_at(until):
+            while not ready():
+                happened = trio.Event()
+                self._waiting[happened] = ready
+                try:
+                    await happened.wait()
+                finally:
+                    del self._waiting[happened]
 
 
 def cost_us(message: Message) -> float:

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from scheduler.run.commits import APART_S, GroupCommit
+from scheduler.run.commits import APART_S, BUSY_APART_S, MANY, GroupCommit
 from scheduler.store.store import Store
 
 
@@ -65,6 +65,25 @@ async def test_after_a_quiet_while_at_once_and_then_apart_with_all_that_came(
     assert sorted(number for number, _ in told) == list(range(10))
     assert max(at - (began + number * APART_S / 4) for number, at in told) <= APART_S + 1e-9
     assert len(store.commits) <= 4
+
+
+@pytest.mark.parametrize(("waiting", "apart_s"), [(MANY - 1, APART_S), (MANY, BUSY_APART_S)])
+async def test_after_a_commit_that_many_waited_for_the_next_one_is_later(
+    waiting: int, apart_s: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    store = Gathering()
+    async with trio.open_nursery() as nursery:
+        group = GroupCommit(cast(Store, store), nursery)
+        store.write(0)
+        await group.stored()  # the next one is not made at once, so that all can wait for it
+        store.write(1)
+        for _ in range(waiting):
+            nursery.start_soon(group.stored)
+        await trio.sleep(1.5 * APART_S)
+        store.write(2)
+        await group.stored()
+    (_, second, third) = [at for at, _ in store.commits]
+    assert third - second == pytest.approx(apart_s)
 
 
 @pytest.mark.parametrize("reads", [True, False])
