@@ -32,8 +32,8 @@ from swarm.pools.tokens import LEEWAY_S
 
 SENT_S: Final = 2.0
 """The longest that a measurement waits for a piece that goes to another worker."""
-LOOK_S: Final = 5.0
-"""Between two looks at whether the owner has added a model."""
+LOOK_S: Final = 15.0
+"""Between two looks at whether the owner has added a model; a task that needs it finds it before."""
 PROOF_S: Final = 5.0
 """A run waits no longer for its scheduler to prove that it has the model."""
 

@@ -89,6 +89,10 @@ class IndexClient:
         self._gone.discard(peer)
         return True
 
+    def unusable(self) -> frozenset[PeerId]:
+        """The peers that may not be asked now."""
+        return frozenset(peer for peer in tuple(self._silent) if not self.usable(peer))
+
     def linked(self, peer: PeerId) -> bool:
         """Whether there is a live link with `peer`, or it is ourselves and we are a holder. No I/O."""
         return self.me() is not None if peer == self.own_peer else self.links.peek(peer) is not None

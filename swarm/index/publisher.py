@@ -123,6 +123,10 @@ class Publisher:
     _refresh_at: float = 0.0
     _look_at: float = 0.0
     _look_pause: float = LOOK_S[0]
+    _seen: tuple[object, ...] | None = None
+    """What the holders follow from, as of the last update that found nothing to do."""
+    _moved: trio.Event = field(default_factory=trio.Event)
+    """Set when it may have changed which regions are suspect."""
     _busy: trio.Lock = field(default_factory=trio.Lock)
 
     # -- what the index calls --------------------------------------------------------------------------------------------
@@ -151,6 +155,7 @@ class Publisher:
             for shard in self._shards.values():
                 shard.look = shard.look or not shard.holders or (look and len(shard.stored_by()) < HOLDERS)
             await self.lookups.sweeps.measured()
+            self._seen = None
             self._update_holders()
             await self._check_marks()
             await self._rounds()
@@ -176,12 +181,17 @@ class Publisher:
 
     async def learn_regions(self) -> None:
         """Sweep the regions of our shards where nodes are suspect, one after the other, for ever: `run` stores the advert at
-        nodes that are new there."""
+        nodes that are new there. While none is suspect it waits until something changes."""
         while True:
+            await self._moved.wait()
+            self._moved = trio.Event()
             await trio.sleep(SWEEP_PAUSE_S * self.rng.uniform(0.8, 1.2))
             for shard in list(self._shards.values()):
-                if shard.near and not shard.look:
-                    await self.lookups.sweeps.sweep(shard.key(), shard.near, SWEEP_S)
+                near = shard.near
+                if near and not shard.look and self.lookups.sweeps.due(shard.key(), near, SWEEP_S):
+                    await self.lookups.sweeps.sweep(shard.key(), near, SWEEP_S)
+                if self.lookups.sweeps.swept(shard.key()):
+                    self._moved.set()
 
     async def withdraw(self, tombstone: SignedAdvert) -> int:
         """Store a tombstone at every holder, within a second; returns how many replied.
@@ -210,6 +220,10 @@ class Publisher:
         result = False
         me = self.client.me()
         anchors = self.client.anchors()[:MAX_ANCHORS]
+        seen = self._now(me, anchors)
+        if seen == self._seen:
+            return False
+        self._moved.set()
         for shard in self._shards.values():
             for peer in list(shard.replies):
                 if not self.client.linked(peer):
@@ -224,7 +238,20 @@ class Publisher:
                 if contact.peer not in shard.replies:
                     shard.holders[contact.peer] = contact
                     result = True
+        self._seen = None if result else seen
         return result
+
+    def _now(self, me: Contact | None, anchors: Sequence[Contact]) -> tuple[object, ...]:
+        """What the holders follow from, besides what rounds bring. No I/O."""
+        replied = {peer for shard in self._shards.values() for peer in shard.replies}
+        return (
+            self.client.network.table.version,
+            self.lookups.sweeps.version,
+            me,
+            tuple(anchors),
+            self.client.unusable(),
+            frozenset(peer for peer in replied if self.client.linked(peer)),
+        )
 
     def _look_is_due(self) -> bool:
         """Whether to search for more holders now: soon at first, ever more rarely in a small swarm."""
@@ -258,6 +285,7 @@ class Publisher:
                     nursery.start_soon(self._store, contact, shards)
             for shard in self._shards.values():
                 self._settle(shard)
+            self._seen = None
 
     async def _locate(self, shard: _Shard) -> None:
         shard.look = False
@@ -267,6 +295,7 @@ class Publisher:
 
     def _place(self, shard: _Shard, more: Iterable[Contact]) -> list[Contact]:
         """Where the advert should lie by the nodes that are known, and `more`. No I/O."""
+        self._seen = None
         key = shard.key()
         usable = {each.peer: each for each in (*shard.near, *more) if self.client.usable(each.peer)}
         if self.client.me() is None:  # no holder any more

@@ -77,6 +77,8 @@ class Sweeps:
     _swept: dict[bytes, tuple[list[Contact], float]] = field(default_factory=dict)
     """Key → the nodes of its region that answered, and when."""
     _sizes: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    version: int = 0
+    """Counts what changes where adverts lie: estimates, and sweeps."""
     _measured_at: float = -math.inf
     _busy: trio.Lock = field(default_factory=trio.Lock)
     """One sweep at a time: a liar that makes one necessary does not get many."""
@@ -112,8 +114,20 @@ class Sweeps:
         return self._judges and region.thin([distance(c.peer, key) for c in near], self.nodes)
 
     def _suspect(self, key: bytes, near: Sequence[Contact]) -> bool:
-        dense = region.dense([distance(c.peer, key) for c in near], self.fewest)
-        return self._judges and (dense or self.thin(key, near))
+        if not self._judges:
+            return False
+        return region.dense([distance(c.peer, key) for c in near], self.fewest) or self.thin(key, near)
+
+    def swept(self, key: bytes) -> bool:
+        """Whether the region of `key` was swept, so that it will be again."""
+        return key in self._swept
+
+    def due(self, key: bytes, near: Sequence[Contact], max_age_s: float) -> bool:
+        """Whether `sweep` has something to do. No I/O."""
+        now = trio.current_time()
+        if now - self._swept.get(key, ((), -math.inf))[1] < max_age_s:
+            return False
+        return key in self._swept or now - self._measured_at > MEASURE_S[1] or self._suspect(key, near)
 
     def stores(self, key: bytes, near: Sequence[Contact]) -> list[Contact]:
         """Who has the adverts of `key`, of the nodes `near` it in order: the nearest eight and those in reach, or nodes all over its region
@@ -142,7 +156,7 @@ class Sweeps:
             if self._suspect(key, near) and trio.current_time() - self._measured_at > MEASURE_S[0]:
                 await self.measure(AGAIN)
             if not self._suspect(key, near):
-                self._swept.pop(key, None)
+                self.version += self._swept.pop(key, None) is not None
                 return
             radius = region.radius_of(self.fewest, region.STORED)
 
@@ -166,6 +180,7 @@ class Sweeps:
             if len(self._swept) >= MAX_SETS:
                 del self._swept[next(iter(self._swept))]
             self._swept[key] = inside, trio.current_time()
+            self.version += 1
 
     def _starts(self, key: bytes, radius: int, count: int) -> list[list[Contact]]:
         """First contacts for `count` lookups: none is of two, and most are outside the region, where nobody gains by being."""
@@ -192,6 +207,7 @@ class Sweeps:
             near = [distance(each.peer, point) for each in found.nearest()[: region.NEAR]]
             if near:
                 self._sizes.append(region.nodes_by(near))
+                self.version += 1
 
         async with trio.open_nursery() as nursery:
             for _ in range(count):

@@ -43,6 +43,7 @@ from swarm.net.addresses import (
 from swarm.net.cost import PeerClass
 from swarm.net.governor import Governor
 from swarm.net.identity import Identity, peer_id_bytes
+from swarm.net.interfaces import INTERFACES, InterfaceAddress
 from swarm.net.network import Handler, Path, Reservation
 from swarm.net.reservations import RelayReservations
 from swarm.net.routing_table import RoutingTable
@@ -87,6 +88,8 @@ class HostNetwork:
             self.identity.peer_id, self.host, self.swarm, self.handle, lambda: self.addresses
         )
         self._addresses: tuple[Address, ...] = ()
+        self._interfaces: tuple[InterfaceAddress, ...] | None = None
+        """Those of the interfaces, from which they were made."""
         self._listed_at = -math.inf
         self.given: set[Address] = set()
         """Addresses from this node's owner."""
@@ -101,7 +104,10 @@ class HostNetwork:
         if now - self._listed_at >= OWN_ADDRESSES_S:
             self._listed_at = now
             with contextlib.suppress(OSError):  # out of open files, say: the last list stands
-                self._addresses = usable(self.host.get_addrs())
+                interfaces = INTERFACES.addresses()
+                if interfaces != self._interfaces:  # where it listens stays the same
+                    self._addresses = usable(self.host.get_addrs())
+                    self._interfaces = interfaces
         return self._addresses
 
     def sign(self, body: bytes) -> bytes:

@@ -34,6 +34,8 @@ class RoutingTable:
     def __init__(self, own_peer: PeerId) -> None:
         self._own = _position(own_peer)
         self._entries: dict[PeerId, _Entry] = {}
+        self.version = 0
+        """Counts changes of the contacts."""
         self._waiting: dict[tuple[int, str], tuple[Contact, float]] = {}
         """The newest newcomer that found no room in a bucket, or in a network's share of it, and when it answered."""
 
@@ -80,6 +82,8 @@ class RoutingTable:
                 oldest = min(same if crowded else others, key=lambda other: other.answered_at)
                 return oldest.contact if oldest.answered_at < now - CHECK_AFTER_S else None
         self._wait_no_more(contact.peer)
+        if entry is None or entry.contact != contact:
+            self.version += 1
         self._entries[contact.peer] = _Entry(position, contact, max(now, entry.answered_at) if entry else now)
         return None
 
@@ -93,6 +97,7 @@ class RoutingTable:
         self._wait_no_more(peer)
         entry = self._entries.pop(peer, None)
         if entry is not None:
+            self.version += 1
             for place in [place for place in self._waiting if place[0] == self._bucket(entry.position)]:
                 self.learn(*self._waiting.pop(place))
 

@@ -44,6 +44,8 @@ POLL_S: Final = 60.0
 JITTER: Final = 0.2
 LOOK_S: Final = 5.0
 """How often the home is read again, which other processes change, and due calls are made."""
+ALONE_LOOK_S: Final = 60.0
+"""The same for a worker that joined no pool: only its next start, with a ticket, changes that."""
 RESPREAD_S: Final = 600.0
 """How often the manifests of the home's own pools are brought to their holders again, which keep them in memory only."""
 DOUBT_S: Final = 10.0
@@ -137,7 +139,9 @@ class PoolNode:
                             calls.start_soon(self._poll, client, pool, gates)
                     for own in tuple(self._own.values()):
                         calls.start_soon(self._respread, client, own)
-                await trio.sleep(LOOK_S * self.rng.uniform(1 - JITTER, 1 + JITTER))
+                alone = self.role is Role.WORKER and not (self._joined or self.must or self.serves)
+                pause = ALONE_LOOK_S if alone else LOOK_S
+                await trio.sleep(pause * self.rng.uniform(1 - JITTER, 1 + JITTER))
 
     def doubt(self, name: str) -> None:
         """Something contradicts the manifest at hand of a pool of that name: ask for a newer one soon."""

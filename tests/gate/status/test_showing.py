@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from swarm.base.durable import write_durably
 from swarm.net.identity import Identity
 from swarm.pools.manifests import find_member, verified, without
 from swarm.pools.membership import join_pool, joined_pools, stored_manifest
-from swarm.pools.service import LOOK_S, POLL_S, Aside, PoolNode
+from swarm.pools.service import ALONE_LOOK_S, LOOK_S, POLL_S, Aside, PoolNode
 from tests.gate.field import Field, Node, inline, pool_field, wall
 
 SOON_S = 15.0
@@ -177,6 +178,24 @@ def held_up(until: trio.Event) -> Aside:
         write()
 
     return aside
+
+
+async def test_a_worker_without_a_pool_reads_its_home_less_often(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pool_field(tmp_path) as field:
+        nodes = [await field.passer_by("alone"), await field.join("member", field.ticket(Role.WORKER))]
+        looks = [list[float](), list[float]()]
+        for node, seen in zip(nodes, looks, strict=True):
+            node.pools._look = partial(_noted, node.pools._look, seen)  # type: ignore[method-assign]
+        await trio.sleep(10 * ALONE_LOOK_S)
+        assert len(looks[0]) < 15
+        assert len(looks[1]) > 90
+
+
+def _noted(look: Callable[[], None], seen: list[float]) -> None:
+    seen.append(trio.current_time())
+    look()
 
 
 async def test_a_manifest_that_is_doubted_is_asked_for_again_before_its_turn(

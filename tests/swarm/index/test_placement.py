@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import trio
 
+from protocol.values.index_keys import EVERYBODY
+from swarm.index.publisher import CHECK_S, SWEEP_PAUSE_S, SWEEP_S, _Shard
 from swarm.index.sweep import Sweeps
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, distance
@@ -96,3 +99,82 @@ async def test_in_a_small_swarm_nothing_is_swept(autojump_clock: Jumping) -> Non
     del asked[:]
     await sweeps.sweep(KEY, CONTACTS[15:20])
     assert asked == []
+
+
+async def test_the_place_is_looked_for_again_only_once_something_has_changed(
+    autojump_clock: Jumping,
+) -> None:
+    async with field(10) as grown:
+        await publish_all(grown.members)
+        await trio.sleep(120)
+        member, other = grown.members[1:3]
+        publisher, placed = member.index._publisher, list[float]()
+        place = publisher._place
+
+        def counted(shard: _Shard, more: Iterable[Contact]) -> list[Contact]:
+            placed.append(trio.current_time())
+            return place(shard, more)
+
+        publisher._place = counted  # type: ignore[method-assign]
+        await trio.sleep(60)
+        assert placed == []
+        assert other.peer in publisher._shards[EVERYBODY].replies
+        grown.kill([other])
+        await trio.sleep(CHECK_S[1] * 1.2)
+        assert placed
+        assert other.peer not in publisher._shards[EVERYBODY].replies
+
+
+async def test_regions_are_looked_at_again_when_something_has_changed_and_while_one_is_suspect(
+    autojump_clock: Jumping,
+) -> None:
+    async with field(10) as grown:
+        await publish_all(grown.members)
+        await trio.sleep(135)
+        publisher = grown.members[1].index._publisher
+        sweeps, looks = publisher.lookups.sweeps, list[float]()
+        due = sweeps.due
+
+        def counted(key: bytes, near: Sequence[Contact], max_age_s: float) -> bool:
+            looks.append(trio.current_time())
+            return due(key, near, max_age_s)
+
+        sweeps.due = counted  # type: ignore[method-assign]
+        await trio.sleep(40)  # until the size of the swarm is measured again
+        assert looks == []
+        sweeps.version += 1
+        await trio.sleep((CHECK_S[1] + SWEEP_PAUSE_S) * 1.2)
+        assert looks
+        sweeps._swept[publisher._shards[EVERYBODY].key()] = [], trio.current_time()
+        sweeps.version += 1
+        await trio.sleep((CHECK_S[1] + SWEEP_PAUSE_S) * 1.2)
+        looks.clear()
+        await trio.sleep(10 * SWEEP_PAUSE_S)
+        assert len(set(looks)) >= 8
+
+
+async def test_a_sweep_is_due_for_a_suspect_region_and_for_one_whose_sweep_is_old(
+    autojump_clock: Jumping,
+) -> None:
+    client: Any = SimpleNamespace(
+        network=SimpleNamespace(table=Table()),
+        usable=lambda peer: True,
+        own_peer=b"ours",
+        nearest=lambda key, count: [],
+    )
+
+    async def search(key: bytes, patient: bool, **how: object) -> Found:
+        return Found(key, CONTACTS)
+
+    sweeps = Sweeps(client, random.Random(1), search)
+    assert sweeps.due(KEY, NEAR[:16], SWEEP_S)  # nobody knows how large the network is
+    await sweeps.measured(5)
+    assert not sweeps.due(KEY, NEAR[:16], SWEEP_S)
+    assert sweeps.due(KEY, NEAR[20:36], SWEEP_S)
+    version = sweeps.version
+    await sweeps.sweep(KEY, NEAR[20:36])
+    assert sweeps.version > version
+    assert sweeps.swept(KEY)
+    assert not sweeps.due(KEY, NEAR[20:36], SWEEP_S)
+    await trio.sleep(SWEEP_S)
+    assert sweeps.due(KEY, NEAR[:16], SWEEP_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 from libp2p.peer.id import ID
+from multiaddr import Multiaddr
 
 from protocol.errors import ResourceError, Unreachable
 from swarm.base.logs import LimitLines
@@ -44,6 +46,25 @@ async def test_a_taken_port_is_one_clear_line() -> None:
             async with open_host(Identity.from_seed(2), listen=[str(address)]):
                 pass
         assert "--listen" in caught.value.hint
+
+
+async def test_its_addresses_are_made_again_only_once_those_of_the_machine_have_changed() -> None:
+    async with open_host(Identity.from_seed(1), listen=[LOOPBACK]) as node:
+        made, get = list[None](), node.host.get_addrs
+
+        def counted() -> list[Multiaddr]:
+            made.append(None)
+            return get()
+
+        node.host.get_addrs = counted  # type: ignore[method-assign]
+        before = node.addresses
+        node._listed_at = -math.inf
+        assert node.addresses == before
+        many = len(made)
+        assert many <= 1  # 0: they were asked for before
+        node._interfaces, node._listed_at = (), -math.inf  # as if it had had none
+        assert node.addresses == before
+        assert len(made) == many + 1
 
 
 @pytest.mark.parametrize(

@@ -112,3 +112,19 @@ def test_it_names_those_that_have_not_answered_for_longest() -> None:
     table.answered(ME, 5.0)
     assert table.oldest(5.0, 2) == [contacts[3], contacts[1]]
     assert table.oldest(5.0, 8) == [contacts[3], *contacts[1:3]]
+
+
+def test_it_counts_changes_of_its_contacts_and_nothing_else() -> None:
+    table, contact = RoutingTable(ME), Contact(PEERS[0], ("/ip4/10.0.0.1/tcp/4001",))
+    moved, versions = Contact(PEERS[0], ("/ip4/10.0.0.2/tcp/4001",)), [table.version]
+    for now, there in enumerate((contact, moved, None, contact)):
+        if there is not None:
+            table.learn(there, float(now))
+        else:
+            table.forget(PEERS[0])
+        versions.append(table.version)
+    assert len(set(versions)) == 5
+    table.learn(contact, 4.0)
+    table.answered(PEERS[0], 5.0)
+    table.forget(PEERS[1])
+    assert table.version == versions[-1]
