@@ -21,6 +21,7 @@ from annotated_types import Ge, Interval, MaxLen, Predicate
 
 from protocol.formats.chain import SUMS_BYTES
 from protocol.formats.phase import NODE_PHASES, Phase
+from protocol.formats.spread import with_gaps
 from protocol.formats.sustain import MAX_PROBE_SAMPLES, MAX_PROBES, MAX_STRETCHES
 
 MIB = 1024 * 1024
@@ -137,6 +138,16 @@ class WorkOrder:
     examples: str = ""
     """Path of a file of examples (`protocol.formats.examples`), each of which the model is given once, in a launch after the timed ones;
     empty: there are none."""
+
+    @property
+    def gaps_s(self) -> float:
+        """The gaps between its launches together, at most."""
+        return with_gaps(0.0, self.over_s, precise=self.precision is not None)
+
+    @property
+    def lasts_s(self) -> float | None:
+        """How long it takes by what was asked for; None: it is short."""
+        return self.sustain_s or self.gaps_s or None
 
 
 @dataclass(frozen=True, slots=True)

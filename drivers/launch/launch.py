@@ -82,6 +82,8 @@ SAMPLED_UNITS: Final = (
 """Units on GPUs that NVML may read."""
 SERVED_UNITS: Final = ("API",)
 """Units where a server has loaded the model: one launch is all."""
+MIN_WORK_S: Final = 1.0
+"""What launches may take in all, however long their gaps are."""
 ASKED_S: Final = 1.0
 """How often a run can be stopped in the gap between two launches."""
 PROBE_LIMITS: Final = Limits(load_s=30, run_s=30)
@@ -211,7 +213,7 @@ class Launch:
         self._enough = enough
         self._zygote = zygote
         self._idle_wait = idle_wait
-        on_gpu, every_s = order.unit.startswith(SAMPLED_UNITS), interval_s(order.sustain_s)
+        on_gpu, every_s = order.unit.startswith(SAMPLED_UNITS), interval_s(order.lasts_s)
         self._sampler = sampler or (Sampler(order.gpu, every_s=every_s) if on_gpu else None)
         self._metering = metering
         self._served = order.unit.startswith(SERVED_UNITS)
@@ -220,7 +222,7 @@ class Launch:
         """Of the launch that is under way."""
         self._cancelled = threading.Event()
         self._reveal = reveal
-        self._left_s = limits.run_s
+        self._left_s = self._work_s = max(MIN_WORK_S, limits.run_s - order.gaps_s)
 
     def events(self) -> Iterator[Event]:
         """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
@@ -278,6 +280,8 @@ class Launch:
                 if isinstance(event, OutputReport) and chain is not None:
                     chain.add(event)
                 if isinstance(event, MeasureReport):
+                    if not event.began_ns:  # its driver does not tell
+                        event = replace(event, began_ns=time.perf_counter_ns() - round(event.wall_s * 1e9))
                     plan.measured(event.samples_ns)
                     first_window = first_window or time.monotonic() - event.wall_s
                     done += len(event.samples_ns)
@@ -299,7 +303,7 @@ class Launch:
 
     def _answer(self) -> Iterator[Event]:
         """What is measured stands, whatever comes of the examples. They have the order's limits for themselves."""
-        self._left_s = self._limits.run_s
+        self._left_s = self._work_s
         try:
             for event in self._run_one(LaunchSpec(MeasureJob.ANSWER), cold=False):
                 if isinstance(event, (ProgressReport, AnswersReport)):

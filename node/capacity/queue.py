@@ -170,7 +170,9 @@ class RunTimeEstimate:
         if task.measure.sustain_s is not None:
             return with_sustained(0.0, task.measure.sustain_s)
         known = self.mean_s if each is None or task.beside is not None else each * task.measure.runs
-        return None if known is None else with_gaps(known, task.measure.over_s, precise=False)
+        if known is None and task.measure.over_s is None:
+            return None
+        return with_gaps(known or 0.0, task.measure.over_s, precise=False)
 
 
 def _keys(task: Task) -> tuple[tuple[str, str], tuple[object, ...]]:

@@ -92,7 +92,7 @@ class Launchers:
             self._sampler(order),
             reveal=reveal,
             enough=enough_rounds,
-            metering=self._meters.of_run(gpu=plain.unit in SAMPLED_UNITS, run_s=order.sustain_s),
+            metering=self._meters.of_run(gpu=plain.unit in SAMPLED_UNITS, run_s=order.lasts_s),
             beside=beside,
         )
         return NamedLaunch(launch, order)
@@ -100,7 +100,7 @@ class Launchers:
     def _sampler(self, order: WorkOrder) -> Sampler | None:
         """Of the GPU that was chosen for its unit; None: the launch finds its own."""
         gpu = self._profile.gpu_choice.of(order.unit)
-        every_s = interval_s(order.sustain_s)
+        every_s = interval_s(order.lasts_s)
         return None if gpu is None else Sampler(gpu.nvml, every_s=every_s)
 
     def _driver_of(self, unit: str) -> str:

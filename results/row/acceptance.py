@@ -6,7 +6,7 @@ import hashlib
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
-from protocol.formats.spread import MOST_LAUNCHES, gap_s
+from protocol.formats.spread import FEWEST_LAUNCHES, gap_s
 from protocol.formats.sustain import MAX_SUSTAINED
 from protocol.messages.work import Result
 from protocol.values.record import BLOCK_FIELDS, MAX_SAMPLES, Record, read_record, record_message
@@ -185,9 +185,8 @@ def _is_hurried(record: Record, task: Task) -> bool:
     measure, launches = task.measure, len(record.timings)
     if task.unit == SIMULATED_UNIT:
         return False
-    whole = launches if measure.precision is None else MOST_LAUNCHES
-    least_s = (launches - 1) * gap_s(measure.over_s, whole)
-    return launches > 1 and record.timings[-1].began_s < least_s * (1 - CLOCKS)
+    gap = gap_s(measure.over_s, launches if measure.precision is None else FEWEST_LAUNCHES)
+    return any(each.began_s < number * gap * (1 - CLOCKS) for number, each in enumerate(record.timings))
 
 
 def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
@@ -215,7 +214,7 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
         asked = task.measure.over_s or 0.0
         return (
             Reason.DOES_NOT_FIT,
-            f"launches spread over {asked:g} s were asked for, the worker made them sooner",
+            f"launches spread over {asked:g} s were asked for, the worker made them sooner, or its version knows no gaps",
         )
     for name, shape in task.measure.shapes.items():
         if ran.shapes.get(name) != shape:  # a worker of a version that knows no shapes

@@ -72,7 +72,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
     ),
     RowVerdict.DRIFT: (
         "Later times differ from earlier ones: something changed meanwhile, so one number does not say it all.",
-        "look at the launches in their order below; measure again, or spread the launches over minutes (over: 2m)",
+        "look at the launches in their order below; measure again, or spread the launches over more minutes (over: 2m)",
     ),
     RowVerdict.BIMODAL: (
         "The launches fall into two groups, as where two sorts of cores or two memory layouts are in play: the median is of one of them.",
@@ -80,7 +80,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
     ),
     RowVerdict.NOISY: (
         "The times scatter more than asked: the median may be off by as much as the reason says.",
-        "measure with more launches (loads:), spread over minutes (over: 2m), or end other programs",
+        "measure with more launches (loads:), spread over more minutes (over: 2m), or end other programs",
     ),
     RowVerdict.UNREADABLE: ("The samples in the record cannot be read, so no number was made of them.", ""),
 }

@@ -220,6 +220,10 @@ def _spread_problems(campaign: Campaign) -> Problems:
     if campaign.devices.trust == "anyone":
         what = "measure.over is not for strangers' devices: nobody witnesses what they do in the gaps"
         yield FileProblem(where, what, "remove it, or leave out devices.trust")
+    limit_s = campaign.timeouts.campaign
+    if limit_s is not None and measure.over >= limit_s:
+        what = f"measure.over is {show_duration(measure.over)}; timeouts.campaign is {show_duration(limit_s)}"
+        yield FileProblem(where, what, "take a shorter over, or a longer timeouts.campaign")
 
 
 def _sitting_problems(campaign: Campaign) -> Problems:

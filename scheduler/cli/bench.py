@@ -249,7 +249,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             for model in () if against else paths:
                 units = bench.units_for(model) if unit == ["all"] else unit
                 for name in units or [unit_for(model)]:
-                    progress.announce(f"{model.name} on {name}")
+                    progress.announce(f"{model.name} on {name}" + (f", spread over {over}" if over else ""))
                     measurements.append(bench.measure(model, name, **options))
         progress.clear()
         rows = [done.row for done in measurements]

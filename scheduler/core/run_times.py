@@ -53,6 +53,13 @@ def past_run_s(task: Task, history: Iterable[tuple[Task, float]]) -> float | Non
     return median(times[:RECENT]) if times else None
 
 
+def asked_run_s(task: Task) -> float:
+    """What a run takes because it was asked to, whatever its model is: gaps between launches, and what it sustains."""
+    measure = task.measure
+    sustained_s = with_sustained(0.0, measure.sustain_s)
+    return with_gaps(sustained_s, measure.over_s, precise=False)
+
+
 def longest_run_s(task: Task) -> float:
     """What a run may take by all limits that its worker enforces."""
     limits = task.timeouts
@@ -101,8 +108,10 @@ class RunTimes:
             return median(by_worker[worker])
         if by_worker:
             return _typical(by_worker)
+        asked_s = asked_run_s(task)
         alike = [
-            _typical(times) * max(1.0, task.model.size / max(1, self._sizes[other]))
+            asked_s
+            + max(0.0, _typical(times) - asked_s) * max(1.0, task.model.size / max(1, self._sizes[other]))
             for other, times in self._times.items()
             if other[1:] == key[1:]
         ]

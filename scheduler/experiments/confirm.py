@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from protocol.formats.spread import with_gaps
 from protocol.values.requirement import Clause, Op
 from protocol.values.task import Model, Task, read_task
 from protocol.values.trust import TrustKind
@@ -132,8 +133,15 @@ def _in_turns(cell: RegressionCell, task: Task, spool: Path) -> Task:
         sha256=cell.against_sha256,
         size=good.stat().st_size if good.is_file() else 0,
     )
-    measure = task.measure.model_copy(update={"over_s": None})  # what takes turns needs no gaps
-    changes = {"measure": measure, "beside": (last,), "beside_urls": None, "beside_units": None}
+    measure, limits = task.measure, task.timeouts  # what takes turns needs no gaps
+    gaps_s = with_gaps(0.0, measure.over_s, precise=measure.precision is not None)
+    changes = {
+        "measure": measure.model_copy(update={"over_s": None}),
+        "timeouts": limits.model_copy(update={"run_s": max(1.0, limits.run_s - gaps_s)}),
+        "beside": (last,),
+        "beside_urls": None,
+        "beside_units": None,
+    }
     return task.model_copy(update=changes)
 
 

@@ -336,16 +336,17 @@ def check_unit(unit: str, working: Sequence[str]) -> None:
         raise CampaignError(f"there is no unit {unit!r}", hint=hint)
 
 
-def check_over(runs: int = 100, loads: int = 6, **how: Any) -> None:
+def _check_over(measure: Measure) -> None:
     """Raises `CampaignError` where no launches are there to be spread."""
-    if how.get("sustain_s") is not None:
+    if measure.over_s is None:
+        return
+    if measure.sustain_s is not None:
         raise CampaignError(
-            "over_s spreads launches over time, sustain_s makes one without a break",
-            hint="give one of the two",
+            "over spreads launches over time, sustain makes one without a break", hint="give one of the two"
         )
-    if how.get("precision") is None and not has_several(runs, loads):
+    if measure.precision is None and not has_several(measure.runs, measure.loads):
         raise CampaignError(
-            f"over_s spreads launches over time, and {runs} inferences in {loads} launches are timed in one",
+            f"over spreads launches over time, and {measure.runs} inferences in {measure.loads} launches are timed in one",
             hint=f"at least 2 launches, with {MIN_SHARE} inferences for each",
         )
 
@@ -362,19 +363,21 @@ def read_measure(how: Mapping[str, Any]) -> Measure:
             f"sustain_s says how long to measure, {' and '.join(sorted(both))} how often",
             hint="give one of the two",
         )
-    if how.get("over_s") is not None:
-        check_over(**how)
     options = [name for name in Measure.model_fields if name != "own_dims"]
     hint = f"options: {', '.join(options)}"
     for name in how.keys() - set(options):
         raise CampaignError(f"unknown measuring option {name!r}", hint=hint)
     try:
-        return Measure.model_validate({**how, "own_dims": tuple(range(len(how.get("dims") or ()))) or None})
+        measure = Measure.model_validate(
+            {**how, "own_dims": tuple(range(len(how.get("dims") or ()))) or None}
+        )
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         hint = "it is a share: 0.02 for ±2 %" if place == "precision" else hint
         raise CampaignError(f"{place}: {first['msg']}", hint=hint) from exc
+    _check_over(measure)
+    return measure
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from results.row.simulated import shown_name
 from scheduler.campaign.model import Campaign
 from scheduler.core.explain import ADVICE, LACKS_SIBLING, explain
 from scheduler.core.ranking import RESTING
-from scheduler.core.run_times import FETCH_RATE, past_run_s
+from scheduler.core.run_times import FETCH_RATE, asked_run_s, past_run_s
 from scheduler.models.describe import evaluation_notes, model_notes
 from scheduler.models.files import Models
 from scheduler.models.inspect import ModelShapes
@@ -246,7 +246,7 @@ class _Planner:
                 quote = self.visit.answers[advert.peer].quote
                 starts.append(self._start_s(advert.peer, kind))
                 if quote is not None and quote.run_s is not None:
-                    reported.append(quote.run_s)
+                    reported.append(asked_run_s(task) + quote.run_s)
             if willing:
                 guess = run_s if run_s is not None else median(reported) if reported else None
                 chosen, size, preempts = self._assign(task, kind, willing, guess)

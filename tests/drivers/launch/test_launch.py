@@ -95,7 +95,7 @@ def test_launches_that_are_spread_begin_no_sooner_and_can_be_ended_in_a_gap(
     ]
     assert came[1] - came[0] >= 1.0
     assert came[2] - came[0] >= 2.5
-    launch = Launch(replace(spread, over_s=LONG_S), QUICK, stage)
+    launch = Launch(replace(spread, over_s=LONG_S / 2), QUICK, stage)
     kinds: list[type] = []
 
     def follow() -> None:

@@ -44,6 +44,7 @@ def test_the_same_run_takes_what_it_took_and_a_longer_one_as_much_more() -> None
 
 def test_launches_that_are_spread_take_that_time_besides_and_say_nothing_of_others() -> None:
     pace = RunTimeEstimate()
+    assert pace.expect(a_task(10, over_s=60.0)) == 60.0
     pace.add(a_task(10, over_s=60.0), 62.0)
     assert (pace.mean_s, pace.expect(a_task(10))) == (None, None)
     assert pace.expect(a_task(10, over_s=60.0)) == 62.0

@@ -209,6 +209,12 @@ def test_a_campaign_survives_being_stored() -> None:
             "a campaign of its own",
         ),
         (
+            HEAD + "measure: {over: 4h}\ntimeouts: {campaign: 1h}\n",
+            4,
+            "measure.over is 4 h; timeouts.campaign is 1 h",
+            "a longer timeouts.campaign",
+        ),
+        (
             HEAD + "measure: {over: 500ms}\n",
             4,
             "over 500ms is out of range",

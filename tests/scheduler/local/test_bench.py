@@ -270,7 +270,7 @@ def test_what_cannot_be_asked_for_is_refused_with_what_can() -> None:
     with pytest.raises(CampaignError, match="loads and runs how often"):
         read_measure({"sustain_s": 60.0, "runs": 3, "loads": 1})
     for alone in ({"sustain_s": 60.0}, {"loads": 1}, {"runs": 23}):
-        with pytest.raises(CampaignError, match="over_s spreads launches"):
+        with pytest.raises(CampaignError, match="over spreads launches"):
             read_measure({"over_s": 60.0, **alone})
     assert read_measure({"over_s": 60.0, "runs": 24}).over_s == 60
     assert read_measure({"over_s": 60.0, "precision": 0.02}).over_s == 60

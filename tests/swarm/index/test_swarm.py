@@ -164,6 +164,7 @@ async def test_a_silent_peer_costs_a_reader_no_more_than_the_hedge(autojump_cloc
             result = await reader.index.query(EVERY_CPU, 8)
             worst = max(worst, trio.current_time() - began)
             assert len(result.devices) >= 8
+            grown.swarm.heal()  # of two that are silent at once, each costs a hedge
             await trio.sleep(2)
         assert 0.1 <= worst < 0.35
 
