@@ -13,7 +13,6 @@ What holds whatever crashes when:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -76,8 +75,6 @@ from swarm.base.event_log import EventLog
 
 SURVEY_S: Final = 15.0
 """Between two looks at which devices would fit if they were trusted, while none that is does."""
-APART_S: Final = 0.02
-"""Between two decisions at least, unless the last one left something. A decision costs about as much for one task as for a dozen."""
 LIES: Final = (Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
 """What no honest worker's result ends with."""
 MAX_EARLY: Final = 1024
@@ -158,8 +155,7 @@ class SchedulerConversation:
         self._loaded = self._taking_up = False
         self._coming: dict[str, None] = {}
         """Campaigns that are still to be taken up."""
-        self._going_on = self._undecided = False
-        self._decided_at = -math.inf
+        self._going_on = False
         self._receiving: set[str] = set()
         """Tasks whose record is being fetched: one at a time, for each may be many megabytes."""
 
@@ -237,31 +233,16 @@ class SchedulerConversation:
 
     def carry_out(self, commands: Sequence[Command]) -> None:
         """What follows from an event, and then what the core decides: the store now, in this very step and in order; the network
-        once it is on disk, each in its own procedure. Soon after a decision the next one waits, and is made once for all events until
-        then.
+        once it is on disk, each in its own procedure.
         """
-        now = self._shell.now()
-        if now >= self._decided_at + APART_S:
-            commands = [*commands, *self._decide(now)]
-        else:
-            self._undecided = self._undecided or self.core.undecided
-        self._carry_out(commands)
-        if (self._undecided or self._rests) and not self._going_on:
-            self._going_on = True
-            self._shell.start(self._go_on())
-
-    def _decide(self, now: float) -> list[Command]:
-        self._undecided = False
-        if not self.core.undecided:
-            return []
-        self._decided_at = now
-        return self.core.decide(now)
-
-    def _carry_out(self, commands: Sequence[Command]) -> None:
+        commands = [*commands, *self.core.decide(self._shell.now())]
         self._writer.write(commands)
         for command in commands:
             self._send(command)
         self._shell.wake()
+        if self._rests and not self._going_on:
+            self._going_on = True
+            self._shell.start(self._go_on())
 
     @property
     def _rests(self) -> bool:
@@ -270,14 +251,12 @@ class SchedulerConversation:
         return bool(state.withdrawn or state.unfinished or self._writer.notes)
 
     async def _go_on(self) -> None:
-        """Decisions that wait, and what is too much for one step in portions: between two of them everything else has its turn."""
+        """What is too much for one step, in portions: between two of them everything else has its turn."""
         try:
-            while self._undecided or self._rests:
-                now = self._shell.now()
-                await SleepUntil(now if self._rests else max(now, self._decided_at + APART_S))
-                now = self._shell.now()
-                self._writer.write_notes(now)
-                self._carry_out(self._decide(now))
+            while self._rests:
+                await SleepUntil(self._shell.now())
+                self._writer.write_notes(self._shell.now())
+                self.carry_out(())
         finally:
             self._going_on = False
 

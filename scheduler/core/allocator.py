@@ -1,6 +1,6 @@
 """Hands out work: which groups to search for, which workers to probe, which task goes where.
 
-A decision follows soon after every event, so it looks only at what changed; a few times each second it looks at everything.
+A decision follows every event, so it looks only at what the event changed; a few times each second it looks at everything.
 """
 
 from __future__ import annotations

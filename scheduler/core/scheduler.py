@@ -7,7 +7,7 @@
                                                          ▼
                                   RecordGrant, EndAttempt, CancelOn … and what was decided: ProbeWorker, CommitTo …
 
-Each event gives the commands that follow from itself; `decide`, called soon after it, gives the rest. Commands are carried out in their
+Each event gives the commands that follow from itself; `decide`, called after every event, gives the rest. Commands are carried out in their
 order; those for the disk before anything else happens. Tasks and attempts move only by the tables of `protocol.values.attempt`.
 """
 
@@ -68,14 +68,8 @@ class SchedulerCore:
         self.workers = self.workers_type(self.state, self.failures)
         self.reconciler = self.reconciler_type(self.state, self.workers, self.hedging, self.failures)
 
-    @property
-    def undecided(self) -> bool:
-        """Whether something changed that a decision is about; most events change nothing that matters here."""
-        state = self.state
-        return bool(state.sittings or state.withdrawn or state.unsettled or state.changed or state.reopened)
-
     def decide(self, now: float) -> list[Command]:
-        """What follows from the state; to be called soon after an event, once for all of them until then."""
+        """What follows from the state; to be called after every event, of which most change nothing that matters here."""
         commands = self.sittings.decide(now) if self.state.sittings else []
         commands += self.failures.end_portion(now) if self.state.withdrawn else []
         if not (self.state.unsettled or self.state.changed or self.state.reopened):
