@@ -12,7 +12,6 @@ from protocol.messages.work import Result
 from protocol.values.record import BLOCK_FIELDS, MAX_SAMPLES, Record, read_record, record_message
 from protocol.values.rounds import MAX_ROUNDS
 from protocol.values.task import Task
-from protocol.words import UNIT as SIMULATED_UNIT
 from protocol.words import Reason, RunOutcome
 from results.row.record import SERVED, RecordBounds, RecordView, observe
 from results.row.rounds import launches_of
@@ -183,8 +182,6 @@ def check_sense(record: Record, task: Task, observed: RecordView) -> None:
 def _is_hurried(record: Record, task: Task) -> bool:
     """Launches lie closer together than the task asks for."""
     measure, launches = task.measure, len(record.timings)
-    if task.unit == SIMULATED_UNIT:
-        return False
     gap = gap_s(measure.over_s, launches if measure.precision is None else FEWEST_LAUNCHES)
     return any(each.began_s < number * gap * (1 - CLOCKS) for number, each in enumerate(record.timings))
 

@@ -10,7 +10,7 @@ from protocol.formats.phase import Phase
 from protocol.messages.work import Denied, LiveLease, Progress
 from protocol.values.attempt import AttemptStatus, TaskEvent, TaskState
 from protocol.values.lease import Fence
-from protocol.values.task import Measure
+from protocol.values.task import Measure, Model
 from protocol.words import Reason, RunOutcome
 from scheduler.core.commands import (
     CancelOn,
@@ -349,6 +349,11 @@ def test_launches_that_are_spread_are_expected_to_take_that_time() -> None:
     times.add(task, "a", 3.0)
     assert times.expect_s(spread, "a") > 600
     assert past_run_s(task, [(spread, 603.0), (task, 3.0)]) == 3.0
+    times.add(spread, "a", 602.0)
+    larger = Model(name="larger", sha256="e" * 64, size=1000 * spread.model.size)
+    assert times.expect_s(spread.model_copy(update={"model": larger}), "a") == 600 + 1000 * 2.0, (
+        "gaps do not grow"
+    )
 
 
 def test_history_counts_only_what_was_measured_alike() -> None:
