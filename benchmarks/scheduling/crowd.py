@@ -1,6 +1,7 @@
 """What very many tasks and campaigns cost the scheduler: how long its loop stands still, a cancel, a restart, the commands that read them.
 
-    python benchmarks/scheduling/crowd.py [--tasks 10000] [--campaigns 1000] [--run 300] [--only cancel restart run commands exports memory]
+    python benchmarks/scheduling/crowd.py [--tasks 10000] [--campaigns 1000] [--run 300] [--devices 100]
+            [--only cancel restart run commands exports memory everywhere]
 
 One process: the scheduler service over the in-memory swarm with scripted workers, on a real SQLite file. Figures are processor seconds of
 the loop's thread, and wall seconds beside them; a busy machine makes both larger, so `sark-node --version` is among the commands.
@@ -14,6 +15,8 @@ the loop's thread, and wall seconds beside them; a busy machine makes both large
             A gate and two workers run beside them: `explain` of what waits asks the swarm.
             The ended tasks are made up: their rows go in by the table, nine in ten with a record of six launches of 100 samples
   memory    what the scheduler keeps of --tasks tasks that wait, by tracemalloc
+  everywhere  a campaign of --tasks tasks on --devices scripted workers, each task for one of them: planned, taken up, --run of them run;
+            with what the process holds more in memory afterwards, a task
   exports   `results --csv -` and `--json` of as many
 """
 
@@ -38,6 +41,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import psutil
 import sqlalchemy as sa
 import structlog
 import trio
@@ -50,9 +54,10 @@ from protocol.values.record import record_body
 from protocol.values.task import read_task
 from protocol.words import Reason
 from results.export.figures import figures_of
+from scheduler.campaign.model import Campaign, Devices, ModelEntry
 from scheduler.output.watch import MANY, watch
 from scheduler.store import schema
-from scheduler.store.rows import AttemptState
+from scheduler.store.rows import AttemptState, NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.base.process import GC_THRESHOLDS
@@ -216,6 +221,44 @@ async def memory(folder: Path, tasks: int) -> None:
             f"memory of {tasks} tasks taken up: {kept / tasks:.0f} B a task, {peak / tasks:.0f} at most",
             flush=True,
         )
+
+
+async def everywhere(folder: Path, tasks: int, devices: int, run: int) -> None:
+    """As of a lab: many models, each on each device."""
+    spec = Campaign(
+        campaign="everywhere",
+        models=tuple(ModelEntry(path=f"m{n}.onnx") for n in range(tasks // devices)),
+        units=(UNIT,),
+        devices=Devices(spread="device"),
+    )
+    new = NewCampaign("c-all", "everywhere", SCHEDULER.peer_id, spec.model_dump_json(), wait_s=3600)
+    models = [NewModel(each.label, SHA, len(MODEL), facts="tiny.onnx") for each in spec.models]
+    async with a_world(folder) as world:
+        for n in range(devices):
+            world.worker(f"w{n}", seconds=0.05)
+        world.store.campaigns.create(new, models, None)
+        del spec, models
+        gc.collect()
+        before = resident()
+        made = f"{tasks} tasks on {devices} devices"
+        with measured(f"plan {made}, of which"), measured("  take up and run the first") as turns:
+            async with world.scheduler():
+                with measured("  plan"):
+                    await until(lambda: not world.store.campaigns.unfinished_ids(planned=False), 3600)
+                turns.longest = 0.0
+                await until(lambda: world.store.database.count(_T, _DONE) > 0, 3600)
+                held = resident() - before
+                print(f"{'  memory':<44} {held / tasks:8.0f} B a task", flush=True)
+                first = world.store.database.count(_T, _DONE)
+                with measured(f"  {run} of them"):
+                    await until(lambda: world.store.database.count(_T, _DONE) >= first + run, 3600)
+                print(f"{'  memory':<44} {(resident() - before) / tasks:8.0f} B a task", flush=True)
+        world.nursery.cancel_scope.cancel()
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return psutil.Process().memory_info().rss
 
 
 def epochs(world: World) -> set[tuple[str, int]]:
@@ -400,6 +443,7 @@ def main() -> None:
     )
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--campaigns", type=int, default=1000)
+    parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--run", type=int, default=300)
     parser.add_argument(
         "--only", nargs="+", default=["cancel", "restart", "run", "commands", "exports", "memory"]
@@ -413,6 +457,8 @@ def main() -> None:
             folder = Path(name)
             if part in ("commands", "exports"):
                 {"commands": commands, "exports": exports}[part](folder, given.tasks)
+            elif part == "everywhere":
+                trio.run(everywhere, folder, given.tasks, given.devices, given.run)
             elif part == "run":
                 trio.run(run, folder, given.run, given.tasks, given.campaigns)
             else:

@@ -64,6 +64,22 @@ class _Pools:
             self.busy.remove(view)
 
 
+class _FitsAny:
+    """The workers that fit one of some groups. Of the groups only so many are looked at as are needed: each may be for one device alone."""
+
+    def __init__(self, groups: Iterable[RequirementGroup]) -> None:
+        self._more = iter(groups)
+        self._peers: set[str] = set()
+
+    def __contains__(self, peer: str) -> bool:
+        while peer not in self._peers:
+            group = next(self._more, None)
+            if group is None:
+                return False
+            self._peers |= group.fits
+        return True
+
+
 class Allocator:
     def __init__(self, state: State) -> None:
         self._state = state
@@ -81,7 +97,7 @@ class Allocator:
             if whole or group.searched_at is None:
                 commands += self._look(group, stale, now)
             views = able if whole or group.id in state.reopened else changed
-            if views and not group.explaining:
+            if views and not group.explaining and not views.keys().isdisjoint(group.fits):
                 handed_out = self._hand_out(group, now, self._pools(group, views), left) if left else []
                 commands += handed_out
                 left -= len(handed_out)
@@ -113,19 +129,20 @@ class Allocator:
         groups = [group for group in state.ranked if group.pending or group.queued] if state.unquoted else []
         if not groups:
             return []
+        probing = [view for peer in state.unquoted if (view := state.workers[peer]).probing]
+        beside = sum(self._hearsay(view) for view in probing)
+        room = max(0, MAX_PROBING - len(probing) + beside)
         due = [peer for peer in state.unquoted if _due(state.workers[peer], now)]
         if len(due) > MAX_PROBING * MAX_PROBING:
             met = [peer for peer in due if state.workers[peer].incarnation is not None]
             due = met[:MAX_PROBING] + state.rng.sample(due, MAX_PROBING * MAX_PROBING)
         else:
             state.rng.shuffle(due)
-        fitting = [peer for peer in dict.fromkeys(due) if any(peer in group.fits for group in groups)]
+        fits = _FitsAny(groups)
+        fitting = [peer for peer in dict.fromkeys(due) if peer in fits]
         hearsay = [peer for peer in fitting if self._hearsay(state.workers[peer])]
         unseen = set(hearsay)
-        known = [peer for peer in fitting if peer not in unseen]
-        probing = [view for peer in state.unquoted if (view := state.workers[peer]).probing]
-        beside = sum(self._hearsay(view) for view in probing)
-        known = known[: max(0, MAX_PROBING - len(probing) + beside)]
+        known = [peer for peer in fitting if peer not in unseen][:room]
         some = bool(known) or any(
             view.hopeful() and not self._hearsay(view)
             for group in groups
@@ -137,7 +154,7 @@ class Allocator:
     def _hearsay(self, view: WorkerView) -> bool:
         """Whether nothing but other strangers' word says that this stranger is there."""
         state = self._state
-        return view.incarnation is None and state.trust_of(view.peer).stranger and state.hearsay(view.peer)
+        return view.incarnation is None and state.hearsay(view.peer) and state.trust_of(view.peer).stranger
 
     def _serving(self, now: float, *, whole: bool) -> dict[str, WorkerView]:
         """Workers that serve now; for a partial decision without reopened groups, only those that changed."""
@@ -158,6 +175,9 @@ class Allocator:
             if view.peer in group.fits and _due(view, now) and len(commands) < MAX_PROBING:
                 commands.append(_probe(view))
         some = any(self._state.workers[peer].hopeful() for peer in group.fits)
+        if some and group.device is not None:  # no other device could have these tasks
+            group.searched_at = now if group.searched_at is None else group.searched_at
+            return commands
         # devices may still be coming up while a campaign begins: search after 1, 2, 4 … s
         return commands + self.search(
             group, now, doubled_s(1.0, group.searches - 1, LOOK_S) if some else SEEK_S
@@ -329,7 +349,9 @@ class Allocator:
                 words = clash
             elif group.fits:
                 words = why_waiting([workers[peer] for peer in sorted(group.fits)])
-            elif group.searched_at is not None and not group.searching:
+            elif group.searching:
+                return []  # the reason of before holds until it is known better
+            elif group.searched_at is not None:
                 words = why_untrusted(group.untrusted) if group.untrusted else "no device that fits is up yet"
                 words = AWAY.format(self._state.device(group.pin)) if group.pin else words
         else:
@@ -360,11 +382,10 @@ class Allocator:
         state = self._state
         if not group.names_device:
             return ""
-        adverts = (view.advert for view in state.workers.values())
         words = (
             state.clash(advert.device, advert.peer)
-            for advert in adverts
-            if advert is not None and group.met_by(advert)
+            for advert in state.claimants(group.device)
+            if group.met_by(advert)
         )
         return next(filter(None, words), "")
 

@@ -334,6 +334,8 @@ class RequirementGroup:
     queued: dict[str, None] = field(default_factory=dict)
     leased: int = 0
     tasks: dict[str, None] = field(default_factory=dict)
+    replicated: bool = False
+    """Some of its tasks have replicas."""
     searched_at: float | None = None
     searches: int = 0
     searching: bool = False

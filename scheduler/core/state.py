@@ -57,6 +57,10 @@ class State:
         self.groups: dict[str, RequirementGroup] = {}
         self.ranked: list[RequirementGroup] = []
         """All groups, those of the highest priority first, then the oldest."""
+        self._groups_for: dict[str | None, dict[str, RequirementGroup]] = {None: {}}
+        """Groups by the only device that they can be for, None: any. There may be one for each of a thousand devices."""
+        self._peers_at: dict[str, dict[str, None]] = {}
+        """Workers by the device that their adverts name."""
         self.campaigns: dict[str, CampaignRun] = {}
         self.workers: dict[str, WorkerView] = {}
         self.replicas: dict[str, list[str]] = {}
@@ -164,6 +168,7 @@ class State:
             group = self.groups.get(entry.group) or self._new_group(entry, now)
             group.tasks[entry.id] = None
             if entry.replica_set:
+                group.replicated = True
                 self.replicas.setdefault(entry.replica_set, []).append(entry.id)
             if entry.state is TaskState.SUCCEEDED and entry.worker is not None:
                 entry.ran_on = entry.ran_on or self.device_of(self.worker(entry.worker))
@@ -193,11 +198,30 @@ class State:
             trust=self.campaign_of(entry).limits.trust,
             pin=entry.pin,
         )
-        self.groups[group.id] = group
+        self.groups[group.id] = self._groups_for.setdefault(group.device, {})[group.id] = group
         insort(self.ranked, group, key=self._rank)
-        adverts = [view.advert for view in self.workers.values() if view.advert is not None]
-        group.fits = {advert.peer for advert in adverts if self.may_use(group, advert)}
+        group.fits = {advert.peer for advert in self.claimants(group.device) if self.may_use(group, advert)}
         return group
+
+    def claimants(self, device: str | None) -> list[Advert]:
+        """The adverts that name this device; None: all."""
+        peers = self.workers if device is None else self._peers_at.get(device, ())
+        return [advert for peer in peers if (advert := self.workers[peer].advert) is not None]
+
+    def set_advert(self, view: WorkerView, advert: Advert) -> None:
+        """What a worker says of itself now, and which groups it fits."""
+        before = None if view.advert is None else view.advert.device
+        if before is not None and before != advert.device:
+            del self._peers_at[before][view.peer]
+        self._peers_at.setdefault(advert.device, {})[view.peer] = None
+        view.advert, view.addresses, view.device = advert, advert.addresses, advert.name
+        view.warm.update(advert.models)
+        for device in dict.fromkeys((None, before, advert.device)):
+            for group in self._groups_for.get(device, {}).values():
+                if self.may_use(group, advert):
+                    group.fits.add(advert.peer)
+                else:
+                    group.fits.discard(advert.peer)
 
     @staticmethod
     def pin(entry: TaskEntry, peer: str) -> None:
@@ -218,6 +242,7 @@ class State:
         self.pin(entry, peer)
         group = self.groups.get(entry.group) or self._new_group(entry, now)
         group.tasks[entry.id] = None
+        group.replicated = group.replicated or bool(entry.replica_set)
         self._count(entry, entry.state, +1)
 
     def _rank(self, group: RequirementGroup) -> int:
@@ -268,7 +293,7 @@ class State:
     def could_run(self, group: RequirementGroup) -> bool:
         """Whether a worker could still run one of the group's pending tasks, now or when it is back."""
         views = [view for view in map(self.worker, group.fits) if view.could_run()]
-        if not views or not any(self.tasks[task].replica_set for task in group.pending):
+        if not views or not group.replicated:
             return bool(views)
         marks = [self.apart(group, view) for view in views]
         taken = (self.taken(self.tasks[task], for_good=True) for task in group.pending)
@@ -323,7 +348,12 @@ class State:
         """Forget a campaign and all that belongs to it."""
         for task in campaign.tasks:
             entry = self.tasks.pop(task)
-            self.groups.pop(entry.group, None)
+            group = self.groups.pop(entry.group, None)
+            if group is not None:
+                of_device = self._groups_for[group.device]
+                del of_device[group.id]
+                if not of_device and group.device is not None:
+                    del self._groups_for[group.device]
             self.replicas.pop(entry.replica_set, None)
             self.positions.pop(task, None)
         del self.campaigns[campaign.limits.campaign]

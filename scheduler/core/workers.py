@@ -42,13 +42,7 @@ class Workers:
             state.unsettled = True
             if view.advert is not None and advert.seq > view.advert.seq and view.unreachable:
                 view.retry_at = now  # it is back, or has moved
-            view.advert, view.addresses, view.device = advert, advert.addresses, advert.name
-            view.warm.update(advert.models)
-            for each in state.ranked:
-                if state.may_use(each, advert):
-                    each.fits.add(advert.peer)
-                else:
-                    each.fits.discard(advert.peer)
+            state.set_advert(view, advert)
         return []
 
     def count_untrusted(self, group: str, adverts: Sequence[Advert]) -> list[Command]:

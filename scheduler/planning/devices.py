@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final, Protocol
 
 import structlog
@@ -15,13 +16,14 @@ from protocol.errors import CampaignError, SarkError
 from protocol.messages.pool import PoolManifest
 from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement
-from protocol.values.task import Model, Task
+from protocol.values.task import Model
 from protocol.values.trust import TrustScope
 from protocol.words import Role
+from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import read_spec
 from scheduler.models.files import CampaignFile
-from scheduler.planning.tasks import derive_cells, requirements, tasks_of
-from scheduler.store.rows import CampaignRow, NewModel
+from scheduler.planning.tasks import MAX_TASKS, derive, needs_devices, requirements, too_many
+from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 from scheduler.trust.book import TrustBook
 from scheduler.trust.identities import clashes
@@ -37,6 +39,9 @@ POOL_QUERY: Final = 256
 SEARCH_INTERVAL_S: Final = 2.0
 CONFIRM_INTERVAL_S: Final = 1.0
 """Between the two queries that must agree before a campaign spread over devices is planned."""
+
+PORTION: Final = 200
+"""Tasks of a plan that are stored at a time."""
 
 PoolManifests = Mapping[str, tuple[PoolManifest | None, ...]]
 """By pool name: the newest manifest of each pool of this name that this home is in; None: none received yet."""
@@ -85,39 +90,77 @@ async def fix_plan(
     row: CampaignRow,
     left_s: float | None,
     book: Callable[[], TrustBook],
+    found: Callable[[Sequence[Advert]], object] = lambda adverts: None,
 ) -> bool:
-    """Store the tasks of a campaign once two queries in a row find the same devices, or its waiting time is over; or end it. Gives whether
-    it has waited in vain for any device.
+    """Store the tasks of a campaign, of one over devices once two queries in a row find the same ones, or its waiting time is over; or end
+    it. Gives whether it has waited in vain for any device.
 
-    `left_s`: of the campaign's time; None: it has no limit.
+    `left_s`: of the campaign's time; None: it has no limit. `found` takes the devices that it is planned on.
     """
-    until = trio.current_time() + (row.wait_s if left_s is None else min(row.wait_s, left_s))
-    previous: frozenset[str] = frozenset()
     try:
+        campaign = read_spec(row.spec, f"campaign {row.id}", hint="submit it again")
+        while store.campaigns.discard_plan(row.id, PORTION):  # of an earlier process
+            await trio.lowlevel.checkpoint()
+        if not needs_devices(campaign):
+            await _store_tasks(store, row, campaign, ())
+            return False
+        until = trio.current_time() + (row.wait_s if left_s is None else min(row.wait_s, left_s))
+        previous: frozenset[str] = frozenset()
         while True:
-            tasks, devices, complete = await _plan_on_devices(
-                index, row, store.campaigns.models(row.id), book()
-            )
-            current = store.campaigns.get(row.id)
-            if current is None or current.cancel:
+            adverts, complete = await _devices_of(index, campaign, book())
+            if _withdrawn(store, row.id):
                 store.campaigns.end(row.id)
                 return False
+            devices = frozenset(adverts)
             settled = complete and bool(devices) and devices == previous
             if settled or trio.current_time() >= until:
-                store.campaigns.plan(row.id, tasks)
+                found(tuple(adverts.values()))
+                await _store_tasks(store, row, campaign, tuple(adverts.values()))
                 return not devices
             previous = devices if complete else frozenset()
             await trio.sleep(CONFIRM_INTERVAL_S if previous else SEARCH_INTERVAL_S)
     except CampaignError as exc:
-        store.campaigns.end(row.id, detail=exc.what)
+        await _end_unplanned(store, row.id, exc.what)
         return False
 
 
-async def _plan_on_devices(
-    index: DeviceFinder, row: CampaignRow, models: Sequence[NewModel], book: TrustBook
-) -> tuple[tuple[Task, ...], frozenset[str], bool]:
-    """The tasks on the devices there are now, the peer ids of these, and whether the index knows no others. Raises `CampaignError`."""
-    campaign = read_spec(row.spec, f"campaign {row.id}", hint="submit it again")
+async def _store_tasks(store: Store, row: CampaignRow, campaign: Campaign, devices: Sequence[Advert]) -> None:
+    """In portions: there may be very many, and meanwhile other campaigns go on. Raises `CampaignError`."""
+    described = {
+        one.name: CampaignFile(None, Model(name=one.facts or one.name, sha256=one.sha256, size=one.size))
+        for one in store.campaigns.models(row.id)
+    }
+    planned = derive(campaign, described, campaign_id=row.id, scheduler=row.scheduler, devices=devices)
+    tasks, after = (task for _, task in planned), 0
+    portion = list(islice(tasks, PORTION))
+    while not _withdrawn(store, row.id):
+        following = list(islice(tasks, PORTION))
+        if after + len(portion) > MAX_TASKS:
+            raise too_many(campaign, MAX_TASKS)
+        last = not following
+        if not store.campaigns.plan(row.id, portion, after=after, last=last) or last:
+            return  # False: another process plans it
+        after, portion = after + len(portion), following
+        await trio.lowlevel.checkpoint()
+    await _end_unplanned(store, row.id)
+
+
+def _withdrawn(store: Store, campaign: str) -> bool:
+    """Nobody wants it any more."""
+    row = store.campaigns.get(campaign)
+    return row is None or row.cancel
+
+
+async def _end_unplanned(store: Store, campaign: str, why: str = "") -> None:
+    while store.campaigns.discard_plan(campaign, PORTION):
+        await trio.lowlevel.checkpoint()
+    store.campaigns.end(campaign, detail=why)
+
+
+async def _devices_of(
+    index: DeviceFinder, campaign: Campaign, book: TrustBook
+) -> tuple[dict[str, Advert], bool]:
+    """The adverts of the devices there are now for the campaign, by peer id, and whether the index knows no others."""
     adverts: dict[str, Advert] = {}
     complete = True
     for requirement in requirements(campaign):
@@ -129,16 +172,7 @@ async def _plan_on_devices(
     for peer, clash in clashes(book, adverts.values()).items():
         log.warning("device.clash", why=str(clash))
         del adverts[peer]
-    described = {
-        one.name: CampaignFile(None, Model(name=one.facts or one.name, sha256=one.sha256, size=one.size))
-        for one in models
-    }
-    tasks = tasks_of(
-        derive_cells(
-            campaign, described, campaign_id=row.id, scheduler=row.scheduler, devices=tuple(adverts.values())
-        )
-    )
-    return tasks, frozenset(adverts), complete
+    return adverts, complete
 
 
 # -- pools ------------------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from protocol.formats.spread import with_gaps
 from protocol.formats.sustain import with_sustained
 from protocol.values.advert import Advert
 from protocol.values.features import UNITS_IN_TURNS, needs
-from protocol.values.match import match
+from protocol.values.match import compile_requirement
 from protocol.values.requirement import Clause, Op, Requirement, parse_clause
 from protocol.values.sitting import Sitting
 from protocol.values.task import MAX_TASK, Measure, Model, Step, Task, Timeouts, task_body
@@ -28,10 +28,10 @@ from scheduler.campaign.sizes import dims_of, own_dims
 from scheduler.models.files import Models
 
 GIB: Final = 1024**3
-MAX_TASKS: Final = 100_000
-"""Tasks of one campaign, devices counted in: whoever submits it holds all of them, 5 KB each, and the commands that read it are quick up to
-here.
-"""
+MAX_TASKS: Final = 1_000_000
+"""Tasks of one campaign, devices counted in: its scheduler keeps 0.7 KB of each."""
+MAX_SHOWN: Final = 100_000
+"""Tasks of a campaign that is planned for people to see: all of them are held at once."""
 MAX_CLAUSES: Final = 32
 """Of a requirement, as the protocol has it."""
 MAX_NAMED: Final = 16
@@ -119,6 +119,77 @@ def requirements(campaign: Campaign) -> tuple[Requirement, ...]:
     return tuple(dict.fromkeys(Requirement(clauses=_clauses(campaign, *pair)) for pair in pairs.values()))
 
 
+def derive(
+    campaign: Campaign,
+    models: Models,
+    *,
+    campaign_id: str,
+    scheduler: str,
+    devices: Sequence[Advert] = (),
+) -> Iterator[tuple[PlannedCell, Task]]:
+    """The tasks of `campaign` with their cells, numbered from 1, made one by one: there may be very many. `scheduler`: the peer id that
+    will sign them.
+
+    `devices` counts only where `needs_devices`. A cell that no device of them fits still becomes a task, open to any device that fits, so
+    that it is seen to find none and is not silently left out.
+    Raises `CampaignError` for a task larger than the protocol's.
+    """
+    adverts = _chosen(campaign, devices) if needs_devices(campaign) else []
+    number = 0
+    for cell in cells(campaign):
+        form = _form(campaign, cell, models, campaign_id, scheduler)
+        need = form.requirement
+        fitting = list(filter(compile_requirement(need), adverts))
+        pins = _pins(campaign, fitting) or [_Pin()]
+        for sitting, pin in product(_sittings(campaign, len(pins)), pins):
+            number += 1
+            own = {
+                "task": f"{campaign_id}/{number}",
+                "requirement": _requirement(cell, (*need.clauses, *pin.clauses)) if pin.clauses else need,
+                "note": pin.note,
+                "replica": pin.replica,
+                "sitting": sitting,
+            }
+            task = form.model_copy(update=own)
+            if len(task_body(task)) > MAX_TASK:
+                raise cell.model.error(
+                    f"the task for {task.model.name!r} is larger than {MAX_TASK // 1024} KiB",
+                    "use fewer or shorter clauses and dims",
+                )
+            yield cell, task
+
+
+def _form(campaign: Campaign, cell: PlannedCell, models: Models, campaign_id: str, scheduler: str) -> Task:
+    """What the tasks of a cell have in common."""
+    model = models[cell.model.key].model
+    examples = models.get(cell.model.examples_key)
+    beside = None if cell.beside is None else _model_of(cell.beside.entry, models)
+    size = model.size + (0 if beside is None else beside.size) + (examples.model.size if examples else 0)
+    return Task(
+        campaign=campaign_id,
+        task=f"{campaign_id}/1",
+        scheduler=scheduler,
+        model=model,
+        unit=cell.unit,
+        requirement=_requirement(cell, (*cell.clauses, *_memory_clauses(size))),
+        measure=_measure(campaign, cell),
+        timeouts=_timeouts(campaign),
+        memory=max(4 * GIB, 4 * (model.size if beside is None else max(model.size, beside.size)) + GIB),
+        model_url=cell.model.public_url,
+        **_beside(cell, beside),
+        examples=None if examples is None else examples.model,
+    )
+
+
+def _requirement(cell: PlannedCell, clauses: tuple[Clause, ...]) -> Requirement:
+    if len(clauses) > MAX_CLAUSES:
+        raise cell.model.error(
+            f"a task has more than {MAX_CLAUSES} clauses, those that keep replicas apart counted in",
+            "use fewer clauses under devices.where, or fewer replicas",
+        )
+    return Requirement(clauses=clauses)
+
+
 def tasks_of(planned: Iterable[tuple[PlannedCell, Sequence[Task]]]) -> tuple[Task, ...]:
     """The tasks of all cells in one."""
     return tuple(task for _, tasks in planned for task in tasks)
@@ -131,66 +202,29 @@ def derive_cells(
     campaign_id: str,
     scheduler: str,
     devices: Sequence[Advert] = (),
-    most: int = MAX_TASKS,
+    most: int = MAX_SHOWN,
 ) -> tuple[tuple[PlannedCell, tuple[Task, ...]], ...]:
-    """The tasks of `campaign`, cell by cell, numbered from 1. `scheduler`: the peer id that will sign them.
+    """All tasks that `derive` gives, cell by cell. Raises `CampaignError` above `most` tasks, and as `derive`."""
+    made: list[tuple[PlannedCell, list[Task]]] = []
+    planned = derive(campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices)
+    for number, (cell, task) in enumerate(planned, 1):
+        if number > most:
+            raise too_many(campaign, most)
+        if not made or made[-1][0] is not cell:
+            made.append((cell, []))
+        made[-1][1].append(task)
+    return tuple((cell, tuple(tasks)) for cell, tasks in made)
 
-    `devices` counts only where `needs_devices`. A cell that no device of them fits still becomes a task, open to any device that fits, so
-    that it is seen to find none and is not silently left out.
-    Raises `CampaignError` above `most` tasks or for a task larger than the protocol's.
-    """
-    adverts = _chosen(campaign, devices) if needs_devices(campaign) else []
-    made: list[tuple[PlannedCell, tuple[Task, ...]]] = []
-    total = 0
-    for cell in cells(campaign):
-        model = models[cell.model.key].model
-        examples = models.get(cell.model.examples_key)
-        beside = None if cell.beside is None else _model_of(cell.beside.entry, models)
-        size = model.size + (0 if beside is None else beside.size) + (examples.model.size if examples else 0)
-        need = (*cell.clauses, *_memory_clauses(size))
-        fitting = [advert for advert in adverts if match(Requirement(clauses=need), advert).fits]
-        tasks: list[Task] = []
-        pins = _pins(campaign, fitting) or [_Pin()]
-        for sitting, pin in product(_sittings(campaign, len(pins)), pins):
-            total += 1
-            if total > most:
-                raise CampaignError(
-                    f"this campaign makes more than {most:,} tasks on the devices found",
-                    file=cell.model.error("", "").file,
-                    hint="set devices.limit, or split it into several campaigns",
-                )
-            if len(need) + len(pin.clauses) > MAX_CLAUSES:
-                raise cell.model.error(
-                    f"a task has more than {MAX_CLAUSES} clauses, those that keep replicas apart counted in",
-                    "use fewer clauses under devices.where, or fewer replicas",
-                )
-            task = Task(
-                campaign=campaign_id,
-                task=f"{campaign_id}/{total}",
-                scheduler=scheduler,
-                model=model,
-                unit=cell.unit,
-                requirement=Requirement(clauses=(*need, *pin.clauses)),
-                measure=_measure(campaign, cell),
-                timeouts=_timeouts(campaign),
-                memory=max(
-                    4 * GIB, 4 * (model.size if beside is None else max(model.size, beside.size)) + GIB
-                ),
-                note=pin.note,
-                replica=pin.replica,
-                model_url=cell.model.public_url,
-                **_beside(cell, beside),
-                sitting=sitting,
-                examples=None if examples is None else examples.model,
-            )
-            if len(task_body(task)) > MAX_TASK:
-                raise cell.model.error(
-                    f"the task for {model.name!r} is larger than {MAX_TASK // 1024} KiB",
-                    "use fewer or shorter clauses and dims",
-                )
-            tasks.append(task)
-        made.append((cell, tuple(tasks)))
-    return tuple(made)
+
+def too_many(campaign: Campaign, most: int) -> CampaignError:
+    """It makes more than `most` tasks."""
+    over_devices = needs_devices(campaign)
+    return CampaignError(
+        f"this campaign makes more than {most:,} tasks{' on the devices found' if over_devices else ''}",
+        file=campaign.models[0].error("", "").file,
+        hint=f"{'set devices.limit, or ' if over_devices else ''}split it into several campaigns"
+        + (f"; submit takes up to {MAX_TASKS:,}, a plan shows {most:,}" if most < MAX_TASKS else ""),
+    )
 
 
 def _model_of(entry: ModelEntry, models: Models) -> Model:
@@ -318,12 +352,8 @@ def _replica_pins(group: Sequence[Advert], count: int) -> list[_Pin]:
 
 def _chosen(campaign: Campaign, devices: Sequence[Advert]) -> list[Advert]:
     """The adverts that fit at least one job, in a fixed order, of at most `limit` devices, classes or workers."""
-    requested = requirements(campaign)
-    fitting = [
-        advert
-        for advert in devices
-        if not advert.gone and any(match(need, advert).fits for need in requested)
-    ]
+    requested = list(map(compile_requirement, requirements(campaign)))
+    fitting = [advert for advert in devices if not advert.gone and any(fits(advert) for fits in requested)]
     fitting.sort(key=lambda advert: (advert.name, advert.device, advert.peer))
     if campaign.devices.limit is None:
         return fitting

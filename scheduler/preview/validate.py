@@ -21,7 +21,7 @@ from scheduler.models.files import CampaignFile, Models
 from scheduler.models.inspect import ModelShapes, resolved_shapes
 from scheduler.output.schemas import CampaignModel, shown_as
 from scheduler.output.terminal import table
-from scheduler.planning.tasks import PlannedCell, cells, derive_cells, needs_devices, tasks_of
+from scheduler.planning.tasks import PlannedCell, cells, derive, needs_devices
 from swarm.base.text import safe_text
 from swarm.base.units import show_duration
 from swarm.base.yaml import parse_document
@@ -86,7 +86,7 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
             entry.key: CampaignFile(None, Model(name=entry.label, sha256="0" * 64, size=1))
             for entry in campaign.models
         }
-        tasks = len(tasks_of(derive_cells(campaign, counted, campaign_id="c-check", scheduler=NOBODY)))
+        tasks = sum(1 for _ in derive(campaign, counted, campaign_id="c-check", scheduler=NOBODY))
     return ValidCampaign(
         campaign=campaign.model_dump(mode="json"),
         models={name: shown_as(CampaignModel, file.model) for name, file in models.items()},

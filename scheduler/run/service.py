@@ -260,11 +260,17 @@ class SchedulerService:
     async def _plan(self, row: CampaignRow) -> None:
         """A campaign over devices: wait until the same ones are found twice in a row, then fix its tasks."""
         try:
-            if await fix_plan(self.index, self.store, row, self._left_s(row), lambda: self._book):
+            if await fix_plan(
+                self.index, self.store, row, self._left_s(row), lambda: self._book, self._found
+            ):
                 self._waited.add(row.id)
         finally:
             self._planning.discard(row.id)
         self._load()  # not when the service ends: that would begin the plan again, and never end
+
+    def _found(self, adverts: Sequence[Advert]) -> None:
+        """The devices that a campaign is planned on: its tasks need not search for them again."""
+        self._core.workers.add_adverts("", adverts, trio.current_time())
 
     def _ended(self, campaign: str) -> None:
         if self._sendings is not None:

@@ -53,7 +53,7 @@ class CampaignRepository:
         *,
         claim: RunClaim | None = None,
     ) -> bool:
-        """Store a whole campaign. `tasks` None: they are planned once its devices are known.
+        """Store a whole campaign. `tasks` None: the scheduler plans them (`plan`), once its devices are known or in portions.
 
         `claim`: the experiment run that the campaign is. False: another process has started that run, or stored this campaign, and nothing
         is stored.
@@ -77,13 +77,31 @@ class CampaignRepository:
         if models:
             c.execute(t.models.insert(), [{"campaign": new.id, **values_of(model)} for model in models])
 
-    def plan(self, campaign: str, tasks: Sequence[Task]) -> None:
-        """Store the tasks of a campaign that was created without them. Does nothing when it is planned already."""
+    def plan(self, campaign: str, tasks: Sequence[Task], *, after: int = 0, last: bool = True) -> bool:
+        """Store tasks of a campaign that was created without them, the next ones after the first `after`; with the `last` of them it is
+        planned, and taken up. False: it is planned already, or another process plans it; nothing is stored.
+        """
+        this = t.campaigns.c.id == campaign
         with self._database.transaction() as c:
-            unplanned = (t.campaigns.c.id == campaign, sa.not_(t.campaigns.c.planned))
-            if c.execute(t.campaigns.update().where(*unplanned).values(planned=True)).rowcount:
-                self._events.append(c, campaign, "campaign.planned", tasks=len(tasks))
-                _insert_tasks(c, campaign, tasks)
+            planned = c.execute(sa.select(t.campaigns.c.planned).where(this)).scalar()
+            stored = sa.select(sa.func.max(t.tasks.c.n)).where(t.tasks.c.campaign == campaign)
+            if planned is not False or (c.execute(stored).scalar() or 0) != after:
+                return False
+            _insert_tasks(c, campaign, tasks, after)
+            if last:
+                c.execute(t.campaigns.update().where(this).values(planned=True))
+                self._events.append(c, campaign, "campaign.planned", tasks=after + len(tasks))
+            return True
+
+    def discard_plan(self, campaign: str, most: int) -> bool:
+        """Delete `most` of the tasks that a plan which did not come to its end has left. False: there are no more."""
+        c_ = t.tasks.c
+        with self._database.transaction() as c:
+            planned = c.execute(sa.select(t.campaigns.c.planned).where(t.campaigns.c.id == campaign)).scalar()
+            if planned is not False:
+                return False
+            some = sa.select(c_.id).where(c_.campaign == campaign).order_by(c_.n.desc()).limit(most)
+            return bool(c.execute(t.tasks.delete().where(c_.id.in_(some))).rowcount)
 
     def take_over(
         self,
@@ -355,11 +373,11 @@ class CampaignRepository:
         }
 
 
-def _insert_tasks(c: sa.Connection, campaign: str, tasks: Sequence[Task]) -> None:
+def _insert_tasks(c: sa.Connection, campaign: str, tasks: Sequence[Task], after: int = 0) -> None:
     if tasks:
         rows = [
             values_of(_task_row(campaign, n, task)) | {"body": task_body(task)}
-            for n, task in enumerate(tasks, 1)
+            for n, task in enumerate(tasks, after + 1)
         ]
         c.execute(t.tasks.insert(), rows)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +17,7 @@ from protocol.errors import CampaignError, Unreachable
 from protocol.formats.reference_model import NAME, reference_model, reference_sha256
 from protocol.values.advert import Advert
 from protocol.values.attempt import TaskState
-from protocol.values.task import Model, Task, read_task
+from protocol.values.task import Model, Task, TaskReader
 from scheduler.campaign.against import Bases
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign
@@ -26,7 +27,7 @@ from scheduler.models.describe import Fetch, describe_models, find_model, no_fet
 from scheduler.models.evaluate import Evaluations
 from scheduler.models.files import CampaignFile, Models
 from scheduler.models.spool import spool, spool_reference
-from scheduler.planning.tasks import derive_cells, needs_devices, tasks_of
+from scheduler.planning.tasks import MAX_TASKS, derive, least_tasks, needs_devices, too_many
 from scheduler.store.progress import ADOPTED
 from scheduler.store.rows import ENDED, CampaignRow, CampaignStatus, NewCampaign, NewModel, RunClaim, TaskRow
 from scheduler.store.store import Store, open_store
@@ -34,6 +35,8 @@ from swarm.base.home import Home
 from swarm.base.text import safe_text
 from swarm.net.identity import load_or_create
 
+MOST_AT_ONCE: Final = 10_000
+"""Tasks that are stored with their campaign. More are stored by the scheduler in portions, so that nobody waits for the store meanwhile."""
 _ALPHABET: Final = "abcdefghjkmnpqrstuvwxyz23456789"
 _RETRIED: Final = (TaskState.FAILED, TaskState.CANCELLED)
 
@@ -81,7 +84,8 @@ def store_campaign(
     devices: Sequence[Advert] | None = None,
 ) -> str | None:
     """Plan and store a campaign with its described models; gives its id. `claim`: the experiment run that it is; None: another
-    process has started that run. `devices`: those it is for; None: if they matter, the scheduler finds them. Raises `CampaignError`,
+    process has started that run. `devices`: those it is for; None: if they matter, the scheduler finds them. The scheduler also plans what
+    has very many tasks. Raises `CampaignError`,
     `ResourceError`; then nothing was stored.
     """
     if campaign.results is not None:
@@ -92,10 +96,15 @@ def store_campaign(
     campaign_id = campaign_id or new_campaign_id()
     tasks = None
     if devices is not None or not needs_devices(campaign):
-        cells = derive_cells(
+        if (least := least_tasks(campaign)) > MAX_TASKS:
+            raise too_many(campaign, MAX_TASKS)
+        planned = derive(
             campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices or ()
         )
-        tasks = tasks_of(cells)
+        if devices is None and least > MOST_AT_ONCE:
+            deque(planned, maxlen=0)  # its errors come before it is stored
+        else:
+            tasks = [task for _, task in planned]
     for file in models.values():
         if file.source is not None:
             spool(file.source, file.model, home.spool)
@@ -155,7 +164,8 @@ def retry_campaign(
         )
     new_id = campaign_id or new_campaign_id()
     scheduler = load_or_create(home.key("scheduler")).peer_id
-    old = {task: read_task(body) for task, body in store.tasks.bodies(campaign).items()}
+    reader = TaskReader()
+    old = {task: reader.form(task, body)[0] for task, body in store.tasks.bodies(campaign).items()}
     tasks = _retried_tasks(store.tasks.all(campaign), old, new_id, scheduler)
     if not tasks:
         raise CampaignError(

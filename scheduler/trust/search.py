@@ -12,7 +12,7 @@ import trio
 from protocol.errors import SarkError
 from protocol.values.advert import Advert
 from protocol.values.index_keys import named_peers
-from protocol.values.match import match
+from protocol.values.match import compile_requirement
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.values.trust import TrustScope
 from scheduler.trust.book import TrustBook
@@ -65,7 +65,7 @@ async def find_admitted(
         questions.append((requirement, want))
     adverts: dict[str, Advert] = {}
     complete: list[bool] = []
-    slots = trio.CapacityLimiter(LOOKUPS)
+    slots, fits = trio.CapacityLimiter(LOOKUPS), compile_requirement(requirement)
 
     async def ask(question: Requirement, most: int) -> None:
         async with slots:
@@ -80,8 +80,7 @@ async def find_admitted(
             {
                 each.advert.peer: each.advert
                 for each in result.devices
-                if trust.admits(each.advert.peer, book.trust_of(each.advert.peer))
-                and match(requirement, each.advert).fits
+                if trust.admits(each.advert.peer, book.trust_of(each.advert.peer)) and fits(each.advert)
             }
         )
 

@@ -30,7 +30,7 @@ from protocol.values.index_keys import (
     named_peers,
     shard_key,
 )
-from protocol.values.match import match
+from protocol.values.match import Predicate, compile_requirement
 from protocol.values.requirement import Requirement
 from swarm.index.client import IndexClient, fingerprints
 from swarm.index.depths import MOST_DEVICES, depth_below, depth_of
@@ -101,6 +101,10 @@ class _Merged:
 
     widened: int = 0
     """Regions learned, or looked for in vain."""
+    _meets: Predicate = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._meets = compile_requirement(self.requirement)
 
     def may_widen(self) -> bool:
         """Whether to learn one more region for this query: a liar that says that shards are split does not make it learn many."""
@@ -129,7 +133,7 @@ class _Merged:
                 continue
             self.newest[advert.peer] = sighting = Sighting(advert, item.advert, item.age_s)
             self.fits.pop(advert.peer, None)
-            if not advert.gone and match(self.requirement, advert).fits:
+            if not advert.gone and self._meets(advert):
                 self.fits[advert.peer] = sighting
 
     def results(self) -> tuple[Sighting, ...]:

@@ -49,7 +49,7 @@ from protocol.values.advert import Advert, SignedAdvert, UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.features import FORGET
 from protocol.values.lease import Fence
-from protocol.values.match import match
+from protocol.values.match import compile_requirement
 from protocol.values.reading import DeviceReading
 from protocol.values.record import (
     DeviceFacts,
@@ -447,7 +447,8 @@ class FakeIndex:
         if self.partial:
             self.partial -= 1
             return replace(self._result([w.advert for w in self.workers[:1]]), complete=False)
-        return self._result([w.advert for w in self.workers if match(requirement, w.advert).fits][:want])
+        fits = compile_requirement(requirement)
+        return self._result([w.advert for w in self.workers if fits(w.advert)][:want])
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
         await trio.lowlevel.checkpoint()

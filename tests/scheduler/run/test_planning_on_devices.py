@@ -101,10 +101,10 @@ async def test_a_cancel_that_comes_between_the_last_look_and_the_plan_is_heeded(
     over_devices(world)
     planned = world.store.campaigns.plan
 
-    def plan(campaign: str, tasks: Any) -> None:
+    def plan(campaign: str, tasks: Any, **how: Any) -> Any:
         with Store(world.store_path) as other:
             other.campaigns.request_cancel(campaign)
-        planned(campaign, tasks)
+        return planned(campaign, tasks, **how)
 
     world.store.campaigns.plan = plan
     await world.run()
