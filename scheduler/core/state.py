@@ -57,9 +57,9 @@ class State:
         self.groups: dict[str, RequirementGroup] = {}
         self.ranked: list[RequirementGroup] = []
         """All groups, those of the highest priority first, then the oldest."""
-        self._groups_for: dict[str | None, dict[str, RequirementGroup]] = {None: {}}
+        self.groups_for: dict[str | None, dict[str, RequirementGroup]] = {None: {}}
         """Groups by the only device that they can be for, None: any. There may be one for each of a thousand devices."""
-        self._peers_at: dict[str, dict[str, None]] = {}
+        self.peers_at: dict[str, dict[str, None]] = {}
         """Workers by the device that their adverts name."""
         self.campaigns: dict[str, CampaignRun] = {}
         self.workers: dict[str, WorkerView] = {}
@@ -198,26 +198,26 @@ class State:
             trust=self.campaign_of(entry).limits.trust,
             pin=entry.pin,
         )
-        self.groups[group.id] = self._groups_for.setdefault(group.device, {})[group.id] = group
+        self.groups[group.id] = self.groups_for.setdefault(group.device, {})[group.id] = group
         insort(self.ranked, group, key=self._rank)
         group.fits = {advert.peer for advert in self.claimants(group.device) if self.may_use(group, advert)}
         return group
 
     def claimants(self, device: str | None) -> list[Advert]:
         """The adverts that name this device; None: all."""
-        peers = self.workers if device is None else self._peers_at.get(device, ())
+        peers = self.workers if device is None else self.peers_at.get(device, ())
         return [advert for peer in peers if (advert := self.workers[peer].advert) is not None]
 
     def set_advert(self, view: WorkerView, advert: Advert) -> None:
         """What a worker says of itself now, and which groups it fits."""
         before = None if view.advert is None else view.advert.device
         if before is not None and before != advert.device:
-            del self._peers_at[before][view.peer]
-        self._peers_at.setdefault(advert.device, {})[view.peer] = None
+            del self.peers_at[before][view.peer]
+        self.peers_at.setdefault(advert.device, {})[view.peer] = None
         view.advert, view.addresses, view.device = advert, advert.addresses, advert.name
         view.warm.update(advert.models)
         for device in dict.fromkeys((None, before, advert.device)):
-            for group in self._groups_for.get(device, {}).values():
+            for group in self.groups_for.get(device, {}).values():
                 if self.may_use(group, advert):
                     group.fits.add(advert.peer)
                 else:
@@ -350,10 +350,10 @@ class State:
             entry = self.tasks.pop(task)
             group = self.groups.pop(entry.group, None)
             if group is not None:
-                of_device = self._groups_for[group.device]
+                of_device = self.groups_for[group.device]
                 del of_device[group.id]
                 if not of_device and group.device is not None:
-                    del self._groups_for[group.device]
+                    del self.groups_for[group.device]
             self.replicas.pop(entry.replica_set, None)
             self.positions.pop(task, None)
         del self.campaigns[campaign.limits.campaign]

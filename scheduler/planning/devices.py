@@ -138,8 +138,13 @@ async def _store_tasks(store: Store, row: CampaignRow, campaign: Campaign, devic
         if after + len(portion) > MAX_TASKS:
             raise too_many(campaign, MAX_TASKS)
         last = not following
-        if not store.campaigns.plan(row.id, portion, after=after, last=last) or last:
-            return  # False: another process plans it
+        if not store.campaigns.plan(row.id, portion, after=after, last=last):
+            await trio.sleep(
+                SEARCH_INTERVAL_S
+            )  # another process plans it, or has; if it does not, this one begins again
+            return
+        if last:
+            return
         after, portion = after + len(portion), following
         await trio.lowlevel.checkpoint()
     await _end_unplanned(store, row.id)

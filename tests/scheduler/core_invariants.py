@@ -28,6 +28,14 @@ def check(state: State) -> None:
         states = [state.tasks[task].state for task in group.tasks]
         if group.leased != sum(each in LEASED for each in states):
             raise LocalProtocolError(f"{name} counts {group.leased} leases")
+    by_device = {
+        name: device for device, groups in state.groups_for.items() for name, group in groups.items()
+    }
+    if by_device != {name: group.device for name, group in state.groups.items()}:
+        raise LocalProtocolError("groups are listed under other devices than theirs")
+    named = {view.peer: view.advert.device for view in state.workers.values() if view.advert is not None}
+    if {peer: device for device, peers in state.peers_at.items() for peer in peers} != named:
+        raise LocalProtocolError("workers are listed at other devices than theirs")
     for campaign in state.campaigns.values():
         open_ = sum(1 for task in campaign.tasks if not state.tasks[task].over)
         if open_ != campaign.open or (campaign.done and open_):

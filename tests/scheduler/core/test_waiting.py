@@ -164,3 +164,47 @@ def test_a_device_that_was_away_for_days_is_given_work_as_soon_as_it_is_back(how
     story.tell(workers.add_quote(PEERS[0], quote(), story.now))
     story.after(30.0)
     assert story.commits
+
+
+def test_a_task_for_one_device_searches_for_it_only_while_it_is_not_there() -> None:
+    """A campaign over a thousand devices would search a thousand times every few seconds."""
+    story = Story(5, clauses=(f"device == {advert(0).device}",))
+    first = story.commits[0]
+    story.begin(first)
+    for _ in range(100):
+        assert not of(story.after(1.0), Discover)
+    story.tell(story.core.workers.mark_unreachable(first.peer, "no way", story.now))
+    assert of(story.after(10.0), Discover)
+
+
+def test_a_task_whose_device_was_found_before_it_came_does_not_search() -> None:
+    core = SchedulerCore(random.Random(1))
+    core.workers.add_adverts("", [advert(0), advert(1)], 0.0)
+    entry = TaskEntry(a_task(1, f"device == {advert(1).device}"))
+    orders = decided(core, core.add(TaskLimits("c-one"), [entry], 0.0), 0.0)
+    check(core.state)
+    assert not of(orders, Discover)
+    assert [order.peer for order in of(orders, ProbeWorker)] == [PEERS[1]]
+
+
+def test_why_tasks_wait_is_written_once_however_often_the_index_is_searched() -> None:
+    story = Story(5, workers=0)
+    notes: list[RecordWaitReason] = []
+    for _ in range(60):
+        if story.core.state.groups[story.group].searching:
+            notes += of(
+                story.tell(story.core.workers.add_adverts(story.group, [], story.now)), RecordWaitReason
+            )
+        notes += of(story.after(1.0), RecordWaitReason)
+    assert [note.words for note in notes] == ["no device that fits is up yet"]
+
+
+def test_a_worker_whose_advert_names_another_device_gets_only_what_is_for_that() -> None:
+    story = Story([a_task(1, "device == somewhere else")], workers=1)
+    assert not story.commits
+    there = advert(0).model_copy(update={"device": "somewhere else", "seq": 9})
+    story.tell(story.core.workers.add_adverts("", [there], story.now))
+    assert [commit.peer for commit in story.commits] == [PEERS[0]]
+    back = advert(0).model_copy(update={"seq": 10})
+    story.tell(story.core.workers.add_adverts("", [back], story.now))
+    assert not any(group.fits for group in story.core.state.ranked)

@@ -10,8 +10,11 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values.attempt import TaskState
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.campaign.model import Campaign, Devices, ModelEntry, TrustText
+from scheduler.planning import devices
 from scheduler.store.rows import CampaignStatus as CampaignStatus
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
@@ -110,6 +113,95 @@ async def test_a_cancel_that_comes_between_the_last_look_and_the_plan_is_heeded(
     await world.run()
     assert world.states("c-all") == {TaskState.CANCELLED}
     assert not worker.ran
+
+
+def of_many_models(world: World, models: int) -> None:
+    """A campaign that a scheduler plans because it has so many tasks."""
+    spec = Campaign(
+        campaign="many",
+        models=tuple(ModelEntry(path=f"m{n}.onnx") for n in range(models)),
+        units=("CPU (ONNX)",),
+        devices=Devices(spread="any"),
+    )
+    new = NewCampaign("c-many", "many", world.network.peer_id, spec.model_dump_json())
+    files = [NewModel(each.label, world.sha256, 7, facts="tiny.onnx") for each in spec.models]
+    with Store(world.store_path) as other:
+        assert other.campaigns.create(new, files, None)
+
+
+async def test_a_campaign_of_many_tasks_is_planned_in_portions_and_needs_no_device_for_that(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "PORTION", 2)
+    of_many_models(world, 5)
+    async with world.scheduler():
+        await world.until(lambda: not world.store.campaigns.unfinished_ids(planned=False))
+        assert world.store.tasks.counts("c-many") == {TaskState.PENDING: 5}
+        world.worker("a")
+        await world.until(lambda: not world.store.campaigns.unfinished())
+    assert world.states("c-many") == {TaskState.SUCCEEDED}
+
+
+async def test_a_plan_that_was_cut_off_is_made_anew(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "PORTION", 2)
+    of_many_models(world, 5)
+    old = Task(
+        campaign="c-many",
+        task="c-many/1",
+        scheduler=world.network.peer_id,
+        model=Model(name="old.onnx", sha256=world.sha256, size=7),
+        unit="CPU (ONNX)",
+        requirement=Requirement(clauses=()),
+        measure=Measure(),
+        timeouts=Timeouts(),
+    )
+    stored = [old.model_copy(update={"task": f"c-many/{n}"}) for n in (1, 2, 3)]
+    assert world.store.campaigns.plan("c-many", stored, last=False)
+    world.worker("a")
+    await world.run()
+    tasks = world.store.tasks.all("c-many")
+    assert len(tasks) == 5
+    assert {task.state for task in tasks} == {TaskState.SUCCEEDED}
+    assert {read_task(body).model.name for body in world.store.tasks.bodies("c-many").values()} == {
+        "tiny.onnx"
+    }
+
+
+async def test_a_cancel_that_comes_while_tasks_are_planned_ends_the_campaign_without_any(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "PORTION", 2)
+    worker = world.worker("a")
+    of_many_models(world, 5)
+    planned = world.store.campaigns.plan
+
+    def plan(campaign: str, tasks: Any, **how: Any) -> Any:
+        stored = planned(campaign, tasks, **how)
+        with Store(world.store_path) as other:
+            other.campaigns.request_cancel(campaign)
+        return stored
+
+    world.store.campaigns.plan = plan
+    await world.run()
+    row = world.store.campaigns.get("c-many")
+    assert row.outcome is CampaignStatus.CANCELLED
+    assert not world.store.tasks.all("c-many")
+    assert not worker.ran
+
+
+async def test_a_campaign_that_makes_too_many_tasks_fails_and_leaves_none(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "PORTION", 2)
+    monkeypatch.setattr(devices, "MAX_TASKS", 3)
+    of_many_models(world, 5)
+    await world.run()
+    row = world.store.campaigns.get("c-many")
+    assert row.outcome is CampaignStatus.FAILED
+    assert row.detail == "this campaign makes more than 3 tasks"
+    assert not world.store.tasks.all("c-many")
 
 
 async def test_a_campaign_submitted_while_the_scheduler_starts_is_seen(

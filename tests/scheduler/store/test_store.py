@@ -125,6 +125,31 @@ def test_a_campaign_without_tasks_is_planned_once(store: Store) -> None:
     assert len(store.tasks.all("c-late")) == 1
 
 
+def test_a_plan_is_stored_in_portions_by_one_process_and_taken_up_with_the_last(store: Store) -> None:
+    store.campaigns.create(NewCampaign("c-late", "late", SCHEDULER, "{}"), [], None)
+    one, two, three = (a_task(n, campaign="c-late") for n in (1, 2, 3))
+    assert store.campaigns.plan("c-late", [one], last=False)
+    assert "c-late" in store.campaigns.unfinished_ids(planned=False)
+    assert not store.campaigns.plan("c-late", [one, two]), "another process begins with the same plan"
+    assert store.campaigns.plan("c-late", [two, three], after=1)
+    assert "c-late" in store.campaigns.unfinished_ids(planned=True)
+    assert [task.n for task in store.tasks.all("c-late")] == [1, 2, 3]
+    (event,) = store.events.named("c-late", ["campaign.planned"])
+    assert event.fields["tasks"] == 3
+    assert not store.campaigns.discard_plan("c-late", 10), "it came to its end"
+    assert len(store.tasks.all("c-late")) == 3
+
+
+def test_what_an_unfinished_plan_has_left_is_discarded_in_portions(store: Store) -> None:
+    store.campaigns.create(NewCampaign("c-late", "late", SCHEDULER, "{}"), [], None)
+    store.campaigns.plan("c-late", [a_task(n, campaign="c-late") for n in (1, 2, 3)], last=False)
+    assert store.campaigns.discard_plan("c-late", 2)
+    assert [task.n for task in store.tasks.all("c-late")] == [1]
+    assert store.campaigns.discard_plan("c-late", 2)
+    assert not store.campaigns.discard_plan("c-late", 2)
+    assert store.campaigns.plan("c-late", [a_task(1, campaign="c-late")])
+
+
 def test_of_a_large_campaign_only_what_is_shown_is_read(store: Store) -> None:
     fill(store, "c-two")
     begin(store)
