@@ -253,6 +253,8 @@ async def everywhere(folder: Path, tasks: int, devices: int, run: int) -> None:
                 with measured(f"  {run} of them"):
                     await until(lambda: world.store.database.count(_T, _DONE) >= first + run, 3600)
                 print(f"{'  memory':<44} {(resident() - before) / tasks:8.0f} B a task", flush=True)
+                for worker in world.index.workers:
+                    worker.die()  # else they miss the scheduler
         world.nursery.cancel_scope.cancel()
 
 
