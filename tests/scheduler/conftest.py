@@ -70,6 +70,7 @@ from protocol.words import (
     RunOutcome,
     WorkerState,
 )
+from scheduler.conversation.effects import CheckedRecord
 from scheduler.run.service import SchedulerService
 from scheduler.store.database import Location as StorePlace
 from scheduler.store.database import ServerLocation, server_url
@@ -545,10 +546,10 @@ class World:
             **more,
         )
 
-    async def aside(self, read: Callable[[], None]) -> None:
+    async def aside(self, check: Callable[[], CheckedRecord]) -> CheckedRecord:
         """Where the clock jumps nothing may go on in a thread."""
         self.read_aside += 1
-        read()
+        return check()
 
     @asynccontextmanager
     async def scheduler(self) -> AsyncIterator[trio.CancelScope]:

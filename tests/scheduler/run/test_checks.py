@@ -1,4 +1,4 @@
-"""Records are checked beside everything else: those that wait together, in their order, each with its own outcome."""
+"""Small records of trusted devices are checked at once; strangers' and large ones beside everything else, one at a time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import trio
 import trio.testing
 
 from protocol.errors import RemoteProtocolError
-from scheduler.conversation.effects import CheckRecord
-from scheduler.run.checks import TOGETHER, TOGETHER_BYTES, RecordChecks
+from results.row.witness import WitnessAccount
+from scheduler.conversation.effects import CheckedRecord, CheckRecord
+from scheduler.run.checks import SMALL, RecordChecks
 from tests.scheduler.run.test_receive import BODY, TASK, WORKER, made
 
 GOOD = made({})
 
 
-def effect(padding: int = 0) -> CheckRecord:
+def effect(padding: int = 0, *, stranger: bool = False) -> CheckRecord:
     result, body = GOOD
-    return CheckRecord(WORKER.peer_id, result, body + bytes(padding), TASK, BODY)
+    account = WitnessAccount(unwitnessed="a test") if stranger else None
+    return CheckRecord(WORKER.peer_id, result, body + bytes(padding), TASK, BODY, account)
 
 
 class Aside:
@@ -29,25 +31,31 @@ class Aside:
         self.begun = 0
         self.may_end = trio.Event()
 
-    async def __call__(self, work: Callable[[], None]) -> None:
+    async def __call__(self, check: Callable[[], CheckedRecord]) -> CheckedRecord:
         self.begun += 1
         await self.may_end.wait()
-        work()
+        return check()
 
 
-async def test_what_came_while_others_were_checked_is_checked_in_one_go() -> None:
+async def test_a_small_record_of_a_trusted_device_is_checked_at_once() -> None:
     aside = Aside()
-    checks = RecordChecks(aside)
-    async with trio.open_nursery() as nursery:
-        for _ in range(1 + TOGETHER):
-            nursery.start_soon(checks.check, effect())
-            await trio.testing.wait_all_tasks_blocked()
-        assert aside.begun == 1
-        aside.may_end.set()
-    assert aside.begun == 2
+    checked = await RecordChecks(aside).check(effect())
+    assert str(checked.record.outcome) == "complete"
+    with pytest.raises(RemoteProtocolError, match="another task_sha256"):
+        await RecordChecks(aside).check(replace(effect(), signed_task=b"another"))
+    assert not aside.begun
 
 
-async def test_large_records_are_checked_one_at_a_time() -> None:
+async def test_what_a_stranger_sends_is_checked_aside_however_small_it_is() -> None:
+    aside = Aside()
+    aside.may_end.set()
+    assert (await RecordChecks(aside).check(effect(stranger=True))).record == (
+        await RecordChecks(aside).check(effect())
+    ).record
+    assert aside.begun == 1
+
+
+async def test_large_records_are_checked_aside_one_at_a_time() -> None:
     aside = Aside()
     checks = RecordChecks(aside)
     refused = 0
@@ -55,36 +63,16 @@ async def test_large_records_are_checked_one_at_a_time() -> None:
     async def check() -> None:
         nonlocal refused
         with pytest.raises(RemoteProtocolError):
-            await checks.check(effect(TOGETHER_BYTES))
+            await checks.check(effect(SMALL))
         refused += 1
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(check)
             await trio.testing.wait_all_tasks_blocked()
+        assert aside.begun == 1
         aside.may_end.set()
     assert (aside.begun, refused) == (3, 3)
-
-
-async def test_a_bad_record_is_refused_and_those_beside_it_are_not() -> None:
-    aside = Aside()
-    checks = RecordChecks(aside)
-    outcomes: list[str] = []
-
-    async def check(each: CheckRecord) -> None:
-        try:
-            outcomes.append(str((await checks.check(each)).record.outcome))
-        except RemoteProtocolError as exc:
-            outcomes.append(exc.what)
-
-    forged = replace(effect(), signed_task=b"another")
-    async with trio.open_nursery() as nursery:
-        for each in (effect(), effect(), forged, effect()):
-            nursery.start_soon(check, each)
-            await trio.testing.wait_all_tasks_blocked()
-        aside.may_end.set()
-    assert [outcome for outcome in outcomes if outcome == "complete"] == ["complete"] * 3
-    assert any("another task_sha256" in outcome for outcome in outcomes)
 
 
 @pytest.mark.parametrize("leaves", [0, 1])
@@ -98,7 +86,7 @@ async def test_whoever_goes_away_leaves_the_others_their_turn(leaves: int) -> No
     async def check(scope: trio.CancelScope) -> None:
         nonlocal checked
         with scope:
-            await checks.check(effect())
+            await checks.check(effect(stranger=True))
             checked += 1
 
     async with trio.open_nursery() as nursery:
