@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from drivers.contract.base import Limits, WorkOrder
 from drivers.launch.launch import Launch, Zygote
@@ -77,3 +78,29 @@ async def test_a_run_yields_after_the_launch_that_is_being_timed_and_at_most_twi
     ledger.finish(low.lease, now)
     ticket = ledger.allocations()[-1]
     assert ticket.state == "offered", "its slot went to the higher one"
+
+
+@pytest.mark.patient
+async def test_a_run_yields_in_the_gap_before_its_next_launch(tmp_path: Path, zygote: CountingZygote) -> None:
+    ledger, stop, now = linked(), StopRun(), 0.0
+    low = ledger.commit(want(1, ANN), now)
+    assert isinstance(low, Granted)
+    ledger.take_commands()
+    asked = 0
+
+    def between() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 3:  # it is asked once between two launches, and again and again in a gap
+            assert isinstance(ledger.commit(want(1, BOB, queue=True, priority=90), now), Queued)
+        ledger.between_launches(low.lease, now)
+        for command in ledger.take_commands():
+            if isinstance(command, KillCommand):
+                stop.now(command.reason)
+
+    made = bench(tmp_path, lambda order, limits: Launch(order, limits, zygote), SCRIPT)
+    what = task(SCRIPT, unit=UNIT, measure=Measure(runs=12, loads=3, over_s=3600.0))
+    with trio.fail_after(60):
+        record = await run(job(what), made, stop, lambda *progress: None, lambda on: None, between=between)
+    assert zygote.launches == 1
+    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.PREEMPTED)

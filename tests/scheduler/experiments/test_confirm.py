@@ -434,6 +434,16 @@ def test_a_model_takes_turns_without_the_pauses_that_it_was_measured_with(nights
     assert nights.again().measure == Measure(threads=4)
 
 
+@pytest.mark.parametrize(("precision", "gaps_s"), [(None, 600.0), (0.02, 19 * 600.0 / 5)])
+def test_nor_has_it_the_time_for_them(nights: Nights, precision: float | None, gaps_s: float) -> None:
+    measure = Measure(over_s=600.0, precision=precision)
+    changes: Any = {"measure": measure, "timeouts": Timeouts(run_s=900.0 + gaps_s)}
+    nights.night(OLD, 10, **changes)
+    nights.night(NEW, 13, **changes)
+    begin_confirmations(nights.home, nights.store)
+    assert nights.again().timeouts == Timeouts(run_s=900.0)
+
+
 def test_the_limit_covers_all_that_one_device_measures_again(nights: Nights) -> None:
     nights.night(OLD, 10)
     nights.night(NEW, 13)

@@ -140,6 +140,12 @@ def test_earlier_results_of_the_same_model_unit_and_measure_tell_the_time_better
     ]
 
 
+def test_launches_that_are_spread_take_as_long_as_was_asked_besides_what_devices_ran_lately() -> None:
+    plan = planned([device("one")], text=ANY + "measure: {over: 10m}\n", says={"one": quote(run_s=3.0)})
+    assert [cell.run_s for cell in plan.cells] == [603.0, 603.0]
+    assert plan.total_s == pytest.approx(2 * 603.0, abs=5)
+
+
 def test_a_time_that_nobody_knows_is_not_made_up() -> None:
     plan = planned([device("one")])
     assert (plan.cells[0].run_s, plan.total_s) == (None, None)
