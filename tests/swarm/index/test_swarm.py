@@ -192,7 +192,7 @@ async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_th
             waits.append(round(trio.current_time() - silent_since))
         assert waits[0] == 2
         assert waits[0] < waits[1] <= 32  # what runs beside us asks it, too: this may be the longest already
-        assert 29 <= waits[-1] <= 32
+        assert 29 <= waits[-1] <= 66  # somebody beside us may ask it in vain just before we look
         grown.swarm.heal()
         await reader.index._client.ask(contact, question, say.FoundPeers)
         grown.swarm.cut_silently(reader.peer, busy)
