@@ -168,7 +168,7 @@ class MarkSplit(Message, type="mark-split"):
 
 
 class MarkReply(Message, type="mark-reply"):
-    """Whether the shard is split here."""
+    """Whether the sender of the mark should stay below the shard."""
 
     split: bool
 

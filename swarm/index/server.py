@@ -150,7 +150,7 @@ class IndexServer:
         key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
         below = shard_prefix(routing_key(sender), message.depth) == message.prefix
         if not below or message.depth >= MAX_SHARD_DEPTH:
-            return say.MarkReply(split=self.holder.split(key))
+            return say.MarkReply(split=self.holder.split(now, key))
         split = self.holder.claim_split(now, key, sender, self._network_of(sender), message.below)
         return say.MarkReply(split=split)
 

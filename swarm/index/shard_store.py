@@ -39,6 +39,11 @@ CLAIMANTS: Final = 1 / 64
 having seen it outgrow that, or believes how many adverts lie below."""
 CLAIM_S: Final = 1_800.0
 """How long their word counts: four cycles of a publisher."""
+WORTH: Final = 1 / 2
+"""Adverts below a split shard, as a share of `soft`, from which on it has to be split."""
+KEEP_S: Final = 4 * CLAIM_S
+"""A mark that was not needed for so long fades: publishers may store in the shard again. Readers go on below it for `CLAIM_S` more, until
+all have moved."""
 MAX_CLAIMS: Final = 4_096
 """Shards of which publishers say that they are split."""
 MAX_CLAIMS_BY: Final = 256
@@ -130,7 +135,8 @@ class ShardStore:
     _nodes: dict[PeerId, _NodeEntry] = field(default_factory=dict)
     _shards: dict[bytes, dict[PeerId, _Posting]] = field(default_factory=dict)
     _gone: OrderedDict[bytes, OrderedDict[PeerId, float]] = field(default_factory=OrderedDict)
-    _marks: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    _marks: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
+    """Split shards, and when each was last seen to hold too much for one."""
     _sources: Counter[str] = field(default_factory=Counter)
     """Nodes by network."""
     _claims: OrderedDict[bytes, OrderedDict[str, _Claim]] = field(default_factory=OrderedDict)
@@ -237,7 +243,7 @@ class ShardStore:
             shard = {}
         if peer not in shard:
             if len(shard) >= 2 * self.soft:
-                return (StoreVerdict.SPLIT if key in self._marks else StoreVerdict.FULL), ""
+                return (StoreVerdict.SPLIT if self._keeps_out(now, key) else StoreVerdict.FULL), ""
             if network and sum(p.network == network for p in shard.values()) >= self.quota:
                 why = f"{self.quota} adverts of network {network} are in this shard already"
                 return StoreVerdict.FULL, why
@@ -245,22 +251,22 @@ class ShardStore:
         shard[peer] = _Posting(now, now + entry.advert.ttl_s, network)
         entry.shards[key] = item.attribute
         if len(shard) > self.soft and item.depth < MAX_SHARD_DEPTH:
-            self._mark(key)
-        return (StoreVerdict.SPLIT if key in self._marks else StoreVerdict.OK), ""
+            self._mark(now, key)
+        return (StoreVerdict.SPLIT if self._keeps_out(now, key) else StoreVerdict.OK), ""
 
     # -- split marks -----------------------------------------------------------------------------------------------------
 
     def claim_split(self, now: float, key: bytes, publisher: PeerId, network: str, below: int) -> bool:
-        """A publisher below a shard says that the shard is split; returns whether it is marked so.
+        """A publisher below a shard says that the shard is split; returns whether it should stay there.
 
-        A mark is refreshed. A new one is made when enough publishers have said so: they must come from different networks, known peers
-        excepted (`network` is empty), since a mark makes publishers and readers go deeper. `below`: adverts that lie there.
+        A mark is made or kept when enough publishers have said so, and that too many adverts lie below for one shard: they must come from
+        different networks, known peers excepted (`network` is empty), since a mark makes publishers and readers go deeper. `below`: adverts
+        that lie there.
         """
         self._add_claim(key, network or publisher, _Claim(now, below))
-        if key not in self._marks and len(self._fresh_claims(now, key)) < self._enough_claims:
-            return False
-        self._mark(key)
-        return True
+        if (self._counted(now, key) or 0) >= self.soft * WORTH:
+            self._mark(now, key)
+        return self._keeps_out(now, key)
 
     def _add_claim(self, key: bytes, source: str, claim: _Claim) -> None:
         claims = self._claims.get(key, OrderedDict())
@@ -288,15 +294,28 @@ class ShardStore:
 
     def below(self, now: float, key: bytes) -> int | None:
         """About how many adverts lie below a split shard, if enough publishers said so."""
-        fresh = self._fresh_claims(now, key) if key in self._marks else []
+        return self._counted(now, key) if self.split(now, key) else None
+
+    def _counted(self, now: float, key: bytes) -> int | None:
+        fresh = self._fresh_claims(now, key)
         return median_low(claim.below for claim in fresh) if len(fresh) >= self._enough_claims else None
 
-    def split(self, key: bytes) -> bool:
-        """Whether the shard is marked split."""
-        return key in self._marks
+    def split(self, now: float, key: bytes) -> bool:
+        """Whether readers have to go on below the shard: as long as publishers say that they are there, too."""
+        return self._marked_within(now, key, KEEP_S + CLAIM_S) or (
+            key in self._marks and bool(self._fresh_claims(now, key))
+        )
 
-    def _mark(self, key: bytes) -> None:
-        self._marks[key] = None
+    def _keeps_out(self, now: float, key: bytes) -> bool:
+        """Whether publishers have to go below the shard."""
+        return self._marked_within(now, key, KEEP_S)
+
+    def _marked_within(self, now: float, key: bytes, seconds: float) -> bool:
+        needed = self._marks.get(key)
+        return needed is not None and now - needed < seconds
+
+    def _mark(self, now: float, key: bytes) -> None:
+        self._marks[key] = now
         self._marks.move_to_end(key)
         while len(self._marks) > MAX_MARKS:
             self._marks.popitem(last=False)
@@ -343,7 +362,7 @@ class ShardStore:
             adverts=tuple(shown),
             matches=len(fits),
             count=len(alive),
-            split=key in self._marks,
+            split=self.split(now, key),
             below=self.below(now, key),
             cursor=end if ask.limit and end < len(order) else None,
         )
@@ -374,6 +393,8 @@ class ShardStore:
                 del gone[peer]
             if not gone:
                 del self._gone[key]
+        for key in [key for key in self._marks if not self.split(now, key)]:
+            del self._marks[key]
         for key, claims in list(self._claims.items()):
             for source in [source for source, claim in claims.items() if claim.at <= now - CLAIM_S]:
                 del claims[source]

@@ -10,8 +10,9 @@ import trio
 
 from protocol.messages import index as say
 from protocol.values.index_keys import EVERYBODY, MAX_SHARD_DEPTH, shard_key, shard_prefix
+from swarm.index import shard_store
 from swarm.index.depths import depth_below
-from swarm.index.shard_store import CLAIM_S, MAX_CLAIMS, MAX_CLAIMS_BY, ShardStore
+from swarm.index.shard_store import CLAIM_S, KEEP_S, MAX_CLAIMS, MAX_CLAIMS_BY, ShardStore
 from swarm.index.sweep import Sweeps
 from swarm.net.identity import routing_key
 from tests.swarm.index.field import EVERY_CPU, Field, Jumping, Member, field, names, publish_all
@@ -43,12 +44,12 @@ def store() -> ShardStore:
 
 def test_enough_publishers_of_different_networks_make_a_mark(store: ShardStore) -> None:
     assert claim(store, *range(ENOUGH + 1)) == [False] * (ENOUGH - 1) + [True] * 2
-    assert store.split(KEY)
+    assert store.split(0.0, KEY)
 
 
 def test_one_network_makes_no_mark_however_many_of_its_devices_say_so(store: ShardStore) -> None:
     assert not any(claim(store, *range(100), network="one network"))
-    assert not store.split(KEY)
+    assert not store.split(0.0, KEY)
 
 
 def test_devices_that_the_owner_knows_count_each(store: ShardStore) -> None:
@@ -117,7 +118,7 @@ def test_how_deep_the_shards_lie_that_hold_so_many(
 def mark(member: Member, depth: int, *, above: bool = True) -> say.MarkSplit:
     """That a shard above that member is split, or the one beside it."""
     prefix = shard_prefix(routing_key(member.peer), depth)
-    return say.MarkSplit(attribute=EVERYBODY, depth=depth, prefix=prefix if above else prefix ^ 1)
+    return say.MarkSplit(attribute=EVERYBODY, depth=depth, prefix=prefix if above else prefix ^ 1, below=100)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ async def test_a_publisher_speaks_for_the_shards_above_its_own(
             reply = await server.answer_as_holder(other.peer, mark(other, depth, above=above))
         asked = [mark(other, depth, above=above) for other in grown.members[1:]]
         keys = {shard_key("", EVERYBODY, message.depth, message.prefix) for message in asked}
-        assert any(server.holder.split(key) for key in keys) == marked
+        assert any(server.holder.split(trio.current_time(), key) for key in keys) == marked
         assert isinstance(reply, say.MarkReply)
 
 
@@ -230,7 +231,9 @@ async def test_a_newcomer_that_was_sent_too_deep_moves_up_and_is_found(
     async with split_field() as grown:
         deepest = max(member.index._publisher.depth(EVERYBODY) for member in grown.members)
         monkeypatch.setattr(Sweeps, "nodes", 64)
-        monkeypatch.setattr(ShardStore, "below", lambda store, now, key: 10**6 if store.split(key) else None)
+        monkeypatch.setattr(
+            ShardStore, "below", lambda store, now, key: 10**6 if store.split(now, key) else None
+        )
         (newcomer,) = await grown.grow(1, holder=False, soft=4, refresh_s=30.0)
         await newcomer.publish()
         assert max(depths_stored(grown, newcomer)) > deepest  # it was sent there
@@ -243,5 +246,56 @@ async def test_a_reader_that_was_told_a_wrong_number_finds_all(
     autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch, lie: int
 ) -> None:
     async with split_field() as grown:
-        monkeypatch.setattr(ShardStore, "below", lambda store, now, key: lie if store.split(key) else None)
+        monkeypatch.setattr(
+            ShardStore, "below", lambda store, now, key: lie if store.split(now, key) else None
+        )
         assert await found(grown) == {f"node-{number}" for number in range(24)}
+
+
+def test_many_who_say_that_little_lies_below_make_no_mark(store: ShardStore) -> None:
+    assert not any(claim(store, *range(100), below=499))
+    assert claim(store, *range(100), below=500)[-1]
+
+
+def test_a_mark_that_is_not_needed_any_more_lets_publishers_in_first_and_keeps_readers_going_for_a_while(
+    store: ShardStore,
+) -> None:
+    def stays_below(now: float, below: int) -> bool:
+        """What publishers hear who say for half an hour what lies below."""
+        return claim(store, *range(ENOUGH), now=now, below=below)[-1]
+
+    claim(store, *range(ENOUGH))
+    for now in range(0, 10 * int(KEEP_S), int(CLAIM_S) // 2):
+        assert stays_below(now, 3000)
+    for later in range(0, int(KEEP_S), int(CLAIM_S) // 2):
+        assert stays_below(now + later + CLAIM_S / 4, 40)
+    gone = now + KEEP_S + CLAIM_S / 4
+    assert not stays_below(gone, 40)
+    assert store.split(gone + CLAIM_S - 1, KEY), "somebody may still be there"
+    store.expire(gone + CLAIM_S)
+    assert not store.split(gone + CLAIM_S, KEY)
+    assert not store._marks
+    assert stays_below(gone + 2 * CLAIM_S, 3000), "it is made again when it is needed"
+
+
+async def test_a_swarm_that_shrinks_gets_shards_of_its_size_and_nobody_is_hidden_meanwhile(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_store, "CLAIM_S", 120.0)
+    monkeypatch.setattr(shard_store, "KEEP_S", 480.0)
+    async with field(8, soft=16, refresh_s=30.0) as grown:
+        await grown.grow(40, holder=False, soft=16, refresh_s=30.0)
+        for member in grown.members[:8]:
+            member.index._server.exempt = lambda peer: True
+        await publish_all(grown.members)
+        await trio.sleep(300)
+        stay = grown.members[:3]
+        assert max(member.index._publisher.depth(EVERYBODY) for member in stay) >= 1
+        for member in grown.members[3:]:
+            await member.index.withdraw()
+        names_left = {f"node-{number}" for number in range(3)}
+        for _ in range(48):
+            await trio.sleep(30)
+            answer = await stay[2].index.query(EVERY_CPU, 1000)
+            assert names_left <= names(answer.devices)
+        assert max(member.index._publisher.depth(EVERYBODY) for member in stay) == 0

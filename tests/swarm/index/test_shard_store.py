@@ -189,8 +189,8 @@ def test_a_shard_says_split_above_its_limit_and_takes_no_more_than_twice_as_many
     page = page_of(holder, 0, say.QueryShard(attribute="node"))
     assert (page.count, page.split) == (8, True)
     assert put(holder, IDS[0], 1.0) is StoreVerdict.SPLIT
-    assert holder.split(shard_key("", "node", 0, 0))
-    assert not holder.split(shard_key("", "node", 1, 0))
+    assert holder.split(0.0, shard_key("", "node", 0, 0))
+    assert not holder.split(0.0, shard_key("", "node", 1, 0))
 
 
 def test_a_holder_without_room_says_so() -> None:
