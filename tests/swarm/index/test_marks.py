@@ -265,11 +265,12 @@ def test_a_mark_that_is_not_needed_any_more_lets_publishers_in_first_and_keeps_r
         return claim(store, *range(ENOUGH), now=now, below=below)[-1]
 
     claim(store, *range(ENOUGH))
-    for now in range(0, 10 * int(KEEP_S), int(CLAIM_S) // 2):
-        assert stays_below(now, 3000)
+    shrank = 10 * KEEP_S
+    for at in range(0, int(shrank) + 1, int(CLAIM_S) // 2):
+        assert stays_below(at, 3000)
     for later in range(0, int(KEEP_S), int(CLAIM_S) // 2):
-        assert stays_below(now + later + CLAIM_S / 4, 40)
-    gone = now + KEEP_S + CLAIM_S / 4
+        assert stays_below(shrank + later + CLAIM_S / 4, 40)
+    gone = shrank + KEEP_S + CLAIM_S / 4
     assert not stays_below(gone, 40)
     assert store.split(gone + CLAIM_S - 1, KEY), "somebody may still be there"
     store.expire(gone + CLAIM_S)
