@@ -110,6 +110,11 @@ class RecordBounds:
     blocks: int = len(BLOCK_FIELDS) * MAX_BLOCKS
     series: int = MAX_SAMPLES
 
+    @property
+    def total(self) -> int:
+        """Numbers of all kinds."""
+        return self.samples + self.warmup + self.blocks + self.series
+
 
 def observe(record: Record, bounds: RecordBounds = RecordBounds()) -> RecordView:
     """The raw times in `record`.

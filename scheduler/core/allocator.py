@@ -23,6 +23,8 @@ from scheduler.core.state import State
 SEEK_S: Final = 2.0
 """Between searches of the index while no worker that fits can be had."""
 LOOK_S: Final = 15.0
+RARELY_S: Final = 300.0
+"""Between two searches for a device that is known and does not serve: another key may have it by now."""
 """Between searches for more workers while tasks wait and some worker serves."""
 MAX_PROBING: Final = 16
 MAX_HEARSAY: Final = 4
@@ -62,22 +64,6 @@ class _Pools:
                 self.busy.append(view)
         elif view.space() <= 0:
             self.busy.remove(view)
-
-
-class _FitsAny:
-    """The workers that fit one of some groups. Of the groups only so many are looked at as are needed: each may be for one device alone."""
-
-    def __init__(self, groups: Iterable[RequirementGroup]) -> None:
-        self._more = iter(groups)
-        self._peers: set[str] = set()
-
-    def __contains__(self, peer: str) -> bool:
-        while peer not in self._peers:
-            group = next(self._more, None)
-            if group is None:
-                return False
-            self._peers |= group.fits
-        return True
 
 
 class Allocator:
@@ -138,8 +124,8 @@ class Allocator:
             due = met[:MAX_PROBING] + state.rng.sample(due, MAX_PROBING * MAX_PROBING)
         else:
             state.rng.shuffle(due)
-        fits = _FitsAny(groups)
-        fitting = [peer for peer in dict.fromkeys(due) if peer in fits]
+        for_any = [group for group in groups if group.device is None]
+        fitting = [peer for peer in dict.fromkeys(due) if self._is_wanted(peer, for_any)]
         hearsay = [peer for peer in fitting if self._hearsay(state.workers[peer])]
         unseen = set(hearsay)
         known = [peer for peer in fitting if peer not in unseen][:room]
@@ -150,6 +136,14 @@ class Allocator:
         )
         hearsay = hearsay[: max(0, (MAX_HEARSAY if some else MAX_PROBING) - beside)]
         return [_probe(state.workers[peer]) for peer in (*known, *hearsay)]
+
+    def _is_wanted(self, peer: str, for_any: Iterable[RequirementGroup]) -> bool:
+        """Whether it fits a group with tasks that wait. `for_any`: those that are not for one device; there may be one for each device."""
+        advert = self._state.workers[peer].advert
+        for_it = () if advert is None else self._state.groups_for.get(advert.device, {}).values()
+        return any(peer in group.fits for group in for_any) or any(
+            peer in group.fits for group in for_it if group.pending or group.queued
+        )
 
     def _hearsay(self, view: WorkerView) -> bool:
         """Whether nothing but other strangers' word says that this stranger is there."""
@@ -177,7 +171,8 @@ class Allocator:
         some = any(self._state.workers[peer].hopeful() for peer in group.fits)
         if some and group.device is not None:  # no other device could have these tasks
             group.searched_at = now if group.searched_at is None else group.searched_at
-            return commands
+            serves = any(self._state.workers[peer].serving(now) for peer in group.fits)
+            return commands if serves else commands + self.search(group, now, RARELY_S)
         # devices may still be coming up while a campaign begins: search after 1, 2, 4 … s
         return commands + self.search(
             group, now, doubled_s(1.0, group.searches - 1, LOOK_S) if some else SEEK_S
@@ -349,9 +344,7 @@ class Allocator:
                 words = clash
             elif group.fits:
                 words = why_waiting([workers[peer] for peer in sorted(group.fits)])
-            elif group.searching:
-                return []  # the reason of before holds until it is known better
-            elif group.searched_at is not None:
+            elif group.searched:
                 words = why_untrusted(group.untrusted) if group.untrusted else "no device that fits is up yet"
                 words = AWAY.format(self._state.device(group.pin)) if group.pin else words
         else:

@@ -339,6 +339,8 @@ class RequirementGroup:
     searched_at: float | None = None
     searches: int = 0
     searching: bool = False
+    searched: bool = False
+    """A search has come to its end."""
     hope_at: float = 0.0
     """When some worker could last be expected to take a task."""
     moved_at: float = 0.0

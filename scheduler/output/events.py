@@ -11,7 +11,7 @@ from swarm.base.text import count, safe_text
 
 TEMPLATES: Final[dict[str, str]] = {
     "campaign.created": "created: {name}, {of_tasks}",
-    "campaign.planned": "planned on the devices seen: {of_tasks}",
+    "campaign.planned": "planned: {of_tasks}",
     "campaign.taken-over": "taken over from another machine: {of_tasks}, {found} of them found at devices",
     "campaign.adopted": "a scheduler takes it up (epoch {epoch})",
     "campaign.ended": "ended: {outcome}",

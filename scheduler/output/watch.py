@@ -247,12 +247,18 @@ def render(
     return Group(headline, drawn, Text.assemble("  ", footer, no_wrap=True, overflow="ellipsis"))
 
 
+def _progress_of(campaign: CampaignRow, done: int, tasks: int) -> str:
+    if not tasks:
+        return "waiting for devices"
+    return f"{done} of {tasks} done" if campaign.planned else f"being planned: {tasks} tasks so far"
+
+
 def headline_of(campaign: CampaignRow, standing: Standing, now: float, width: int) -> Text:
     """The campaign's name and id, how many tasks have ended, and for how long it runs."""
     done, failed = (standing.counts.get(state, 0) for state in (TaskState.SUCCEEDED, TaskState.FAILED))
     status = Text.assemble(
         f"  {campaign.id}  ",
-        f"{done} of {standing.total} done" if standing.total else "waiting for devices",
+        _progress_of(campaign, done, standing.total),
         (f"  {failed} failed", "red") if failed else "",
         f"  {standing.scoring} being scored" if standing.scoring else "",
         f"  {show_elapsed((campaign.ended or now) - campaign.created)}",

@@ -99,8 +99,7 @@ async def fix_plan(
     """
     try:
         campaign = read_spec(row.spec, f"campaign {row.id}", hint="submit it again")
-        while store.campaigns.discard_plan(row.id, PORTION):  # of an earlier process
-            await trio.lowlevel.checkpoint()
+        await _discard(store, row.id)  # of an earlier process
         if not needs_devices(campaign):
             await _store_tasks(store, row, campaign, ())
             return False
@@ -157,9 +156,15 @@ def _withdrawn(store: Store, campaign: str) -> bool:
 
 
 async def _end_unplanned(store: Store, campaign: str, why: str = "") -> None:
-    while store.campaigns.discard_plan(campaign, PORTION):
-        await trio.lowlevel.checkpoint()
+    await _discard(store, campaign)
     store.campaigns.end(campaign, detail=why)
+
+
+async def _discard(store: Store, campaign: str) -> None:
+    while store.campaigns.discard_plan(
+        campaign, 10 * PORTION
+    ):  # which are deleted as quickly as a portion is made
+        await trio.lowlevel.checkpoint()
 
 
 async def _devices_of(

@@ -175,8 +175,10 @@ def _unplanned(
     campaign: CampaignRow, tasks: Sequence[AlikeTasks], requirements: Sequence[Requirement], live: LiveFacts
 ) -> list[str]:
     """A campaign over devices has no tasks before any device is found."""
-    if tasks or campaign.planned or campaign.ended is not None:
+    if campaign.planned or campaign.ended is not None:
         return []
+    if tasks:
+        return ["It is being planned: more tasks follow."]
     lines = ["Its tasks follow from the devices that fit; the scheduler is looking for them."]
     for requirement in requirements[:MAX_NAMES] if live.adverts is not None else ():
         lines += explain(requirement, live.adverts or ()).splitlines()

@@ -104,7 +104,9 @@ def store_campaign(
         if devices is None and least > MOST_AT_ONCE:
             deque(planned, maxlen=0)  # its errors come before it is stored
         else:
-            tasks = [task for _, task in planned]
+            tasks = [task for _, task in itertools.islice(planned, MAX_TASKS + 1)]
+            if len(tasks) > MAX_TASKS:
+                raise too_many(campaign, MAX_TASKS)
     for file in models.values():
         if file.source is not None:
             spool(file.source, file.model, home.spool)

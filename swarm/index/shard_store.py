@@ -301,10 +301,10 @@ class ShardStore:
         return median_low(claim.below for claim in fresh) if len(fresh) >= self._enough_claims else None
 
     def split(self, now: float, key: bytes) -> bool:
-        """Whether readers have to go on below the shard: as long as publishers say that they are there, too."""
-        return self._marked_within(now, key, KEEP_S + CLAIM_S) or (
-            key in self._marks and bool(self._fresh_claims(now, key))
-        )
+        """Whether readers have to go on below the shard: also while publishers say that they are there, of a shard without a mark so many
+        as make one."""
+        least = 1 if key in self._marks else self._enough_claims
+        return self._marked_within(now, key, KEEP_S + CLAIM_S) or len(self._fresh_claims(now, key)) >= least
 
     def _keeps_out(self, now: float, key: bytes) -> bool:
         """Whether publishers have to go below the shard."""

@@ -199,6 +199,31 @@ def test_why_tasks_wait_is_written_once_however_often_the_index_is_searched() ->
     assert [note.words for note in notes] == ["no device that fits is up yet"]
 
 
+def test_a_reason_that_holds_no_more_is_replaced_also_while_the_index_is_searched() -> None:
+    story = Story(5)
+    group = story.core.state.groups[story.group]
+    group.searching = True
+    changed = advert(0).model_copy(update={"units": (), "seq": 9})
+    story.tell(story.core.workers.add_adverts("", [changed], story.now))
+    assert not group.fits
+    assert group.searching
+    assert group.wait_reason == "no device that fits is up yet"
+
+
+def test_a_device_that_is_known_and_never_serves_is_searched_for_now_and_then() -> None:
+    core, now, searches = SchedulerCore(random.Random(1)), 0.0, 0
+    core.workers.add_adverts("", [advert(0)], now)
+    entry = TaskEntry(a_task(1, f"device == {advert(0).device}"))
+    decided(core, core.add(TaskLimits("c-one"), [entry], now), now)
+    for _ in range(1000):
+        now += 1.0
+        orders = decided(core, core.tick(now), now)
+        for order in of(orders, Discover):
+            searches += 1
+            core.workers.add_adverts(order.group, [], now)
+    assert searches == 3
+
+
 def test_a_worker_whose_advert_names_another_device_gets_only_what_is_for_that() -> None:
     story = Story([a_task(1, "device == somewhere else")], workers=1)
     assert not story.commits

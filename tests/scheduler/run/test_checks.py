@@ -55,6 +55,16 @@ async def test_what_a_stranger_sends_is_checked_aside_however_small_it_is() -> N
     assert aside.begun == 1
 
 
+async def test_a_record_that_may_hold_very_many_numbers_is_checked_aside_however_small_it_is() -> None:
+    """A million times that are alike take a thousand bytes."""
+    aside = Aside()
+    aside.may_end.set()
+    many = TASK.model_copy(update={"measure": TASK.measure.model_copy(update={"precision": 0.02})})
+    with pytest.raises(RemoteProtocolError, match="1 launches"):
+        await RecordChecks(aside).check(replace(effect(), task=many))
+    assert aside.begun == 1
+
+
 async def test_large_records_are_checked_aside_one_at_a_time() -> None:
     aside = Aside()
     checks = RecordChecks(aside)

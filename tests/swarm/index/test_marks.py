@@ -252,8 +252,15 @@ async def test_a_reader_that_was_told_a_wrong_number_finds_all(
         assert await found(grown) == {f"node-{number}" for number in range(24)}
 
 
-def test_many_who_say_that_little_lies_below_make_no_mark(store: ShardStore) -> None:
-    assert not any(claim(store, *range(100), below=499))
+def test_many_who_say_that_little_lies_below_send_readers_there_and_keep_nobody_out(
+    store: ShardStore,
+) -> None:
+    """The holders were replaced while the swarm shrinks: those who are still below have to be found."""
+    assert not any(claim(store, *range(ENOUGH - 1), below=499))
+    assert not store.split(0.0, KEY)
+    assert not claim(store, ENOUGH, below=499)[0]
+    assert store.split(0.0, KEY)
+    assert not store.split(CLAIM_S, KEY)
     assert claim(store, *range(100), below=500)[-1]
 
 
