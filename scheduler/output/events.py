@@ -64,6 +64,8 @@ def event_words(event: EventRow) -> str:
         return safe_text(f"{event.name}: {values}" if values else event.name, 400)
     tasks = fields.get("tasks", "-")
     of_tasks = count(tasks, "task") if isinstance(tasks, int) else f"{tasks} tasks"
+    if event.name == "campaign.created" and tasks == 0:
+        of_tasks = "its tasks follow"  # they are planned later
     words = template.format_map(_Fields({**fields, "of_tasks": of_tasks}))
     counts = [f"{fields[state]} {state}" for state in _COUNTS if fields.get(state)]
     why = [str(fields[key]).splitlines()[0] for key in _WHY if fields.get(key) and fields[key] != words]

@@ -210,3 +210,8 @@ def test_one_task_is_one_task(tasks: int, words: str) -> None:
         event_words(EventRow("c", 1, 0.0, "campaign.created", None, {"name": "c", "tasks": tasks}, ""))
         == words
     )
+
+
+def test_a_campaign_that_is_planned_later_is_not_created_with_no_tasks() -> None:
+    made = EventRow("c-one", 1, 0.0, "campaign.created", None, {"name": "many", "tasks": 0}, "")
+    assert event_words(made) == "created: many, its tasks follow"
