@@ -23,9 +23,9 @@ from scheduler.core.state import State
 SEEK_S: Final = 2.0
 """Between searches of the index while no worker that fits can be had."""
 LOOK_S: Final = 15.0
-RARELY_S: Final = 300.0
-"""Between two searches for a device that is known and does not serve: another key may have it by now."""
 """Between searches for more workers while tasks wait and some worker serves."""
+RARELY_S: Final = 300.0
+"""Between searches for a device that is known and does not serve: another key may have it by now."""
 MAX_PROBING: Final = 16
 MAX_HEARSAY: Final = 4
 """Probes at a time, beside those, of strangers that have never answered and that only other strangers say to be there."""

@@ -339,8 +339,6 @@ class RequirementGroup:
     searched_at: float | None = None
     searches: int = 0
     searching: bool = False
-    searched: bool = False
-    """A search has come to its end."""
     hope_at: float = 0.0
     """When some worker could last be expected to take a task."""
     moved_at: float = 0.0
@@ -367,6 +365,11 @@ class RequirementGroup:
             self.names_device = self.names_device or clause.attribute == "device"
             if clause.attribute == "device" and clause.op is Op.EQ:
                 self.device = str(clause.value)
+
+    @property
+    def searched(self) -> bool:
+        """Whether a search has come to its end."""
+        return self.searches > self.searching
 
     @property
     def sought(self) -> Requirement:

@@ -33,7 +33,7 @@ class Workers:
         state = self._state
         searched = state.groups.get(group)
         if searched is not None:
-            searched.searching, searched.searched = False, True
+            searched.searching = False
         for advert in adverts:
             view = state.worker(advert.peer)
             newer = view.advert is None or advert.seq >= view.advert.seq

@@ -22,7 +22,7 @@ from protocol.words import Role
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import read_spec
 from scheduler.models.files import CampaignFile
-from scheduler.planning.tasks import MAX_TASKS, derive, needs_devices, requirements, too_many
+from scheduler.planning.tasks import derive, needs_devices, requirements
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 from scheduler.trust.book import TrustBook
@@ -42,6 +42,8 @@ CONFIRM_INTERVAL_S: Final = 1.0
 
 PORTION: Final = 200
 """Tasks of a plan that are stored at a time."""
+DISCARDED: Final = 10 * PORTION
+"""Those that are deleted at a time: they were stored more slowly."""
 
 PoolManifests = Mapping[str, tuple[PoolManifest | None, ...]]
 """By pool name: the newest manifest of each pool of this name that this home is in; None: none received yet."""
@@ -134,13 +136,10 @@ async def _store_tasks(store: Store, row: CampaignRow, campaign: Campaign, devic
     portion = list(islice(tasks, PORTION))
     while not _withdrawn(store, row.id):
         following = list(islice(tasks, PORTION))
-        if after + len(portion) > MAX_TASKS:
-            raise too_many(campaign, MAX_TASKS)
         last = not following
         if not store.campaigns.plan(row.id, portion, after=after, last=last):
-            await trio.sleep(
-                SEARCH_INTERVAL_S
-            )  # another process plans it, or has; if it does not, this one begins again
+            # another process plans it, or has; if that comes to nothing, this one begins again
+            await trio.sleep(SEARCH_INTERVAL_S)
             return
         if last:
             return
@@ -161,9 +160,8 @@ async def _end_unplanned(store: Store, campaign: str, why: str = "") -> None:
 
 
 async def _discard(store: Store, campaign: str) -> None:
-    while store.campaigns.discard_plan(
-        campaign, 10 * PORTION
-    ):  # which are deleted as quickly as a portion is made
+    """What a plan has left that did not come to its end."""
+    while store.campaigns.discard_plan(campaign, DISCARDED):
         await trio.lowlevel.checkpoint()
 
 

@@ -126,14 +126,17 @@ def derive(
     campaign_id: str,
     scheduler: str,
     devices: Sequence[Advert] = (),
+    most: int = MAX_TASKS,
 ) -> Iterator[tuple[PlannedCell, Task]]:
     """The tasks of `campaign` with their cells, numbered from 1, made one by one: there may be very many. `scheduler`: the peer id that
     will sign them.
 
     `devices` counts only where `needs_devices`. A cell that no device of them fits still becomes a task, open to any device that fits, so
     that it is seen to find none and is not silently left out.
-    Raises `CampaignError` for a task larger than the protocol's.
+    Raises `CampaignError` above `most` tasks, and for one larger than the protocol's.
     """
+    if least_tasks(campaign) > most:
+        raise _too_many(campaign, most)
     adverts = _chosen(campaign, devices) if needs_devices(campaign) else []
     number = 0
     for cell in cells(campaign):
@@ -143,6 +146,8 @@ def derive(
         pins = _pins(campaign, fitting) or [_Pin()]
         for sitting, pin in product(_sittings(campaign, len(pins)), pins):
             number += 1
+            if number > most:
+                raise _too_many(campaign, most)
             own = {
                 "task": f"{campaign_id}/{number}",
                 "requirement": _requirement(cell, (*need.clauses, *pin.clauses)) if pin.clauses else need,
@@ -204,19 +209,19 @@ def derive_cells(
     devices: Sequence[Advert] = (),
     most: int = MAX_SHOWN,
 ) -> tuple[tuple[PlannedCell, tuple[Task, ...]], ...]:
-    """All tasks that `derive` gives, cell by cell. Raises `CampaignError` above `most` tasks, and as `derive`."""
+    """All tasks that `derive` gives, cell by cell."""
     made: list[tuple[PlannedCell, list[Task]]] = []
-    planned = derive(campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices)
-    for number, (cell, task) in enumerate(planned, 1):
-        if number > most:
-            raise too_many(campaign, most)
+    planned = derive(
+        campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices, most=most
+    )
+    for cell, task in planned:
         if not made or made[-1][0] is not cell:
             made.append((cell, []))
         made[-1][1].append(task)
     return tuple((cell, tuple(tasks)) for cell, tasks in made)
 
 
-def too_many(campaign: Campaign, most: int) -> CampaignError:
+def _too_many(campaign: Campaign, most: int) -> CampaignError:
     """It makes more than `most` tasks."""
     over_devices = needs_devices(campaign)
     return CampaignError(

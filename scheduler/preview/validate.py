@@ -21,15 +21,7 @@ from scheduler.models.files import CampaignFile, Models
 from scheduler.models.inspect import ModelShapes, resolved_shapes
 from scheduler.output.schemas import CampaignModel, shown_as
 from scheduler.output.terminal import table
-from scheduler.planning.tasks import (
-    MAX_TASKS,
-    PlannedCell,
-    cells,
-    derive,
-    least_tasks,
-    needs_devices,
-    too_many,
-)
+from scheduler.planning.tasks import PlannedCell, cells, derive, needs_devices
 from swarm.base.text import safe_text
 from swarm.base.units import show_duration
 from swarm.base.yaml import parse_document
@@ -90,8 +82,6 @@ def valid(campaign: Campaign, models: Models) -> ValidCampaign:
     """What `campaign` would measure. `models`: none where they were not looked at. Blocking."""
     tasks = None
     if not needs_devices(campaign):
-        if least_tasks(campaign) > MAX_TASKS:
-            raise too_many(campaign, MAX_TASKS)
         counted = models or {
             entry.key: CampaignFile(None, Model(name=entry.label, sha256="0" * 64, size=1))
             for entry in campaign.models

@@ -258,7 +258,7 @@ class SchedulerService:
                 self._sendings.load()
 
     async def _plan(self, row: CampaignRow) -> None:
-        """A campaign over devices: wait until the same ones are found twice in a row, then fix its tasks."""
+        """A campaign whose tasks are not made yet: see `fix_plan`."""
         try:
             if await fix_plan(
                 self.index, self.store, row, self._left_s(row), lambda: self._book, self._found

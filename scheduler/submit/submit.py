@@ -27,7 +27,7 @@ from scheduler.models.describe import Fetch, describe_models, find_model, no_fet
 from scheduler.models.evaluate import Evaluations
 from scheduler.models.files import CampaignFile, Models
 from scheduler.models.spool import spool, spool_reference
-from scheduler.planning.tasks import MAX_TASKS, derive, least_tasks, needs_devices, too_many
+from scheduler.planning.tasks import derive, least_tasks, needs_devices
 from scheduler.store.progress import ADOPTED
 from scheduler.store.rows import ENDED, CampaignRow, CampaignStatus, NewCampaign, NewModel, RunClaim, TaskRow
 from scheduler.store.store import Store, open_store
@@ -84,9 +84,8 @@ def store_campaign(
     devices: Sequence[Advert] | None = None,
 ) -> str | None:
     """Plan and store a campaign with its described models; gives its id. `claim`: the experiment run that it is; None: another
-    process has started that run. `devices`: those it is for; None: if they matter, the scheduler finds them. The scheduler also plans what
-    has very many tasks. Raises `CampaignError`,
-    `ResourceError`; then nothing was stored.
+    process has started that run. `devices`: those it is for; None: if they matter, the scheduler finds them, and it plans what has very
+    many tasks. Raises `CampaignError`, `ResourceError`; then nothing was stored.
     """
     if campaign.results is not None:
         from scheduler.output.sending import check_storage  # it draws reports, which takes long to import
@@ -96,17 +95,13 @@ def store_campaign(
     campaign_id = campaign_id or new_campaign_id()
     tasks = None
     if devices is not None or not needs_devices(campaign):
-        if (least := least_tasks(campaign)) > MAX_TASKS:
-            raise too_many(campaign, MAX_TASKS)
         planned = derive(
             campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices or ()
         )
-        if devices is None and least > MOST_AT_ONCE:
+        if devices is None and least_tasks(campaign) > MOST_AT_ONCE:
             deque(planned, maxlen=0)  # its errors come before it is stored
         else:
-            tasks = [task for _, task in itertools.islice(planned, MAX_TASKS + 1)]
-            if len(tasks) > MAX_TASKS:
-                raise too_many(campaign, MAX_TASKS)
+            tasks = [task for _, task in planned]
     for file in models.values():
         if file.source is not None:
             spool(file.source, file.model, home.spool)

@@ -202,7 +202,7 @@ def test_why_tasks_wait_is_written_once_however_often_the_index_is_searched() ->
 def test_a_reason_that_holds_no_more_is_replaced_also_while_the_index_is_searched() -> None:
     story = Story(5, clauses=("ram >= 1 GiB",))
     group = story.core.state.groups[story.group]
-    group.searching = True
+    group.searching, group.searches = True, group.searches + 1
     changed = advert(0).model_copy(update={"ram": 1, "seq": 9})
     story.tell(story.core.workers.add_adverts("", [changed], story.now))
     assert not group.fits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.campaign.model import Campaign, Devices, ModelEntry, TrustText
-from scheduler.planning import devices
+from scheduler.planning import devices, tasks
+from scheduler.planning.tasks import derive
 from scheduler.store.rows import CampaignStatus as CampaignStatus
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
@@ -195,7 +197,8 @@ async def test_a_campaign_that_makes_too_many_tasks_fails_and_leaves_none(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "PORTION", 2)
-    monkeypatch.setattr(devices, "MAX_TASKS", 3)
+    monkeypatch.setattr(devices, "derive", partial(derive, most=3))
+    monkeypatch.setattr(tasks, "least_tasks", lambda campaign: 1)  # as of one that is spread over devices
     of_many_models(world, 5)
     await world.run()
     row = world.store.campaigns.get("c-many")

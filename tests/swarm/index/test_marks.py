@@ -189,13 +189,20 @@ async def test_one_holder_that_counts_too_much_silences_nobody(autojump_clock: J
         assert await found(grown) == {f"node-{number}" for number in range(24)}
 
 
-async def test_publishers_say_about_how_many_adverts_lie_below(autojump_clock: Jumping) -> None:
-    async with field(8, soft=12, refresh_s=30.0) as grown:
-        await grown.grow(56, holder=False, soft=12, refresh_s=30.0)
+@asynccontextmanager
+async def field_of_known(others: int, soft: int) -> AsyncIterator[Field]:
+    """Eight holders that know all devices, and others, after five minutes of publishing."""
+    async with field(8, soft=soft, refresh_s=30.0) as grown:
+        await grown.grow(others, holder=False, soft=soft, refresh_s=30.0)
         for member in grown.members[:8]:
             member.index._server.exempt = lambda peer: True
         await publish_all(grown.members)
         await trio.sleep(300)
+        yield grown
+
+
+async def test_publishers_say_about_how_many_adverts_lie_below(autojump_clock: Jumping) -> None:
+    async with field_of_known(56, soft=12) as grown:
         root = shard_key("", EVERYBODY, 0, 0)
         counted = [member.index.holder.below(trio.current_time(), root) for member in grown.members[:8]]
         assert all(count is not None and 64 / 1.5 <= count <= 64 * 1.5 for count in counted), counted
@@ -291,12 +298,7 @@ async def test_a_swarm_that_shrinks_gets_shards_of_its_size_and_nobody_is_hidden
 ) -> None:
     monkeypatch.setattr(shard_store, "CLAIM_S", 120.0)
     monkeypatch.setattr(shard_store, "KEEP_S", 480.0)
-    async with field(8, soft=16, refresh_s=30.0) as grown:
-        await grown.grow(40, holder=False, soft=16, refresh_s=30.0)
-        for member in grown.members[:8]:
-            member.index._server.exempt = lambda peer: True
-        await publish_all(grown.members)
-        await trio.sleep(300)
+    async with field_of_known(40, soft=16) as grown:
         stay = grown.members[:3]
         assert max(member.index._publisher.depth(EVERYBODY) for member in stay) >= 1
         for member in grown.members[3:]:
