@@ -105,12 +105,25 @@ class MountPlan:
 
 
 def code_folders(frozen: bool = bool(getattr(sys, "frozen", False))) -> tuple[str, ...]:
-    """Where this program, its interpreter, packages and libraries are. `frozen`: modules are read from the program's own file."""
+    """Where this program, its interpreter, packages and libraries are. `frozen`: modules are read from the program's own file.
+
+    Of a clone its packages alone: a home, keys or models may lie beside them.
+    """
     program = os.path.dirname(sys.executable) if frozen else str(Path(__file__).parents[2])  # noqa: PTH120
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *site.getsitepackages(), program]
     named = [os.environ.get("LD_LIBRARY_PATH", ""), os.environ.get(VARIABLE, "")]
     libraries = os.pathsep.join(named).split(os.pathsep)
+    if not frozen and os.path.exists(f"{program}/pyproject.toml"):  # noqa: PTH110
+        places = [place for place in places if place != program] + packages_of(program)
     return tuple(dict.fromkeys(place for place in (*places, *libraries) if place.startswith("/")))
+
+
+def packages_of(clone: str) -> list[str]:
+    """The packages and modules that lie in a folder of sources."""
+    inits = Path(clone).glob("*/__init__.py")
+    return sorted(
+        [*(str(init.parent) for init in inits), *(str(module) for module in Path(clone).glob("*.py"))]
+    )
 
 
 @cache

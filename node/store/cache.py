@@ -83,11 +83,10 @@ class ModelCache:
         self.uses = ModelUses(folder / "uses.json")
         try:
             make_folder(folder)
-            if hasattr(os, "geteuid") and os.geteuid() == 0:
-                # nobody, who runs the models then, has to reach them, also where the view shows the folders above them (a home within a
-                # clone); it can list neither
-                for each in (folder, folder.parent):
-                    each.chmod(each.stat().st_mode & 0o7777 | 0o011)
+            if (
+                hasattr(os, "geteuid") and os.geteuid() == 0
+            ):  # nobody, who runs the models then, has to reach them; it cannot list them
+                folder.chmod(0o711)
             self._states = self._read_index()
             self._cap = cap if cap is not None else default_cap(self._free(folder) + self.used_bytes)
         except OSError as exc:

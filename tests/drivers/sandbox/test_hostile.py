@@ -40,6 +40,7 @@ from tests.drivers import holding
 from tests.drivers.hostile_launches import COUNTED, LIMITS, ROOM, HostileZygote, findings, play
 from tests.drivers.onnx_models import OnnxModels
 
+CLONE: Final = Path(__file__).parents[3]
 GONE_S: Final = 5.0
 ALWAYS: Final = frozenset(
     {"open more files", "take more memory than allowed", "dump its memory", "speak for the reaper"}
@@ -303,6 +304,15 @@ def test_nothing_that_tells_this_device_from_others_is_read(
         assert open_to_it <= above
     elif REACHED.tier is Tier.PARTIAL:
         assert not open_to_it & {"/proc/cmdline", "/sys/class/net/*/address", "/etc/machine-id"}
+
+
+def test_what_lies_in_a_clone_beside_the_packages_is_not_read(
+    hostile_launches: HostileZygote, loose: HostileZygote, surroundings: Callable[..., str]
+) -> None:
+    """A home with its keys, say, such as that of the README's demo."""
+    beside = [str(CLONE / "pyproject.toml")]
+    assert read(loose, surroundings, beside) == set(beside)
+    assert not read(hostile_launches, surroundings, beside) or REACHED.tier not in (Tier.FULL, Tier.PARTIAL)
 
 
 def _leads_to_the_program(folder: str) -> bool:
