@@ -5,10 +5,11 @@
 
 The attacker of arXiv 2505.01139: identities ground until they lie nearest to the keys under attack, which join before anybody publishes and
 make themselves known to every honest node. They answer at once and correctly in form: other attackers as the nearest peers of a key under
-attack, `ok` for adverts that they drop, empty pages. `spread` gives each of four keys a quarter of them, `packed` one key all of them,
-`region` strews a quarter over the neighbourhood of each of four keys. For each key ten devices publish a label; five honest nodes query it,
-and three fresh ones, which know one honest node. No node has an anchor: gates would only help. Found: pairs of query and device, in
-per cent. Deterministic: time is virtual, trio's scheduler is seeded, and calls are handed over without frames and streams.
+attack, `ok` for adverts that they drop, empty pages. `packed` gives all of them to the key of everybody's shard, which readers ask first,
+`spread` a quarter to it and to each of three labels' keys, `region` strews a quarter over the neighbourhood of each of the four. Ten
+devices publish each of up to four labels; five honest nodes query them, and three fresh ones, which know one honest node. No node has an
+anchor: gates would only help. Found: pairs of query and device, in per cent. Deterministic: time is virtual, trio's scheduler is seeded,
+and calls are handed over without frames and streams.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from protocol.errors import Unreachable
 from protocol.messages import index as say
 from protocol.messages.index import StoreVerdict
 from protocol.values.advert import Advert
-from protocol.values.index_keys import shard_key
+from protocol.values.index_keys import EVERYBODY, shard_key
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.wire.base import Message
 from swarm.index.index import Index
@@ -182,7 +183,9 @@ async def fleet(wires: Wires, honest: int, share: float, layout: str, seed: int)
     """One fleet under attack. `share`: of attackers among all nodes; 0: none."""
     most = 1 if layout == "packed" else min(4, (honest - READERS) // DEVICES)
     labels = [f"{seed}-{number}" for number in range(most)]
-    keys = [shard_key("", f"label:team={label}", 0, 0) for label in labels]
+    keys = [
+        shard_key("", each, 0, 0) for each in (EVERYBODY, *(f"label:team={label}" for label in labels[1:]))
+    ]
     count = round(honest * share / (1 - share))
     async with (
         MemorySwarm(random.Random(seed), latency_s=LATENCY_S) as swarm,

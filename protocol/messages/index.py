@@ -37,6 +37,8 @@ PAGE_LIMIT: Final = 32
 MAX_ITEMS: Final = 64
 """Attributes in one `StoreAdverts`."""
 MAX_CONTACTS: Final = 16
+MAX_COUNTED: Final = 32
+"""Attributes that a holder counts in a shard for one call."""
 HAVE_BYTES: Final = 4
 """Bytes of routing key that identify a peer in `have`."""
 
@@ -106,6 +108,8 @@ class StoredItem(Message):
     count: Count = 0
     below: Count | None = None
     """Of a split shard, about how many adverts lie below it, as those who publish there say."""
+    having: Annotated[tuple[Count, ...], Field(max_length=MAX_COUNTED)] = ()
+    """Of a shard of everybody: how many adverts in it have each of the first 32 attributes that the sender's advert says of itself."""
 
 
 class StoreReply(Message, type="store-reply"):
@@ -138,6 +142,8 @@ class QueryShard(Message, type="query-shard"):
     cursor: Count = 0
     limit: Annotated[int, Field(ge=0, le=PAGE_LIMIT)] = PAGE_LIMIT
     have: Have = b""
+    counted: Annotated[tuple[AttributeText, ...], Field(max_length=MAX_COUNTED)] = ()
+    """Attributes of which the reader wants to know how many adverts in the shard have them."""
 
 
 class ShardPage(Message, type="shard-page"):
@@ -152,6 +158,10 @@ class ShardPage(Message, type="shard-page"):
     """The shard is split: most of its adverts lie deeper."""
     below: Count | None = None
     """Of a split shard, about how many, as those who publish there say."""
+    having: Annotated[tuple[Count, ...], Field(max_length=MAX_COUNTED)] = ()
+    """How many adverts in the shard have each of the `counted` attributes."""
+    crowded: bool = False
+    """Adverts were kept out of this shard for want of room for their network."""
     cursor: Count | None = None
     closer: Contacts = ()
 

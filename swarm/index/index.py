@@ -23,8 +23,8 @@ import trio
 from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
-from protocol.values.index_keys import EVERYBODY, attributes_of, campaign_attribute, model_attribute
-from protocol.values.requirement import Requirement
+from protocol.values.index_keys import EVERYBODY, attributes_of, campaign_attribute
+from protocol.values.requirement import Clause, Op, Requirement
 from swarm.index.client import FIRST_S, IndexClient
 from swarm.index.lookup import Lookups, sender_of
 from swarm.index.publisher import REFRESH_S, Publisher
@@ -196,7 +196,8 @@ class Index:
 
     async def model(self, sha256: str, limit: int = 32) -> QueryResult:
         """Devices that have a model, by their adverts."""
-        return await self._query.under(model_attribute(sha256), limit)
+        has_model = Clause(attribute="models", op=Op.HAS, value=sha256)
+        return await self._query.query(Requirement(clauses=(has_model,)), limit)
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
         """Unfiltered devices, to explain clause by clause why nothing matches."""

@@ -259,16 +259,28 @@ class Lookups:
             stored.contacts = [contact for contact in stored.contacts if contact.peer != peer]
             stored.stale = True
 
-    def named(self, key: bytes, closer: tuple[say.ContactInfo, ...]) -> None:
-        """A holder names others for `key`: the next reader looks again, unless that has just been done."""
+    def named(self, key: bytes, closer: tuple[say.ContactInfo, ...]) -> bool:
+        """A holder names others for `key`: the next reader looks again, unless that has just been done. Where slow ones were not waited for
+        those that are nearer are added at once; returns whether there were any.
+        """
         stored = self._sets.get(key)
-        if stored is None or trio.current_time() - stored.found_at < SETTLE_S:
-            return
+        if stored is None:
+            return False
         mine = {contact.peer for contact in stored.contacts}
         farthest = max(sorted(distance(peer, key) for peer in mine)[:HOLDERS], default=0)
-        for peer in {contact.peer for contact in read_contacts(closer)} - mine - {self.client.own_peer}:
-            nearer = len(mine) < HOLDERS or distance(peer, key) < farthest
-            stored.stale = stored.stale or (nearer and self.client.usable(peer))
+        nearer = [
+            contact
+            for contact in read_contacts(closer)
+            if contact.peer not in mine
+            and contact.peer != self.client.own_peer
+            and self.client.usable(contact.peer)
+            and (len(mine) < HOLDERS or distance(contact.peer, key) < farthest)
+        ]
+        if stored.hurried and len(mine) <= 2 * NEAR:
+            stored.contacts = sorted([*stored.contacts, *nearer], key=lambda each: distance(each.peer, key))
+        elif trio.current_time() - stored.found_at >= SETTLE_S:
+            stored.stale = stored.stale or bool(nearer)
+        return stored.hurried and bool(nearer)
 
 
 def sender_of(me: Contact | None) -> say.ContactInfo | None:

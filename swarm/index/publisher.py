@@ -1,4 +1,5 @@
-"""Keeps this node's advert with the holders of each of its attributes: one shard each, one message for each holder.
+"""Keeps this node's advert with the holders of each of its attributes: one shard each, one message for each holder. Attributes that are
+covered (`covered.py`) are left out.
 
 A cycle stores one version of the advert, or refreshes it. Rounds of messages go to the holders that have not answered in this cycle:
 closer ones named in replies, the next ones after a failure, those of a deeper shard after a split.
@@ -19,9 +20,10 @@ import trio
 from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
 from protocol.messages.index import StoreVerdict
-from protocol.values.advert import SignedAdvert
-from protocol.values.index_keys import MAX_SHARD_DEPTH, shard_key, shard_prefix
+from protocol.values.advert import ADVERT_TTL_S, SignedAdvert
+from protocol.values.index_keys import EVERYBODY, MAX_SHARD_DEPTH, shard_key, shard_prefix
 from swarm.index.client import IndexClient, fingerprints
+from swarm.index.covered import UNSURE, is_covered
 from swarm.index.depths import depth_below
 from swarm.index.lookup import Lookups
 from swarm.index.region import HOLDERS, NEAR
@@ -79,6 +81,12 @@ class _Shard:
     """Holder → about how many adverts lie below, where it is split."""
     split_depth: int = -1
     """The deepest shard above this one of which we know that it is split."""
+    having: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
+    """Of the shard of everybody: holder → how many adverts in it have each attribute of ours."""
+    covered: bool = False
+    """Readers find us in the shard of everybody: nothing is stored here any more."""
+    kept_until: float = 0.0
+    """When what was stored here before it was covered has expired: until then its holders get newer versions, and the tombstone."""
 
     @property
     def count(self) -> int:
@@ -100,7 +108,7 @@ class _Shard:
 
     def move(self, depth: int) -> None:
         self.depth, self.holders, self.replies, self.look = depth, {}, {}, True
-        self.near, self.wanted, self.below, self.counts = [], set(), {}, {}
+        self.near, self.wanted, self.below, self.counts, self.having = [], set(), {}, {}, {}
 
 
 @dataclass
@@ -141,7 +149,7 @@ class Publisher:
                 shard = _Shard(pool, attribute, own_key)
             shards[attribute] = shard
         for attribute, shard in self._shards.items():
-            if attribute not in shards:
+            if attribute not in shards or shard.covered:
                 self._former |= shard.holders
         self._signed, self._shards = signed, shards
         await self.refresh()
@@ -152,13 +160,13 @@ class Publisher:
             self._cycle += 1
             jitter = self.rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
             self._refresh_at = trio.current_time() + self.refresh_s * jitter
-            for shard in self._shards.values():
+            for shard in self._published:
                 shard.look = shard.look or not shard.holders or (look and len(shard.stored_by()) < HOLDERS)
             await self.lookups.sweeps.measured()
             self._seen = None
             self._update_holders()
             await self._check_marks()
-            await self._rounds()
+            await self._store_all()
 
     async def run(self) -> None:
         """Refresh and repair for ever."""
@@ -177,7 +185,7 @@ class Publisher:
                 await self.refresh(look=True)
             elif self._update_holders() or self._look_is_due():
                 async with self._busy:
-                    await self._rounds()
+                    await self._store_all()
 
     async def learn_regions(self) -> None:
         """Sweep the regions of our shards where nodes are suspect, one after the other, for ever: `run` stores the advert at
@@ -186,7 +194,7 @@ class Publisher:
             await self._moved.wait()
             self._moved = trio.Event()
             await trio.sleep(SWEEP_PAUSE_S * self.rng.uniform(0.8, 1.2))
-            for shard in list(self._shards.values()):
+            for shard in self._published:
                 near = shard.near
                 if near and not shard.look and self.lookups.sweeps.due(shard.key(), near, SWEEP_S):
                     await self.lookups.sweeps.sweep(shard.key(), near, SWEEP_S)
@@ -207,11 +215,16 @@ class Publisher:
 
     def coverage(self) -> int:
         """Holders of the attribute that has the fewest; 0 when nothing is published."""
-        return min((len(shard.stored_by()) for shard in self._shards.values()), default=0)
+        return min((len(shard.stored_by()) for shard in self._published), default=0)
 
     def depth(self, attribute: str) -> int:
         """How deep our shard of `attribute` lies."""
         return self._shards[attribute].depth
+
+    @property
+    def _published(self) -> list[_Shard]:
+        """The shards in which the advert has to lie."""
+        return [shard for shard in self._shards.values() if not shard.covered]
 
     # -- one cycle -------------------------------------------------------------------------------------------------------
 
@@ -224,7 +237,7 @@ class Publisher:
         if seen == self._seen:
             return False
         self._moved.set()
-        for shard in self._shards.values():
+        for shard in self._published:
             for peer in list(shard.replies):
                 if not self.client.linked(peer):
                     del shard.replies[peer]
@@ -243,7 +256,7 @@ class Publisher:
 
     def _now(self, me: Contact | None, anchors: Sequence[Contact]) -> tuple[object, ...]:
         """What the holders follow from, besides what rounds bring. No I/O."""
-        replied = {peer for shard in self._shards.values() for peer in shard.replies}
+        replied = {peer for shard in self._published for peer in shard.replies}
         return (
             self.client.network.table.version,
             self.lookups.sweeps.version,
@@ -260,30 +273,61 @@ class Publisher:
             return False
         self._look_at = now + self._look_pause
         self._look_pause = min(self._look_pause * 2, LOOK_S[1])
-        for shard in self._shards.values():
+        for shard in self._published:
             shard.look = shard.look or len(shard.stored_by()) < HOLDERS
         return True
 
-    async def _rounds(self) -> None:
+    async def _store_all(self) -> None:
+        """In the shard of everybody, whose holders tell which attributes are covered; then in those of the others."""
+        everybody = self._shards.get(EVERYBODY)
+        if everybody is not None:
+            await self._rounds([everybody])
+            self._find_covered(everybody)
+        await self._rounds(self._published)
+
+    def _find_covered(self, everybody: _Shard) -> None:
+        sure = len(everybody.stored_by()) * 2 > len(everybody.replies)
+        counted = itertools.zip_longest(
+            *(everybody.having.get(peer, ()) for peer in everybody.stored_by()), fillvalue=0
+        )
+        having = {
+            attribute: sorted(counts)[min(UNSURE, (len(counts) - 1) // 2)]
+            for attribute, counts in zip(self._shards, counted, strict=False)
+        }
+        for attribute, shard in self._shards.items():
+            if shard is everybody:
+                continue
+            before, now = shard.covered, trio.current_time()
+            shard.covered = sure and is_covered(
+                attribute, everybody.depth, having.get(attribute, 0), before=before
+            )
+            if before and not shard.covered:
+                shard.look = True
+            elif shard.covered and not before:
+                shard.kept_until = now + ADVERT_TTL_S
+            elif shard.covered and now >= shard.kept_until:
+                shard.holders = {}
+
+    async def _rounds(self, shards: Sequence[_Shard]) -> None:
         for _ in range(MAX_ROUNDS):
             async with trio.open_nursery() as nursery:
-                for shard in self._shards.values():
+                for shard in shards:
                     if shard.look:
                         nursery.start_soon(self._locate, shard)
             plan: dict[PeerId, tuple[Contact, list[_Shard]]] = {
                 peer: (contact, []) for peer, contact in self._former.items() if self.client.usable(peer)
             }
             self._former = {}
-            for shard in self._shards.values():
+            for shard in shards:
                 for peer, contact in shard.holders.items():
                     if shard.replies.get(peer, (0, None))[0] != self._cycle and self.client.usable(peer):
                         plan.setdefault(peer, (contact, []))[1].append(shard)
             if not plan:
                 return
             async with trio.open_nursery() as nursery:
-                for contact, shards in plan.values():
-                    nursery.start_soon(self._store, contact, shards)
-            for shard in self._shards.values():
+                for contact, items in plan.values():
+                    nursery.start_soon(self._store, contact, items)
+            for shard in shards:
                 self._settle(shard)
             self._seen = None
 
@@ -339,6 +383,7 @@ class Publisher:
             shard.replies[contact.peer] = (cycle, item.verdict)
             shard.counts[contact.peer] = item.count
             shard.below[contact.peer] = item.below or 0
+            shard.having[contact.peer] = item.having
         closer = [
             named
             for named in read_contacts(answer.closer)
@@ -371,7 +416,7 @@ class Publisher:
         """Tell the holders of each shard above ours that it is split: new holders learn it from many publishers. Where most do not know
         it, move up there, since readers would not come down. Only some of those who publish below do it.
         """
-        for shard in self._shards.values():
+        for shard in self._published:
             for depth in range(shard.depth):
                 below = max(shard.count, 1) * 2 ** (shard.depth - depth)
                 if self.rng.random() >= CHECKS / below:

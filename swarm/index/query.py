@@ -1,4 +1,7 @@
-"""Queries: read random shards of the rarest attribute, in pages filtered at the holder, until there are enough devices.
+"""Queries: read random shards, in pages filtered at the holder, until there are enough devices.
+
+A query begins in the shards of everybody. Their holders tell how many devices there have each attribute that the requirement implies. If
+one of them is rare, the query goes on in its own shards; else all that fit lie in those of everybody, which are read on (`covered.py`).
 
 Where a shard is split, one path is followed down to a shard that is not, and further ones only if that has too few devices. On the way
 down the word of the holders asked first is taken for it; if it leads to too few, the others are asked too. The path begins at the depth
@@ -9,10 +12,11 @@ Holders are not trusted: each advert's signature, age and attribute are checked 
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Final
@@ -33,27 +37,32 @@ from protocol.values.index_keys import (
 from protocol.values.match import Predicate, compile_requirement
 from protocol.values.requirement import Requirement
 from swarm.index.client import IndexClient, fingerprints
+from swarm.index.covered import COMMON, RARE, UNSURE, seen_covered
 from swarm.index.depths import MOST_DEVICES, depth_below, depth_of
 from swarm.index.lookup import Lookups
 from swarm.index.region import HOLDERS
 from swarm.index.requests import children, sendable
 from swarm.index.shard_store import NETWORK_QUOTA, SOFT_LIMIT, ForgedAdvert, read_signed
+from swarm.index.sweep import FRESH_S
 from swarm.net.addresses import Contact, PeerId, public_network
 
 READERS: Final = 2
 """Holders asked first; all of them when these do not have enough."""
+MORE_COUNTS: Final = 6
+"""Holders asked besides, whether they too say that an attribute is rare, before a reader believes that there are no more devices."""
 GRACE_S: Final = 0.5
 """How much longer than the hedging delay all holders are waited for, once two do not have enough."""
-SPARE: Final = 4
-"""Adverts requested beyond those wanted, since some may be useless: half as many again, and at least so many. Where a fifth is useless, 24
-adverts hold sixteen good ones in 96 of 100 draws, and twenty in 63."""
 LEAST_PAGE: Final = 8
+"""Adverts that are requested of a holder at least; otherwise twice as many as are wanted, since some may be useless. Where a fifth is, 32
+adverts hold sixteen good ones in all but one of 30,000 draws, 24 in 96 of 100."""
 COUNTS_S: Final = 600.0
+SHARES_S: Final = 120.0
+"""How long it counts how many devices in a shard of everybody have an attribute."""
+YOUNG: Final = 2
+"""Levels of a split that may be so young that some devices still lie above it."""
 BUDGET: Final = 128
 """Shards read for one requirement."""
 LARGEST_WAVE: Final = 32
-MANY: Final = 2_000
-"""An attribute of fewer devices is read rather than split up by RAM."""
 MAX_WIDENED: Final = 4
 """Regions learned for one query."""
 MAX_COUNTS: Final = 8_192
@@ -101,6 +110,8 @@ class _Merged:
 
     widened: int = 0
     """Regions learned, or looked for in vain."""
+    counted: Alternatives = ()
+    """Attributes that holders of everybody's shards count."""
     _meets: Predicate = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -116,6 +127,11 @@ class _Merged:
     @property
     def enough(self) -> bool:
         return len(self.fits) >= self.want
+
+    @property
+    def named(self) -> frozenset[PeerId]:
+        """The peers that the requirement asks for by their ids."""
+        return named_peers(self.requirement)
 
     def add(self, attribute: str, listed: Iterable[say.ListedAdvert], *, sure: bool) -> None:
         """Add a page read under `attribute`, without what is forged, expired or of another attribute."""
@@ -170,7 +186,12 @@ class _Leaf:
     guessed: bool = False
     """Nobody has said yet that the shard above is split: this may be too deep."""
     skimmed: bool = False
-    """All who were asked first said that it is split, or that a guessed one is empty; the others of its holders were not asked."""
+    """All who were asked first said that it is split, or that a guessed one is empty, or they were asked for counts; the other holders were
+    not asked."""
+    crowded: bool = False
+    """Adverts were kept out of it."""
+    having: list[tuple[int, ...]] = field(default_factory=list)
+    """Of a shard of everybody, by each holder that answered: how many adverts in it have the counted attributes."""
 
     @property
     def place(self) -> _Place:
@@ -179,6 +200,44 @@ class _Leaf:
     @property
     def above(self) -> _Place:
         return self.attribute, self.depth - 1, self.prefix >> 1
+
+
+@dataclass
+class _Walk:
+    """The way down to the shards of some attributes: what was read, and what is still to be read."""
+
+    choice: Alternatives
+    todo: list[_Leaf]
+    seen: set[_Place] = field(init=False)
+    wave: int = field(init=False)
+    read: list[_Leaf] = field(default_factory=list)
+    skimmed: list[_Leaf] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.seen = {leaf.place for leaf in self.todo}
+        self.wave = max(1, len(self.choice))
+
+    @property
+    def complete(self) -> bool:
+        return not self.todo and not self.skimmed and all(leaf.whole for leaf in self.read)
+
+    @property
+    def all_there(self) -> bool:
+        """Whether no device can be missing from the shards of everybody that were read: somebody answered, and kept nobody out."""
+        return (
+            self.complete
+            and any(leaf.count for leaf in self.read)
+            and not any(leaf.crowded for leaf in self.read)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """How many devices in one part of the shard of everybody have an attribute."""
+
+    depth: int
+    having: int
+    at: float
 
 
 @dataclass
@@ -192,6 +251,9 @@ class Query:
     """Adverts in a shard before it splits."""
     _totals: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Attribute → its devices, and when they were counted."""
+    _shares: dict[str, _Share] = field(default_factory=dict)
+    _part: tuple[int, int, float] | None = None
+    """Depth and prefix of a part of the shard of everybody that was read for counts, and when: its holders are known."""
     _present: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
     """Devices that were connected with this node, or with a holder that its owner chose, and when that was read."""
 
@@ -203,36 +265,65 @@ class Query:
 
     async def query(self, requirement: Requirement, want: int) -> QueryResult:
         """About `want` devices that meet all clauses; more when a page had more. Never raises network errors."""
-        choices = implied(requirement)
-        plain = [choice for choice in choices if choice != (EVERYBODY,) and not choice[0].startswith("ram:")]
-        by_ram = [choice for choice in choices if choice[0].startswith("ram:")]
-        if len(plain) > 1:
-            await self._count(attribute for choice in plain for attribute in choice)
-        best = min(plain, key=self._cost, default=(EVERYBODY,))
-        if not by_ram:
-            return await self._walk(best, requirement, want)
-        first = await self._walk(best, requirement, want, parts=len(best))
-        if first.complete or len(first.devices) >= want:
-            return first
-        if self._cost(best) > MANY:  # and few of them have that much
-            await self._count(attribute for choice in by_ram for attribute in choice)
-            best = min([best, *by_ram], key=self._cost)
-        return await self._walk(best, requirement, want)
+        *own, everybody = implied(requirement)
+        counted = tuple(dict.fromkeys(attribute for way in own for attribute in way))[: say.MAX_COUNTED]
+        merged = _Merged(requirement, want, sure=set(named_peers(requirement)), counted=counted)
+        top = self._begin(everybody, merged)
+        if not own:
+            await self._go(top, merged)
+            return self._result(merged, top)
+        rare = self._rare(own, COMMON)
+        if rare is None:
+            await self._go(top, merged, scout=True)
+            rare = self._rare(own, COMMON)
+        if rare and not merged.enough:
+            below = self._begin(rare, merged)
+            if await self._go(below, merged):
+                return self._result(merged, below)
+            # those who said that it is rare may lie, and those who were asked some time ago did not know yet
+            await self._go(top, merged, scout=True)
+            scouted = [leaf for leaf in top.skimmed if leaf.having and leaf.count and not leaf.split]
+            await self._read_all([*scouted, *self._young_root(top)], merged, scout=True)
+            if self._rare([rare], RARE):
+                return self._result(merged, below)
+        if await self._go(top, merged) or rare or (top.all_there and not self._rare(own, COMMON)):
+            return self._result(merged, top)
+        rest = self._begin(self._rare(own, COMMON) or self._rarest(own), merged)
+        await self._go(rest, merged)
+        return self._result(merged, top, rest)
 
     async def under(self, attribute: str, limit: int) -> QueryResult:
-        """Up to `limit` devices under one attribute."""
-        return await self._walk((attribute,), Requirement(), limit)
+        """Up to `limit` devices under one attribute that is never covered, or of everybody."""
+        merged = _Merged(Requirement(), limit)
+        walk = self._begin((attribute,), merged)
+        await self._go(walk, merged)
+        return self._result(merged, walk)
 
     async def survey(self, requirement: Requirement, limit: int) -> QueryResult:
-        """Devices to explain by why nothing matches: all of them up to `limit`, else those under the rarest attribute of the requirement
-        that any device has."""
+        """Devices to explain by why nothing matches: all of them up to `limit`, else those that meet the clause, of those that name an
+        attribute, which fewest meet but any does."""
         everybody = await self.under(EVERYBODY, limit)
         if everybody.complete:
             return everybody
-        single = [choice[0] for choice in implied(requirement) if len(choice) == 1 and choice[0] != EVERYBODY]
-        await self._count(single)
-        counts = {attribute: count for attribute in single if (count := self._cached_count(attribute))}
-        return await self.under(min(counts, key=counts.__getitem__), limit) if counts else everybody
+        single = [Requirement(clauses=(clause,)) for clause in requirement.clauses]
+        met = [
+            await self.query(each, limit)
+            for each in single
+            if len(implied(each)[0]) == 1 < len(implied(each))
+        ]
+        return min(
+            (each for each in met if each.devices), key=lambda each: len(each.devices), default=everybody
+        )
+
+    def _young_root(self, top: _Walk) -> list[_Leaf]:
+        """The root of everybody's shards, if it was not read and may be split since a moment ago: devices that do not know it yet lie there
+        alone."""
+        if self._deepest() > YOUNG:
+            return []
+        roots = [leaf for leaf in top.todo if not leaf.depth]
+        top.todo = [leaf for leaf in top.todo if leaf.depth]
+        top.read += roots
+        return roots
 
     # -- planning --------------------------------------------------------------------------------------------------------
 
@@ -240,32 +331,45 @@ class Query:
         count, counted_at = self._totals.get(attribute, (0, -math.inf))
         return count if trio.current_time() - counted_at <= COUNTS_S else None
 
-    def _cost(self, choice: Alternatives) -> float:
-        return sum(self._cached_count(attribute) or 0 for attribute in choice)
+    def _rare(self, ways: Sequence[Alternatives], least: int) -> Alternatives | None:
+        """Of the ways to read the index whose attributes are not covered, the one with fewest devices; empty if there is none, None if
+        nothing is known. `least`: see `seen_covered`."""
+        now = trio.current_time()
+        known = {
+            attribute: share
+            for way in ways
+            for attribute in way
+            if (share := self._shares.get(attribute)) is not None and now - share.at <= SHARES_S
+        }
+        if not known:
+            return None
+        rare = [
+            way
+            for way in ways
+            if not any(
+                seen_covered(known[each].depth, known[each].having, least) for each in way if each in known
+            )
+        ]
+        return self._rarest(rare) if rare else ()
 
-    async def _count(self, attributes: Iterable[str]) -> None:
-        """Count the devices under attributes that have no cached count."""
-        async with trio.open_nursery() as nursery:
-            for attribute in attributes:
-                if self._cached_count(attribute) is None:
-                    nursery.start_soon(self._count_one, attribute)
+    def _rarest(self, ways: Sequence[Alternatives]) -> Alternatives:
+        """The way with fewest devices, by what is known."""
 
-    async def _count_one(self, attribute: str) -> None:
-        counts: list[int] = []
-        answers: list[say.ShardPage] = []
-        for depth in range(MAX_SHARD_DEPTH + 1):
-            # a split root says little: one random shard of the first level that is not split says the rest
-            prefix = self.rng.randrange(2**depth)
-            page = say.QueryShard(attribute=attribute, depth=depth, prefix=prefix, limit=0)
-            answers = [answer for _, answer in await self._ask(page, READERS)]
-            counts.append(max((answer.count for answer in answers), default=0) * 2**depth)
-            if below := [answer.below for answer in answers if answer.below]:
-                counts.append(median_low(below) * 2**depth)
-                break
-            if not any(answer.split for answer in answers):
-                break
-        if answers:
-            self._note(attribute, max(counts[0], counts[-1]))
+        def devices(way: Alternatives) -> int:
+            return sum(share.having for each in way if (share := self._shares.get(each)) is not None)
+
+        return min(ways, key=lambda way: (devices(way), len(way)))
+
+    def _note_shares(self, leaf: _Leaf, counted: Alternatives) -> None:
+        """What its holders say of a part of the shard of everybody. Of each attribute the third highest number counts: looking in vain
+        costs calls, believing that it is rare hides devices."""
+        columns = itertools.zip_longest(*leaf.having, fillvalue=0)
+        for attribute, numbers in zip(counted, columns, strict=False):
+            self._shares.pop(attribute, None)
+            if len(self._shares) >= MAX_COUNTS:
+                del self._shares[next(iter(self._shares))]
+            number = sorted(numbers, reverse=True)[: UNSURE + 1][-1]
+            self._shares[attribute] = _Share(leaf.depth, number, trio.current_time())
 
     def _note_present(self, adverts: Iterable[say.ListedAdvert]) -> None:
         for listed in adverts:
@@ -288,64 +392,77 @@ class Query:
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
-    async def _walk(
-        self, choice: Alternatives, requirement: Requirement, want: int, parts: float = math.inf
-    ) -> QueryResult:
-        """`parts`: end after so many shards that are not split."""
-        named = named_peers(requirement)
-        merged = _Merged(requirement, want, sure=set(named))
-        paths = [self._path(_Leaf(attribute), 0 if named else self._guess(attribute)) for attribute in choice]
+    def _begin(self, choice: Alternatives, merged: _Merged) -> _Walk:
+        """At the depth where the shards lie by what is known, or at the top where devices are asked for by name."""
+        named = merged.named
+        if (
+            choice == (EVERYBODY,)
+            and merged.counted
+            and not named
+            and (part := self._known_part()) is not None
+        ):
+            paths = [self._path(_Leaf(EVERYBODY), part[0], prefix=part[1])]
+        else:
+            paths = [
+                self._path(_Leaf(attribute), 0 if named else self._guess(attribute)) for attribute in choice
+            ]
         todo = [path[0] for path in paths] + [leaf for path in paths for leaf in path[1:]]
-        todo += [_Leaf(path[0].attribute) for path in paths if path[0].depth]
-        seen = {leaf.place for leaf in todo}
-        read: list[_Leaf] = []
-        skimmed: list[_Leaf] = []
-        wave = max(1, len(choice))
-        while parts > 0 and not merged.enough:
-            if todo and len(read) < BUDGET:
-                now, todo = todo[:wave], todo[wave:]
-                read += now
-            elif skimmed:
-                now, skimmed = skimmed[:LARGEST_WAVE], skimmed[LARGEST_WAVE:]
+        return _Walk(choice, todo + [_Leaf(path[0].attribute) for path in paths if path[0].depth])
+
+    async def _go(self, walk: _Walk, merged: _Merged, *, scout: bool = False) -> bool:
+        """Read until there are enough devices, or nothing is left to be read; returns whether there are enough. `scout`: no further than to
+        one shard that is not split."""
+        while not merged.enough and not (scout and any(leaf.count and not leaf.split for leaf in walk.read)):
+            if walk.todo and len(walk.read) < BUDGET:
+                now, walk.todo = walk.todo[: walk.wave], walk.todo[walk.wave :]
+                walk.read += now
+            elif walk.skimmed and not scout:
+                now, walk.skimmed = walk.skimmed[:LARGEST_WAVE], walk.skimmed[LARGEST_WAVE:]
             else:
                 break
             followed = {leaf.place for leaf in now if leaf.split}
             again = {leaf.place for leaf in now if leaf.skimmed}
-            await self._read_all(now, merged)
+            await self._read_all(now, merged, scout=scout)
             for leaf in now:
                 if leaf.split and leaf.place not in followed and leaf.depth < MAX_SHARD_DEPTH:
-                    if named:
-                        below = children(leaf.depth, leaf.prefix, named)
+                    if merged.named:
+                        below = children(leaf.depth, leaf.prefix, merged.named)
                         new = [_Leaf(leaf.attribute, leaf.depth + 1, child) for child in below]
                     else:
                         new = self._path(leaf, self._down(leaf), split=True)
-                    todo += [child for child in new if child.place not in seen]
-                    seen |= {child.place for child in new}
-            skimmed += [leaf for leaf in now if leaf.skimmed and leaf.place not in again]
-            ends = [leaf for leaf in now if leaf.count and not leaf.split]
-            parts -= len(ends)
-            if ends:
-                wave = min(wave * 2, LARGEST_WAVE)
+                    walk.todo += [child for child in new if child.place not in walk.seen]
+                    walk.seen |= {child.place for child in new}
+            walk.skimmed += [leaf for leaf in now if leaf.skimmed and leaf.place not in again]
+            if any(leaf.count and not leaf.split for leaf in now):
+                walk.wave = min(walk.wave * 2, LARGEST_WAVE)
             too_deep = {leaf.above for leaf in now if not leaf.count and not leaf.split}
-            self.rng.shuffle(todo)
-            todo.sort(key=lambda leaf: (leaf.place in too_deep, leaf.depth), reverse=True)
-        for attribute in choice:
-            ends = [leaf for leaf in read if leaf.attribute == attribute and not leaf.split]
+            self.rng.shuffle(walk.todo)
+            walk.todo.sort(key=lambda leaf: (leaf.place in too_deep, leaf.depth), reverse=True)
+        self._note_totals(walk)
+        return merged.enough
+
+    def _note_totals(self, walk: _Walk) -> None:
+        for attribute in walk.choice:
+            ends = [leaf for leaf in walk.read if leaf.attribute == attribute and not leaf.split]
             whole = {leaf.place for leaf in ends}
             ends = [leaf for leaf in ends if leaf.above not in whole]
             if ends:
                 mean = sum(leaf.count * 2**leaf.depth for leaf in ends) / len(ends)
                 self._note(attribute, max(round(mean), sum(leaf.count for leaf in ends)))
+
+    def _result(self, merged: _Merged, *walks: _Walk) -> QueryResult:
+        """`walks`: each of them, or together, lead to all devices that fit."""
         counts = {
             attribute: count
             for attribute in self._totals
             if (count := self._cached_count(attribute)) is not None
         }
+        choice = walks[0].choice
         return QueryResult(
             devices=merged.results(),
             attributes=choice,
             total=sum(counts.get(attribute, 0) for attribute in choice),
-            complete=not todo and not skimmed and all(leaf.whole for leaf in read),
+            complete=all(walk.complete for walk in walks),
             counts=counts,
         )
 
@@ -355,6 +472,12 @@ class Query:
         if known is None:
             return self._deepest() if attribute == EVERYBODY else 0
         return min(depth_of(known, self.soft), self._deepest(MOST_DEVICES))
+
+    def _known_part(self) -> tuple[int, int] | None:
+        """Depth and prefix of the part of the shard of everybody to begin with, while its holders are fresh."""
+        if self._part is None or trio.current_time() - self._part[2] > FRESH_S:
+            return None
+        return self._part[:2]
 
     def _deepest(self, devices: int = 1) -> int:
         """How deep they lie where each holder has so many devices. A liar's count leads no deeper than if each had several."""
@@ -367,11 +490,13 @@ class Query:
             return depth_below(leaf.depth, leaf.below, self.soft, self.lookups.sweeps.nodes)
         return max(leaf.depth + 1, (leaf.depth + self._deepest() + 1) // 2)
 
-    def _path(self, top: _Leaf, depth: int, *, split: bool = False) -> list[_Leaf]:
-        """A random shard so deep below `top`, then what is above and beside it; `top` itself if it lies there. `split`: that is known."""
+    def _path(self, top: _Leaf, depth: int, *, split: bool = False, prefix: int | None = None) -> list[_Leaf]:
+        """A random shard so deep below `top`, or the one of `prefix`, then what is above and beside it; `top` itself if it lies there.
+        `split`: that is known."""
         if depth == top.depth:
             return [top]
-        prefix = (top.prefix << depth - top.depth) + self.rng.randrange(2 ** (depth - top.depth))
+        if prefix is None:
+            prefix = (top.prefix << depth - top.depth) + self.rng.randrange(2 ** (depth - top.depth))
         known = top.depth + 1 if split else top.depth
         path = [
             _Leaf(top.attribute, level, prefix >> depth - level, guessed=level > known)
@@ -379,21 +504,24 @@ class Query:
         ]
         return [*path, *(_Leaf(top.attribute, leaf.depth, leaf.prefix ^ 1) for leaf in path)]
 
-    async def _read_all(self, leaves: list[_Leaf], merged: _Merged) -> None:
+    async def _read_all(self, leaves: Sequence[_Leaf], merged: _Merged, *, scout: bool = False) -> None:
         async with trio.open_nursery() as nursery:
             for leaf in leaves:
-                nursery.start_soon(self._read, leaf, merged)
+                nursery.start_soon(self._read, leaf, merged, scout)
 
-    async def _read(self, leaf: _Leaf, merged: _Merged) -> None:
-        """Read one shard: from two holders first, from all when these do not have enough, then the further pages. Of one that is split
-        the others are asked when it is read again."""
+    async def _read(self, leaf: _Leaf, merged: _Merged, scout: bool) -> None:
+        """Read one shard: from two holders first, from all when these do not have enough, then the further pages. Of one that is split, and
+        of a part that is read for its counts (`scout`), the others are asked when it is read again."""
+        counted = merged.counted if leaf.attribute == EVERYBODY else ()
+        scout = scout and leaf.depth > 0
         page = say.QueryShard(
             attribute=leaf.attribute,
             depth=leaf.depth,
             prefix=leaf.prefix,
             requirement=sendable(merged.requirement),
             seed=self.rng.getrandbits(32),
-            limit=min(max(merged.want + max(SPARE, merged.want // 2), LEAST_PAGE), say.PAGE_LIMIT),
+            limit=min(max(2 * merged.want, LEAST_PAGE), say.PAGE_LIMIT),
+            counted=counted,
         )
         sure = {contact.peer for contact in self.client.anchors()}
 
@@ -415,19 +543,25 @@ class Query:
             leaf.count = max([leaf.count, *(answer.count for _, answer in more)])
             leaf.split = leaf.split or any(answer.split for _, answer in more)
             leaf.below = median_low([answer.below or 0 for _, answer in answers if answer.split] or [0])
+            leaf.crowded = leaf.crowded or any(answer.crowded for _, answer in more)
+            leaf.having += [answer.having for _, answer in more if counted]
+            if leaf.having and leaf.count and not leaf.split:
+                self._note_shares(leaf, counted)
+                self._part = leaf.depth, leaf.prefix, trio.current_time()
 
         if not leaf.skimmed:
             await ask(READERS)
             split = all(answer.split for _, answer in answers)
             empty = leaf.guessed and not any(answer.count or answer.split for _, answer in answers)
             shown = any(answer.cursor for _, answer in answers)
-            leaf.skimmed = len(answers) >= READERS and (split or empty) and not shown
+            for_counts = scout and leaf.count > 0 and not leaf.split
+            leaf.skimmed = len(answers) >= READERS and (split or empty or for_counts) and not shown
             if leaf.skimmed:
                 leaf.whole = True
                 return
         if not merged.enough and not any(answer.cursor for _, answer in answers):
-            await ask(None)
-            if merged.may_widen() and await self.lookups.widen(key):
+            await ask(MORE_COUNTS if scout else None)
+            if not scout and merged.may_widen() and await self.lookups.widen(key):
                 await ask(None)
         ended = 0  # one of them may show what it likes, and say that it is all
         for contact, answer in sorted(answers, key=lambda item: item[1].matches, reverse=True):
@@ -494,8 +628,9 @@ class Query:
             done |= {contact.peer for contact, _ in more}
             for contact in failed:
                 self.lookups.failed(key, contact.peer)
-            for _, answer in more:
-                self.lookups.named(key, answer.closer)
+            nearer = [self.lookups.named(key, answer.closer) for _, answer in more]
+            if any(nearer) and not any(answer.count or answer.split for _, answer in more):
+                continue  # they are no holders of it: the lookup did not wait for those who are
             if not failed or (need is not None and len(more) >= need):
                 break
         return answers

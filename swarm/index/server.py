@@ -77,9 +77,8 @@ class IndexServer:
             case say.FindPeers():
                 return FIND_US + len(self.client.network.table) * FIND_EACH_US
             case say.StoreAdverts():
-                return VERIFY_US + len(message.items) * (
-                    FIND_US + len(self.client.network.table) * FIND_EACH_US
-                )
+                near = FIND_US + len(self.client.network.table) * FIND_EACH_US
+                return VERIFY_US + len(message.items) * near + self.holder.store_cost_us(message.items)
             case say.QueryShard():
                 closer = FIND_US + len(self.client.network.table) * FIND_EACH_US if message.have else 0.0
                 return self.holder.page_cost_us(message) + closer

@@ -8,16 +8,31 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median_low
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
-from protocol.messages.index import ListedAdvert, QueryShard, ShardPage, StoredItem, StoreItem, StoreVerdict
+from protocol.messages.index import (
+    MAX_COUNTED,
+    ListedAdvert,
+    QueryShard,
+    ShardPage,
+    StoredItem,
+    StoreItem,
+    StoreVerdict,
+)
 from protocol.values.advert import Advert, SignedAdvert, advert_message, read_advert
-from protocol.values.index_keys import MAX_CAMPAIGNS, MAX_SHARD_DEPTH, attributes_of, shard_key, shard_prefix
+from protocol.values.index_keys import (
+    EVERYBODY,
+    MAX_CAMPAIGNS,
+    MAX_SHARD_DEPTH,
+    attributes_of,
+    shard_key,
+    shard_prefix,
+)
 from protocol.values.match import compile_requirement, requirement_cost_us
 from swarm.net.addresses import PeerId
 from swarm.net.cost import SLICE_US
@@ -56,6 +71,8 @@ LOOK_US: Final = 3.0
 """Processor time to look at one advert of a shard and give it its place in the reader's order, in µs (an estimate)."""
 SHOW_US: Final = 40.0
 """To show one advert, in µs (an estimate)."""
+COUNT_US: Final = 0.3, 0.1
+"""To look which of some attributes one advert has, and for each of these, in µs (an estimate)."""
 READ_KEPT: Final = 1_024
 """Adverts that are kept as read, besides those in the store: as objects they take ten times their size."""
 _NO_ROOM: Final = "this holder is full"
@@ -137,6 +154,8 @@ class ShardStore:
     _gone: OrderedDict[bytes, OrderedDict[PeerId, float]] = field(default_factory=OrderedDict)
     _marks: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
     """Split shards, and when each was last seen to hold too much for one."""
+    _crowded: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
+    """Shards that kept out adverts of a network that has its share, and until when the last of these would have been there."""
     _sources: Counter[str] = field(default_factory=Counter)
     """Nodes by network."""
     _claims: OrderedDict[bytes, OrderedDict[str, _Claim]] = field(default_factory=OrderedDict)
@@ -183,8 +202,22 @@ class ShardStore:
             verdict, why_not = self._post(now, sender, network, item, key)
             why = why or why_not
             count, below = len(self._shards.get(key, ())), self.below(now, key)
-            verdicts.append(StoredItem(verdict=verdict, count=count, below=below))
+            having: tuple[int, ...] = ()
+            if item.attribute == EVERYBODY and verdict is not StoreVerdict.REFUSED:
+                having = self._having(self._shards.get(key, ()), attributes_of(advert)[:MAX_COUNTED])
+            verdicts.append(StoredItem(verdict=verdict, count=count, below=below, having=having))
         return tuple(verdicts), why
+
+    def store_cost_us(self, items: Iterable[StoreItem]) -> float:
+        """What looking through the shards of everybody takes at most when these are stored, in µs of processor time."""
+        most = min(len(self._nodes), 2 * self.soft)
+        return sum(item.attribute == EVERYBODY for item in items) * most * _count_us(MAX_COUNTED)
+
+    def _having(self, peers: Iterable[PeerId], attributes: Sequence[str]) -> tuple[int, ...]:
+        """How many of the nodes have each attribute."""
+        wanted = frozenset(attributes)
+        counts = Counter(attribute for peer in peers for attribute in self._nodes[peer].attributes & wanted)
+        return tuple(counts[attribute] for attribute in attributes)
 
     def _admit(self, now: float, advert: Advert, signed: SignedAdvert, network: str) -> str:
         """Make it its node's newest advert; returns why not, or an empty text."""
@@ -246,6 +279,10 @@ class ShardStore:
                 return (StoreVerdict.SPLIT if self._keeps_out(now, key) else StoreVerdict.FULL), ""
             if network and sum(p.network == network for p in shard.values()) >= self.quota:
                 why = f"{self.quota} adverts of network {network} are in this shard already"
+                self._crowded[key] = now + entry.advert.ttl_s
+                self._crowded.move_to_end(key)
+                while len(self._crowded) > MAX_MARKS:
+                    self._crowded.popitem(last=False)
                 return StoreVerdict.FULL, why
         self._shards[key] = shard
         shard[peer] = _Posting(now, now + entry.advert.ttl_s, network)
@@ -325,7 +362,8 @@ class ShardStore:
     def page_cost_us(self, ask: QueryShard) -> float:
         """What `page` takes at most, in µs of processor time."""
         size = len(self._shards.get(shard_key(ask.pool, ask.attribute, ask.depth, ask.prefix), ()))
-        return size * (LOOK_US + requirement_cost_us(ask.requirement)) + min(size, ask.limit) * SHOW_US
+        each_us = LOOK_US + requirement_cost_us(ask.requirement) + _count_us(len(ask.counted))
+        return size * each_us + min(size, ask.limit) * SHOW_US
 
     def page(self, now: float, ask: QueryShard) -> Generator[float, None, ShardPage]:
         """Up to `ask.limit` valid matching adverts, in the order of `ask.seed`, round robin over networks.
@@ -337,11 +375,13 @@ class ShardStore:
         alive = [
             (peer, posting, self._nodes[peer]) for peer, posting in shard.items() if posting.expires > now
         ]
-        each_us = LOOK_US + requirement_cost_us(ask.requirement)
+        each_us = LOOK_US + requirement_cost_us(ask.requirement) + _count_us(len(ask.counted))
         step = max(1, int(SLICE_US / each_us))
         predicate = compile_requirement(ask.requirement)
         salt = ask.seed.to_bytes(4, "big")
         fits: list[_Candidate] = []
+        wanted = frozenset(ask.counted)
+        having: Counter[str] = Counter()
         for start in range(0, len(alive), step):
             part = alive[start : start + step]
             yield len(part) * each_us
@@ -350,6 +390,8 @@ class ShardStore:
                 for peer, posting, entry in part
                 if predicate(entry.advert)
             ]
+            if wanted:
+                having.update(attribute for _, _, entry in part for attribute in entry.attributes & wanted)
         order = _round_robin(fits)
         end = ask.cursor + ask.limit
         shown = [
@@ -364,6 +406,8 @@ class ShardStore:
             count=len(alive),
             split=self.split(now, key),
             below=self.below(now, key),
+            having=tuple(having[attribute] for attribute in ask.counted),
+            crowded=self._crowded.get(key, 0.0) > now,
             cursor=end if ask.limit and end < len(order) else None,
         )
 
@@ -395,6 +439,8 @@ class ShardStore:
                 del self._gone[key]
         for key in [key for key in self._marks if not self.split(now, key)]:
             del self._marks[key]
+        for key in [key for key, until in self._crowded.items() if until <= now]:
+            del self._crowded[key]
         for key, claims in list(self._claims.items()):
             for source in [source for source, claim in claims.items() if claim.at <= now - CLAIM_S]:
                 del claims[source]
@@ -409,6 +455,11 @@ class ShardStore:
         del shard[peer]
         if not shard:
             del self._shards[key]
+
+
+def _count_us(attributes: int) -> float:
+    """What it takes to look which of so many attributes one advert has, in µs."""
+    return COUNT_US[0] + COUNT_US[1] * attributes if attributes else 0.0
 
 
 def _size(signed: SignedAdvert) -> int:

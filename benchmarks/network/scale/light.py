@@ -23,7 +23,7 @@ from benchmarks.network.scale.product import product
 from benchmarks.network.scale.world import Answer, Contact, Network, World
 from protocol.messages import index as say
 from protocol.values.advert import SignedAdvert
-from protocol.values.index_keys import shard_key
+from protocol.values.index_keys import EVERYBODY, attributes_of, shard_key
 from protocol.wire.base import Message
 
 HEARD_S: Final = 10.0
@@ -188,8 +188,15 @@ class Light:
         items = []
         for item, stored in zip(message.items, answer.items, strict=True):
             count = len(shards.of(item.attribute, item.depth, position >> (64 - item.depth)))
-            split = {"verdict": say.StoreVerdict.SPLIT, "below": count} if count > shards.soft else {}
-            items.append(stored.model_copy(update={"count": max(count, stored.count), **split}))
+            changes: dict[str, Any] = {"count": max(count, stored.count)}
+            if count > shards.soft:
+                changes |= {"verdict": say.StoreVerdict.SPLIT, "below": count}
+            if item.attribute == EVERYBODY:
+                said = attributes_of(product.store.read_signed(message.advert))
+                changes["having"] = tuple(
+                    shards.count(each, item.depth, position >> (64 - item.depth)) for each in said
+                )
+            items.append(stored.model_copy(update=changes))
         return answer.model_copy(update={"items": tuple(items)})
 
     def _load(self, now: float, attribute: str, depth: int, prefix: int) -> None:

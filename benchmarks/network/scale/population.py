@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from protocol.values.advert import Advert, GpuInfo, SignedAdvert, UnitOffer, advert_body
+from protocol.values.index_keys import EVERYBODY
+from swarm.index.covered import is_covered
 
 CPU: Final = "CPU (ONNX)"
 _UNITS: Final = (("GPU (ONNX)", 0.25), ("GPU (CoreML)", 0.15), ("GPU (CUDA)", 0.08), ("NPU (ONNX)", 0.04))
@@ -142,6 +144,22 @@ class Shards:
         self.population = population
         self.soft = soft
         self._of: dict[str, npt.NDArray[np.int64]] = {}
+        self._stored: dict[str, npt.NDArray[np.int64]] = {}
+        self._sorted = np.sort(population.positions)
+        self._part = np.zeros(population.count, np.int64)
+        """Of each device, by position: the number of its part of the shard of everybody."""
+        self._depths: list[int] = []
+        """How deep each part lies."""
+        self._divide(0, population.count, 0, 0)
+
+    def _divide(self, low: int, high: int, depth: int, prefix: int) -> None:
+        if high - low <= self.soft:
+            self._part[low:high] = len(self._depths)
+            self._depths.append(depth)
+            return
+        middle = np.searchsorted(self._sorted, np.uint64((2 * prefix + 1) << (63 - depth)))
+        self._divide(low, int(middle), depth + 1, 2 * prefix)
+        self._divide(int(middle), high, depth + 1, 2 * prefix + 1)
 
     def having(self, attribute: str) -> npt.NDArray[np.int64]:
         """The numbers of the devices with that attribute, by position."""
@@ -150,9 +168,30 @@ class Shards:
             self._of[attribute] = some[np.argsort(self.population.positions[some])]
         return self._of[attribute]
 
+    def stored(self, attribute: str) -> npt.NDArray[np.int64]:
+        """Of these, the ones that publish under the attribute: it is not covered where they are."""
+        if attribute == EVERYBODY:
+            return self.having(attribute)
+        if attribute not in self._stored:
+            some = self.having(attribute)
+            parts = self._part[np.searchsorted(self._sorted, self.population.positions[some])]
+            counts = np.bincount(parts, minlength=len(self._depths)).tolist()
+            covered = [
+                is_covered(attribute, depth, count, before=False)
+                for depth, count in zip(self._depths, counts, strict=True)
+            ]
+            self._stored[attribute] = some[~np.array(covered)[parts]]
+        return self._stored[attribute]
+
+    def count(self, attribute: str, depth: int, prefix: int) -> int:
+        """How many devices below that part of the key space have the attribute."""
+        return len(self._within(self.having(attribute), depth, prefix))
+
     def of(self, attribute: str, depth: int, prefix: int) -> npt.NDArray[np.int64]:
         """The devices below that shard."""
-        some = self.having(attribute)
+        return self._within(self.stored(attribute), depth, prefix)
+
+    def _within(self, some: npt.NDArray[np.int64], depth: int, prefix: int) -> npt.NDArray[np.int64]:
         if not depth or not len(some):
             return some
         positions = self.population.positions[some]

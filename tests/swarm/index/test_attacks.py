@@ -239,13 +239,14 @@ async def test_an_honest_device_is_found_among_forty_fakes_of_forty_networks(aut
 
 
 @pytest.mark.parametrize("cursor", [None, 32])
+@pytest.mark.parametrize("attribute", [EVERYBODY, "label:board=rb5"])
 async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_who_share_a_gate(
-    autojump_clock: Jumping, cursor: int | None
+    autojump_clock: Jumping, cursor: int | None, attribute: str
 ) -> None:
-    """Forty liars nearest to the attribute's key take every advert, show their own fakes, and name nobody else. `cursor`: on every page
+    """Forty liars nearest to an attribute's key take every advert, show their own fakes, and name nobody else. `cursor`: on every page
     they say that more follows.
     """
-    key = shard_key("", "label:board=rb5", 0, 0)
+    key = shard_key("", attribute, 0, 0)
     liars = near(key, 40, [fake(number) for number in range(3000)])
     fakes = tuple(
         say.ListedAdvert(

@@ -14,7 +14,7 @@ from protocol.messages.index import StoreVerdict
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message, read_advert
 from protocol.values.index_keys import attributes_of, campaign_attribute, shard_key, shard_prefix
 from protocol.values.requirement import Clause, Op, Requirement, parse_clause
-from swarm.index.shard_store import ForgedAdvert, ShardStore, read_signed
+from swarm.index.shard_store import COUNT_US, ForgedAdvert, ShardStore, read_signed
 from swarm.net.cost import SLICE_US
 from swarm.net.identity import Identity, routing_key
 
@@ -365,3 +365,34 @@ def test_what_a_page_costs_follows_the_shard_and_the_clauses() -> None:
     assert costs == sorted(costs)
     assert costs[2] >= sum(slice_us for slice_us in holder.page(0, bomb))
     assert costs[2] > 10 * costs[1]
+
+
+def test_a_holder_counts_attributes_for_readers_and_for_who_stores_in_the_shard_of_everybody() -> None:
+    holder = ShardStore()
+    for identity in IDS[:5]:
+        put(holder, identity)
+    labelled = sign(IDS[5], labels={"lab": "yes"})
+    (stored,), _ = holder.store(0, IDS[5].peer_id, "", labelled, NODE)
+    said = attributes_of(read_advert(labelled.body))
+    assert dict(zip(said, stored.having, strict=True)) == {each: 1 if "lab" in each else 6 for each in said}
+    (elsewhere,), _ = holder.store(0, IDS[5].peer_id, "", labelled, (say.StoreItem(attribute=CPU),))
+    assert elsewhere.having == ()
+    ask = say.QueryShard(attribute="node", counted=("label:lab=no", CPU, "label:lab=yes"))
+    assert page_of(holder, 0, ask).having == (0, 6, 1)
+    assert page_of(holder, 0, say.QueryShard(attribute="node")).having == ()
+    assert holder.page_cost_us(ask) > holder.page_cost_us(say.QueryShard(attribute="node"))
+    assert holder.store_cost_us(NODE) == pytest.approx(6 * (COUNT_US[0] + 32 * COUNT_US[1]))
+    assert holder.store_cost_us((say.StoreItem(attribute=CPU),)) == 0
+
+
+def test_a_shard_that_kept_somebody_out_says_so_for_as_long_as_his_advert_would_have_been_there() -> None:
+    holder = ShardStore(quota=1)
+    put(holder, IDS[0], network="203.0.113.0/24")
+    ask = say.QueryShard(attribute="node")
+    assert not page_of(holder, 0, ask).crowded
+    ttl_s = read_advert(sign(IDS[1]).body).ttl_s
+    assert put(holder, IDS[1], 10.0, network="203.0.113.0/24") is StoreVerdict.FULL
+    assert page_of(holder, 9.0 + ttl_s, ask).crowded
+    assert not page_of(holder, 10.0 + ttl_s, ask).crowded
+    holder.expire(10.0 + ttl_s)
+    assert not holder._crowded

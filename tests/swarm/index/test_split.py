@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY
+from swarm.index.lookup import HolderSet, Lookups
 from swarm.index.query import READERS, Query, QueryResult
 from swarm.index.shard_store import SOFT_LIMIT
 from swarm.net.addresses import Contact, PeerId
-from swarm.net.identity import Identity
+from swarm.net.identity import Identity, distance
 from tests.swarm.index.field import EVERY_CPU, Jumping, field, names, needs
 
 DEPTH = 3
@@ -29,6 +31,22 @@ Lie = Callable[[say.QueryShard], say.ShardPage]
 
 def said_to_be_split(page: say.QueryShard) -> say.ShardPage:
     return say.ShardPage(split=page.depth == 0)
+
+
+def query_over(race: Callable[..., Any], nodes: float, seed: int = 1) -> Query:
+    """A reader of eight holders that have all keys. `race`: as `IndexClient.race`; `nodes`: as many as there are by its estimate."""
+    client: Any = SimpleNamespace(own_peer="", anchors=list, usable=lambda peer: True, race=race)
+
+    async def holders(key: bytes) -> SimpleNamespace:
+        return SimpleNamespace(contacts=list(HOLDERS))
+
+    async def widen(key: bytes) -> bool:
+        return False
+
+    lookups: Any = SimpleNamespace(
+        holders=holders, widen=widen, named=lambda key, closer: False, sweeps=SimpleNamespace(nodes=nodes)
+    )
+    return Query(client, lookups, random.Random(seed))
 
 
 class Tree:
@@ -64,19 +82,7 @@ class Tree:
 
     async def query(self, want: int, nodes: float = 1.0) -> QueryResult:
         """`nodes`: as many as there are by the reader's estimate."""
-        client: Any = SimpleNamespace(own_peer="", anchors=list, usable=lambda peer: True, race=self.race)
-
-        async def holders(key: bytes) -> SimpleNamespace:
-            return SimpleNamespace(contacts=list(HOLDERS))
-
-        async def widen(key: bytes) -> bool:
-            return False
-
-        sweeps = SimpleNamespace(nodes=nodes)
-        lookups: Any = SimpleNamespace(
-            holders=holders, widen=widen, named=lambda key, closer: None, sweeps=sweeps
-        )
-        return await Query(client, lookups, random.Random(1)).under(EVERYBODY, want)
+        return await query_over(self.race, nodes).under(EVERYBODY, want)
 
 
 async def test_who_wants_few_devices_follows_one_path_and_asks_two_holders_on_the_way(
@@ -179,15 +185,44 @@ async def test_one_holder_that_shows_its_own_and_calls_it_all_hides_nobody(
 
     tree._answer = answer  # type: ignore[method-assign]
 
-    async def holders(key: bytes) -> SimpleNamespace:
-        return SimpleNamespace(contacts=list(HOLDERS))
-
-    async def widen(key: bytes) -> bool:
-        return False
-
-    client = SimpleNamespace(own_peer="", anchors=list, usable=lambda peer: True, race=tree.race)
-    lookups = SimpleNamespace(
-        holders=holders, widen=widen, named=lambda key, closer: None, sweeps=SimpleNamespace(nodes=1.0)
-    )
-    result = await Query(client, lookups, random.Random(seed)).under(EVERYBODY, 1000)  # type: ignore[arg-type]
+    result = await query_over(tree.race, 1.0, seed).under(EVERYBODY, 1000)
     assert names(result.devices) >= {f"node-{number}" for number in range(120)}
+
+
+async def test_holders_that_know_nothing_lead_to_nearer_ones_where_a_lookup_did_not_wait(
+    autojump_clock: Jumping,
+) -> None:
+    tree = Tree(0)
+    far = [Contact(Identity.from_seed(f"far {number}").peer_id, ()) for number in range(READERS)]
+    tree.liars = {contact.peer: lambda page: say.ShardPage() for contact in far}
+    query = query_over(tree.race, 1.0)
+    known = list(far)
+
+    async def holders(key: bytes) -> SimpleNamespace:
+        return SimpleNamespace(contacts=list(known))
+
+    def named(key: bytes, closer: object) -> bool:
+        fresh = known == far
+        known[:0] = HOLDERS if fresh else ()
+        return fresh
+
+    query.lookups.holders, query.lookups.named = holders, named  # type: ignore[method-assign, assignment]
+    result = await query.under(EVERYBODY, OF_LEAF)
+    assert len(result.devices) == OF_LEAF
+    assert len(tree.asked) == 2 * READERS
+
+
+@pytest.mark.parametrize("hurried", [True, False])
+def test_nearer_holders_are_added_to_a_set_whose_lookup_did_not_wait(*, hurried: bool) -> None:
+    key = bytes(32)
+    near, far = sorted(HOLDERS, key=lambda contact: distance(contact.peer, key))[:: len(HOLDERS) - 1]
+    client: Any = SimpleNamespace(own_peer="", usable=lambda peer: True)
+    lookups = Lookups(client, random.Random(1))
+    lookups._sets[key] = HolderSet([far], found_at=0.0, hurried=hurried)
+    told = (say.ContactInfo(peer=near.peer, addresses=("/ip4/10.0.0.1/tcp/1",)),)
+
+    async def main() -> bool:
+        return lookups.named(key, told)
+
+    assert trio.run(main, clock=trio.testing.MockClock()) == hurried
+    assert [each.peer for each in lookups._sets[key].contacts] == [near.peer, far.peer][not hurried :]

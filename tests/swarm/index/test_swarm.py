@@ -11,7 +11,7 @@ import trio.testing
 from protocol.errors import Unreachable
 from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message
-from protocol.values.index_keys import shard_key
+from protocol.values.index_keys import EVERYBODY, shard_key
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.words import Reason
 from swarm.index.index import Index
@@ -83,12 +83,11 @@ async def test_a_requirement_is_met_clause_by_clause(autojump_clock: Jumping) ->
         reader = grown.members[3].index
         both = await reader.query(needs(f'units has "{CPU}"', "label.lab == yes", "ram >= 30 GiB"), 16)
         assert names(both.devices) == {"node-2", "node-3"}
-        assert both.attributes == ("label:lab=yes",)  # the rarest
-        assert both.counts["unit:CPU (ONNX)"] == 14
+        assert both.attributes == (EVERYBODY,)  # one shard has all devices
         large = await reader.query(needs("ram >= 60 GiB"), 100)
         assert len(large.devices) == 3
         absent = await reader.query(needs("label.lab == no"), 16)
-        assert (absent.devices, absent.total, absent.complete) == ((), 0, True)
+        assert (absent.devices, absent.complete) == ((), True)
         one = await reader.query(needs(f"peer == {grown.members[7].peer}"), 1)
         assert names(one.devices) == {"node-7"}
 

@@ -1,0 +1,35 @@
+"""Which attributes need no shards of their own, since readers find their devices in the shards of everybody. Pure.
+
+While all devices fit into one shard, that is every attribute. Where the shard of everybody is split, it is those attributes that many
+devices in each part of it have: a reader who filters one part by them has enough. An advert that holders keep out of that shard, for want
+of room for its network, is published under all its attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMMON: Final = 64
+"""Devices in a part of the shard of everybody that have an attribute, from which on it is covered: four times what readers mostly want."""
+COMMON_STILL: Final = COMMON // 2
+"""From then on it stays so down to this number."""
+RARE: Final = COMMON // 4
+"""Where fewer have it in the part that a reader saw, it is covered nowhere: parts differ by chance."""
+UNSURE: Final = 2
+"""Of eight holders so many may say otherwise, and are not believed: publishers then take an attribute for rare, readers for common."""
+NEVER: Final = ("campaign:",)
+"""Attributes that no advert says of itself, so that no holder can filter by them."""
+
+
+def is_covered(attribute: str, depth: int, having: int, *, before: bool) -> bool:
+    """Whether a publisher leaves an attribute out. `depth`: of its part of the shard of everybody; `having`: how many there have the
+    attribute; `before`: it left it out so far."""
+    if attribute.startswith(NEVER):
+        return False
+    return depth == 0 or having >= (COMMON_STILL if before else COMMON)
+
+
+def seen_covered(depth: int, having: int, least: int) -> bool:
+    """Whether a reader that saw a part of the shard of everybody takes an attribute for covered. `least`: `COMMON` to decide where it looks
+    first, `RARE` before it is content with what lies in the attribute's own shards."""
+    return depth == 0 or having >= least

@@ -1,0 +1,316 @@
+"""Attributes that are not published on their own, since readers find their devices in the shards of everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from protocol.messages import index as say
+from protocol.values.advert import ADVERT_TTL_S, Advert, SignedAdvert, UnitOffer, advert_body, advert_message
+from protocol.values.index_keys import EVERYBODY, shard_key, shard_prefix
+from protocol.values.match import compile_requirement
+from protocol.values.requirement import Requirement
+from swarm.index import covered, publisher, query
+from swarm.index.covered import COMMON, COMMON_STILL, RARE, is_covered, seen_covered
+from swarm.index.query import MORE_COUNTS, READERS
+from swarm.index.shard_store import SOFT_LIMIT, read_signed
+from swarm.index.sweep import FRESH_S
+from swarm.net.addresses import Contact
+from swarm.net.identity import Identity, routing_key
+from tests.swarm.index.field import CPU, EVERY_CPU, Field, Jumping, Member, field, names, needs, publish_all
+from tests.swarm.index.test_split import HOLDERS, query_over
+
+LABEL = "label:lab=yes"
+LABELLED = needs("label.lab == yes")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "depth", "having", "before", "expected"),
+    [
+        ("label:a=b", 0, 0, False, True),
+        ("campaign:c-1", 0, 1000, True, False),
+        ("label:a=b", 1, COMMON, False, True),
+        ("label:a=b", 1, COMMON - 1, False, False),
+        ("label:a=b", 1, COMMON_STILL, True, True),
+        ("label:a=b", 1, COMMON_STILL - 1, True, False),
+    ],
+)
+def test_what_many_have_is_covered_and_all_is_where_one_shard_has_everybody(
+    attribute: str, depth: int, having: int, *, before: bool, expected: bool
+) -> None:
+    assert is_covered(attribute, depth, having, before=before) == expected
+
+
+def test_readers_look_where_publishers_of_another_part_may_have_stored() -> None:
+    """Between two parts a number may differ by half of it."""
+    assert seen_covered(0, 0, COMMON)
+    assert not seen_covered(1, COMMON - 1, COMMON)
+    assert seen_covered(1, COMMON_STILL // 2, RARE)
+    assert RARE < COMMON_STILL < COMMON
+
+
+def stored(grown: Field, member: Member, attribute: str) -> int:
+    """How many holders have its advert under that attribute now, in any shard."""
+    own = routing_key(member.peer)
+    keys = {shard_key("", attribute, depth, shard_prefix(own, depth)) for depth in range(8)}
+    now = trio.current_time()
+    return sum(
+        any(
+            posting.expires > now
+            for key, shard in each.index.holder._shards.items()
+            if key in keys and (posting := shard.get(member.peer)) is not None
+        )
+        for each in grown.members
+    )
+
+
+async def test_in_a_small_swarm_an_advert_lies_in_one_shard_and_is_found_by_all_it_says(
+    autojump_clock: Jumping,
+) -> None:
+    async with field(14) as grown:
+        await publish_all(grown.members, lab=3)
+        worker, reader = grown.members[2], grown.members[9].index
+        await worker.publish(labels={"lab": "yes"}, models=("a" * 64,))
+        assert stored(grown, worker, EVERYBODY) >= 8
+        for attribute in (LABEL, "device:device-2", f"unit:{CPU}", f"model:{'a' * 64}"):
+            assert stored(grown, worker, attribute) == 0, attribute
+        assert names((await reader.query(LABELLED, 16)).devices) == {"node-0", "node-1", "node-2"}
+        assert names((await reader.query(needs("device == device-2"), 1)).devices) == {"node-2"}
+        assert names((await reader.model("a" * 64)).devices) == {"node-2"}
+
+
+async def test_a_campaign_has_a_shard_of_its_own_in_any_swarm(autojump_clock: Jumping) -> None:
+    async with field(14) as grown:
+        await publish_all(grown.members)
+        worker = grown.members[4]
+        await worker.index.publish(worker.advert(), campaigns=["c-1"])
+        assert stored(grown, worker, "campaign:c-1") >= 8
+
+
+async def test_a_swarm_that_outgrows_one_shard_publishes_what_is_rare_and_hides_nobody_meanwhile(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(covered, "COMMON", 4)
+    monkeypatch.setattr(covered, "COMMON_STILL", 3)
+    monkeypatch.setattr(query, "COMMON", 4)
+    monkeypatch.setattr(query, "RARE", 3)
+    soft, labelled = 12, {"node-0", "node-1", "node-2"}
+    async with field(10, soft=soft, refresh_s=60.0) as grown:
+        await publish_all(grown.members, lab=3)
+        assert stored(grown, grown.members[0], LABEL) == 0
+        reader, many = grown.members[9].index, grown.members[8].index
+        await grown.grow(14, holder=False, soft=soft, refresh_s=60.0)
+        async with trio.open_nursery() as publishing:
+            for member in grown.members[10:]:
+                publishing.start_soon(member.publish)
+            for _ in range(30):
+                await trio.sleep(5)
+                assert names((await reader.query(LABELLED, 16)).devices) == labelled
+        for member in grown.members[:3]:
+            assert member.index._publisher.depth(EVERYBODY) == 1
+            assert stored(grown, member, LABEL) >= 8
+        everybody = {f"node-{number}" for number in range(24)}
+        assert names((await many.query(EVERY_CPU, 1000)).devices) == everybody
+        assert not all(stored(grown, member, f"unit:{CPU}") for member in grown.members)
+
+
+async def test_an_advert_that_holders_of_everybody_keep_out_is_published_under_all_it_says(
+    autojump_clock: Jumping,
+) -> None:
+    """Nine devices behind one public address: the shard of everybody takes eight of them."""
+    async with field(10) as grown:
+        for member in grown.members:
+            member.index._server._network_of = lambda sender: "203.0.113.0/24"  # type: ignore[method-assign]
+        *first, last = grown.members
+        await publish_all(first)
+        await trio.sleep(60)
+        await last.publish(labels={"lab": "yes"})
+        assert stored(grown, last, EVERYBODY) < 8
+        assert stored(grown, last, LABEL) >= 8
+        reader = grown.members[3].index
+        assert names((await reader.query(LABELLED, 16)).devices) == {"node-9"}
+
+
+async def test_what_covers_an_attribute_is_the_word_of_the_middle_holder(autojump_clock: Jumping) -> None:
+    """Three of eight holders say that a thousand devices have all that a device says, or that none has."""
+    async with field(8, soft=4, refresh_s=30.0) as grown:
+        await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
+        for liar, number in zip(grown.members[:3], (1000, 1000, 0), strict=True):
+            store = liar.index.holder
+            store._having = lambda peers, attributes, number=number: (number,) * len(attributes)  # type: ignore[method-assign]
+        await publish_all(grown.members, lab=3)
+        await trio.sleep(200)
+        for member in grown.members[:3]:
+            assert member.index._publisher.depth(EVERYBODY) >= 1
+            assert stored(grown, member, LABEL) >= 5
+
+
+async def test_an_attribute_that_few_have_any_more_gets_its_own_shard_again(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(covered, "COMMON", 1)
+    monkeypatch.setattr(covered, "COMMON_STILL", 1)
+    async with field(8, soft=4, refresh_s=30.0) as grown:
+        await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
+        await publish_all(grown.members, lab=1)
+        await trio.sleep(200)
+        member = grown.members[0]
+        assert stored(grown, member, LABEL) == 0
+        monkeypatch.setattr(covered, "COMMON_STILL", 2)
+        monkeypatch.setattr(covered, "COMMON", 2)
+        await trio.sleep(100)
+        assert stored(grown, member, LABEL) >= 5
+
+
+async def test_who_leaves_is_gone_also_where_an_attribute_was_published_before_it_was_covered(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with field(14) as grown:
+        monkeypatch.setattr(publisher, "is_covered", lambda *_, before: False)
+        await publish_all(grown.members, lab=1)
+        member = grown.members[0]
+        assert stored(grown, member, LABEL) >= 8
+        monkeypatch.setattr(publisher, "is_covered", is_covered)
+        await member.index._publisher.refresh()
+        assert all(
+            shard.covered for name, shard in member.index._publisher._shards.items() if name != EVERYBODY
+        )
+        await member.publish(labels={"lab": "yes"}, ram=2**40)
+        for each in grown.members:
+            entry = each.index.holder._nodes.get(member.peer)
+            assert entry is None or entry.advert.ram == 2**40, "newer versions reach them"
+        await member.index.withdraw()
+        assert stored(grown, member, LABEL) == 0
+
+
+# -- readers ---------------------------------------------------------------------------------------------------------------
+
+DEPTH = 3
+SEEDS = range(24)
+
+
+def listed(number: int, **fields: object) -> say.ListedAdvert:
+    identity = Identity.from_seed(f"device {number}")
+    units = (UnitOffer(unit=CPU, runtime="r"),)
+    plain: dict[str, object] = {
+        "peer": identity.peer_id,
+        "seq": 1,
+        "device": "d",
+        "name": f"node-{number}",
+        "units": units,
+    }
+    body = advert_body(Advert.model_validate(plain | fields))
+    return say.ListedAdvert(
+        advert=SignedAdvert(body=body, signature=identity.sign(advert_message(body))), age_s=1.0
+    )
+
+
+class Swarm:
+    """Eight holders of all shards: everybody's has eight parts, with `having` devices each that have an attribute, of which the page shows
+    three; the attribute's own shard has `own`. The liars say that `lie` have it."""
+
+    def __init__(
+        self,
+        having: int,
+        own: Sequence[say.ListedAdvert],
+        lie: int,
+        liars: int,
+        root: Sequence[say.ListedAdvert] = (),
+    ) -> None:
+        self.having, self.own, self.lie, self.liars, self.root = having, own, lie, liars, root
+        self.asked: list[tuple[str, int]] = []
+        self.parts: list[int] = []
+
+    async def race(
+        self, contacts: list[Contact], page: say.QueryShard, expected: object, need: int, **_: object
+    ) -> tuple[list[tuple[Contact, say.ShardPage]], list[Contact]]:
+        """See `IndexClient.race`."""
+        self.asked += [(page.attribute, page.depth)] * min(need, len(contacts))
+        if page.attribute == EVERYBODY and page.depth == DEPTH:
+            self.parts.append(page.prefix)
+        return [(contact, self._answer(contact, page)) for contact in contacts[:need]], []
+
+    def _answer(self, contact: Contact, page: say.QueryShard) -> say.ShardPage:
+        if page.attribute != EVERYBODY:
+            shown, split = self.own if page.depth == 0 else (), False
+        elif page.depth < DEPTH:
+            shown, split = self.root if page.depth == 0 else (), True
+        else:
+            first = 100 + 3 * page.prefix
+            shown, split = [listed(number) for number in range(first, first + 3)], False
+        meets = compile_requirement(page.requirement)
+        fits = tuple(each for each in shown if meets(read_signed(each.advert)))
+        having = self.lie if contact in HOLDERS[: self.liars] else self.having
+        return say.ShardPage(
+            adverts=fits,
+            matches=len(fits),
+            count=700 if shown else 0,
+            split=split,
+            having=(having,) * len(page.counted),
+        )
+
+    async def query(self, seed: int, requirement: Requirement, depth: int = DEPTH) -> set[str]:
+        reader = query_over(self.race, SOFT_LIMIT * 2**depth, seed)
+        return names((await reader.query(requirement, 1000)).devices)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_holders_that_call_a_common_attribute_rare_hide_nobody(
+    autojump_clock: Jumping, seed: int
+) -> None:
+    swarm = Swarm(having=500, own=(), lie=0, liars=5)
+    found = await swarm.query(seed, EVERY_CPU)
+    assert found == {f"node-{number}" for number in range(100, 100 + 3 * 2**DEPTH)}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_holders_that_call_a_rare_attribute_common_do_not_make_readers_go_through_all_shards(
+    autojump_clock: Jumping, seed: int
+) -> None:
+    swarm = Swarm(
+        having=0, own=[listed(number, labels={"lab": "yes"}) for number in range(3)], lie=10**6, liars=2
+    )
+    assert await swarm.query(seed, LABELLED) == {"node-0", "node-1", "node-2"}
+    parts = sum(attribute == EVERYBODY and depth == DEPTH for attribute, depth in swarm.asked)
+    assert parts <= READERS + MORE_COUNTS or parts == 8 * 2**DEPTH  # both of the first two were liars
+
+
+async def test_who_was_covered_when_the_swarm_outgrew_one_shard_is_found_before_he_knows(
+    autojump_clock: Jumping,
+) -> None:
+    late, early = listed(0, labels={"lab": "yes"}), listed(1, labels={"lab": "yes"})
+    swarm = Swarm(having=0, own=(early,), lie=0, liars=0, root=(late,))
+    assert await swarm.query(1, LABELLED, depth=2) == {"node-0", "node-1"}
+
+
+async def test_who_asks_again_soon_begins_in_the_part_whose_holders_he_knows(autojump_clock: Jumping) -> None:
+    swarm = Swarm(having=0, own=(), lie=0, liars=0)
+    query = query_over(swarm.race, SOFT_LIMIT * 2**DEPTH)
+    seen = set()
+    for _ in range(8):
+        swarm.parts.clear()
+        for label in ("one", "two"):
+            await query.query(needs(f"label.lab == {label}"), 16)
+        assert len(set(swarm.parts)) == 1
+        seen |= set(swarm.parts)
+        await trio.sleep(FRESH_S + 1)
+    assert len(seen) > 2
+
+
+async def test_holders_of_a_covered_attribute_are_forgotten_once_what_they_have_has_expired(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with field(9) as grown:
+        monkeypatch.setattr(publisher, "is_covered", lambda *_, before: False)
+        await publish_all(grown.members, lab=1)
+        member = grown.members[0]
+        monkeypatch.setattr(publisher, "is_covered", is_covered)
+        await trio.sleep(500)
+        shard = member.index._publisher._shards[LABEL]
+        assert shard.covered
+        assert shard.holders
+        await trio.sleep(ADVERT_TTL_S + 500)
+        assert not shard.holders
+        assert stored(grown, member, LABEL) == 0
