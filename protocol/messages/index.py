@@ -161,7 +161,7 @@ class ShardPage(Message, type="shard-page"):
     having: Annotated[tuple[Count, ...], Field(max_length=MAX_COUNTED)] = ()
     """How many adverts in the shard have each of the `counted` attributes."""
     crowded: bool = False
-    """Adverts were kept out of this shard for want of room for their network."""
+    """Adverts were kept out of this shard of everybody for want of room, or of room for their network."""
     cursor: Count | None = None
     closer: Contacts = ()
 

@@ -13,8 +13,8 @@ COMMON: Final = 64
 """Devices in a part of the shard of everybody that have an attribute, from which on it is covered: four times what readers mostly want."""
 COMMON_STILL: Final = COMMON // 2
 """From then on it stays so down to this number."""
-RARE: Final = COMMON // 4
-"""Where fewer have it in the part that a reader saw, it is covered nowhere: parts differ by chance."""
+RARE: Final = COMMON // 8
+"""Where fewer have it in the part that a reader saw, were that at its limit, it is covered nowhere: parts differ in size and by chance."""
 UNSURE: Final = 2
 """Of eight holders so many may say otherwise, and are not believed: publishers then take an attribute for rare, readers for common."""
 NEVER: Final = ("campaign:",)
@@ -29,7 +29,7 @@ def is_covered(attribute: str, depth: int, having: int, *, before: bool) -> bool
     return depth == 0 or having >= (COMMON_STILL if before else COMMON)
 
 
-def seen_covered(depth: int, having: int, least: int) -> bool:
+def seen_covered(depth: int, having: float, least: int) -> bool:
     """Whether a reader that saw a part of the shard of everybody takes an attribute for covered. `least`: `COMMON` to decide where it looks
     first, `RARE` before it is content with what lies in the attribute's own shards."""
     return depth == 0 or having >= least

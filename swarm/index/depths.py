@@ -10,6 +10,10 @@ from protocol.values.index_keys import MAX_SHARD_DEPTH
 MOST_DEVICES: Final = 4
 """For each holder of the network at most so many devices are believed: a liar leads no deeper than to where the shards of so many would
 lie."""
+AGREE: Final = 5
+"""Of eight holders so many have to say the same before one goes by it; more than half where there are fewer."""
+EMPTY: Final = 0.3
+"""A shard below one that is split has half as many adverts as its limit, or more: one with so small a share lies too deep, or is new."""
 SURE: Final = 0.6
 """Where the shards one level up would have less than twice this share of their limit, some of them are not split."""
 

@@ -200,7 +200,7 @@ class Index:
         return await self._query.query(Requirement(clauses=(has_model,)), limit)
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
-        """Unfiltered devices, to explain clause by clause why nothing matches."""
+        """Devices to explain by, clause by clause, why nothing matches: all, or those that meet the clause that fewest meet."""
         return await self._query.survey(requirement, limit)
 
     def hearsay(self, peer: PeerId) -> bool:

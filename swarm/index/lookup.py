@@ -270,17 +270,19 @@ class Lookups:
         farthest = max(sorted(distance(peer, key) for peer in mine)[:HOLDERS], default=0)
         nearer = [
             contact
-            for contact in read_contacts(closer)
+            for contact in read_contacts(closer)[:HOLDERS]
             if contact.peer not in mine
+            and contact.addresses
             and contact.peer != self.client.own_peer
             and self.client.usable(contact.peer)
             and (len(mine) < HOLDERS or distance(contact.peer, key) < farthest)
         ]
-        if stored.hurried and len(mine) <= 2 * NEAR:
+        if stored.hurried and nearer and len(mine) <= 2 * NEAR:
             stored.contacts = sorted([*stored.contacts, *nearer], key=lambda each: distance(each.peer, key))
-        elif trio.current_time() - stored.found_at >= SETTLE_S:
+            return True
+        if trio.current_time() - stored.found_at >= SETTLE_S:
             stored.stale = stored.stale or bool(nearer)
-        return stored.hurried and bool(nearer)
+        return False
 
 
 def sender_of(me: Contact | None) -> say.ContactInfo | None:

@@ -24,7 +24,7 @@ from protocol.values.advert import ADVERT_TTL_S, SignedAdvert
 from protocol.values.index_keys import EVERYBODY, MAX_SHARD_DEPTH, shard_key, shard_prefix
 from swarm.index.client import IndexClient, fingerprints
 from swarm.index.covered import UNSURE, is_covered
-from swarm.index.depths import depth_below
+from swarm.index.depths import AGREE, EMPTY, depth_below
 from swarm.index.lookup import Lookups
 from swarm.index.region import HOLDERS, NEAR
 from swarm.index.shard_store import SOFT_LIMIT
@@ -45,12 +45,8 @@ MAX_ROUNDS: Final = 8
 KNOWN: Final = 2 * NEAR
 """Nodes near a key that a publisher remembers, besides those that replied: whoever names many pushes none of these out."""
 MAX_ANCHORS: Final = 4
-AGREE: Final = 5
-"""Of eight holders so many must say split before the publisher moves; more than half where there are fewer."""
 CHECKS: Final = 2 * HOLDERS
 """How many of those who publish below a split shard tell its holders so in each cycle."""
-EMPTY: Final = 0.3
-"""A shard below one that is split has half as many adverts as its limit, or more: one with so small a share lies too deep."""
 LEAVE_S: Final = 1.0
 SLEPT_S: Final = 5.0
 """The wall clock advanced by so much more than the monotonic one: the machine slept, or its clock was set."""
@@ -142,16 +138,17 @@ class Publisher:
     async def publish(self, signed: SignedAdvert, pool: str, attributes: Sequence[str]) -> None:
         """Publish a new advert to its holders now."""
         own_key = routing_key(self.client.own_peer)
-        shards: dict[str, _Shard] = {}
-        for attribute in attributes[: say.MAX_ITEMS]:
-            shard = self._shards.get(attribute)
-            if shard is None or shard.pool != pool:
-                shard = _Shard(pool, attribute, own_key)
-            shards[attribute] = shard
-        for attribute, shard in self._shards.items():
-            if attribute not in shards or shard.covered:
-                self._former |= shard.holders
-        self._signed, self._shards = signed, shards
+        async with self._busy:
+            shards: dict[str, _Shard] = {}
+            for attribute in attributes[: say.MAX_ITEMS]:
+                shard = self._shards.get(attribute)
+                if shard is None or shard.pool != pool:
+                    shard = _Shard(pool, attribute, own_key)
+                shards[attribute] = shard
+            for attribute, shard in self._shards.items():
+                if attribute not in shards or shard.covered:
+                    self._former |= shard.holders
+            self._signed, self._shards = signed, shards
         await self.refresh()
 
     async def refresh(self, *, look: bool = False) -> None:
@@ -287,9 +284,12 @@ class Publisher:
 
     def _find_covered(self, everybody: _Shard) -> None:
         sure = len(everybody.stored_by()) * 2 > len(everybody.replies)
-        counted = itertools.zip_longest(
-            *(everybody.having.get(peer, ()) for peer in everybody.stored_by()), fillvalue=0
-        )
+        now_said = [
+            everybody.having.get(peer, ())
+            for peer in everybody.stored_by()
+            if everybody.replies[peer][0] == self._cycle
+        ]
+        counted = itertools.zip_longest(*now_said, fillvalue=0)
         having = {
             attribute: sorted(counts)[min(UNSURE, (len(counts) - 1) // 2)]
             for attribute, counts in zip(self._shards, counted, strict=False)
@@ -304,6 +304,7 @@ class Publisher:
             if before and not shard.covered:
                 shard.look = True
             elif shard.covered and not before:
+                shard.holders = {peer: each for peer, each in shard.holders.items() if peer in shard.replies}
                 shard.kept_until = now + ADVERT_TTL_S
             elif shard.covered and now >= shard.kept_until:
                 shard.holders = {}
@@ -396,7 +397,9 @@ class Publisher:
     def _trim(self, shard: _Shard) -> None:
         kept = shard.wanted | {each.peer for each in self.client.anchors()[:MAX_ANCHORS]}
         shard.holders = {peer: contact for peer, contact in shard.holders.items() if peer in kept}
-        shard.replies = {peer: reply for peer, reply in shard.replies.items() if peer in shard.holders}
+        for told in (shard.replies, shard.counts, shard.below, shard.having):
+            for peer in [peer for peer in told if peer not in shard.holders]:
+                del told[peer]
 
     def _settle(self, shard: _Shard) -> None:
         """After a round: move down where the holders agree that the shard is split, to where the adverts below lie by most of them; up

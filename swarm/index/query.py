@@ -38,7 +38,7 @@ from protocol.values.match import Predicate, compile_requirement
 from protocol.values.requirement import Requirement
 from swarm.index.client import IndexClient, fingerprints
 from swarm.index.covered import COMMON, RARE, UNSURE, seen_covered
-from swarm.index.depths import MOST_DEVICES, depth_below, depth_of
+from swarm.index.depths import AGREE, EMPTY, MOST_DEVICES, depth_below, depth_of
 from swarm.index.lookup import Lookups
 from swarm.index.region import HOLDERS
 from swarm.index.requests import children, sendable
@@ -48,8 +48,6 @@ from swarm.net.addresses import Contact, PeerId, public_network
 
 READERS: Final = 2
 """Holders asked first; all of them when these do not have enough."""
-MORE_COUNTS: Final = 6
-"""Holders asked besides, whether they too say that an attribute is rare, before a reader believes that there are no more devices."""
 GRACE_S: Final = 0.5
 """How much longer than the hedging delay all holders are waited for, once two do not have enough."""
 LEAST_PAGE: Final = 8
@@ -61,7 +59,7 @@ SHARES_S: Final = 120.0
 YOUNG: Final = 2
 """Levels of a split that may be so young that some devices still lie above it."""
 BUDGET: Final = 128
-"""Shards read for one requirement."""
+"""Shards read on one way down."""
 LARGEST_WAVE: Final = 32
 MAX_WIDENED: Final = 4
 """Regions learned for one query."""
@@ -190,12 +188,17 @@ class _Leaf:
     not asked."""
     crowded: bool = False
     """Adverts were kept out of it."""
-    having: list[tuple[int, ...]] = field(default_factory=list)
-    """Of a shard of everybody, by each holder that answered: how many adverts in it have the counted attributes."""
+    counts: list[tuple[float, ...]] = field(default_factory=list)
+    """Of a shard of everybody, by each holder that has adverts of it: how many have each counted attribute, as of a part at its limit."""
 
     @property
     def place(self) -> _Place:
         return self.attribute, self.depth, self.prefix
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it tells how common attributes are: by two holders at least, or by one of the root in a small swarm."""
+        return bool(self.counts) and not self.split and (not self.depth or len(self.counts) >= READERS)
 
     @property
     def above(self) -> _Place:
@@ -231,13 +234,25 @@ class _Walk:
         )
 
 
+def _countable(ways: Sequence[Alternatives]) -> Alternatives:
+    """The attributes of so many whole ways to read the index as one question has room for."""
+    counted: Alternatives = ()
+    for way in ways:
+        more = tuple(dict.fromkeys((*counted, *way)))
+        counted = more if len(more) <= say.MAX_COUNTED else counted
+    return counted
+
+
 @dataclass(frozen=True, slots=True)
 class _Share:
     """How many devices in one part of the shard of everybody have an attribute."""
 
     depth: int
-    having: int
+    having: float
+    """As of a part at its limit."""
     at: float
+    sure: bool
+    """Enough holders said so, and the part is no new one into which few have moved yet."""
 
 
 @dataclass
@@ -266,8 +281,7 @@ class Query:
     async def query(self, requirement: Requirement, want: int) -> QueryResult:
         """About `want` devices that meet all clauses; more when a page had more. Never raises network errors."""
         *own, everybody = implied(requirement)
-        counted = tuple(dict.fromkeys(attribute for way in own for attribute in way))[: say.MAX_COUNTED]
-        merged = _Merged(requirement, want, sure=set(named_peers(requirement)), counted=counted)
+        merged = _Merged(requirement, want, sure=set(named_peers(requirement)), counted=_countable(own))
         top = self._begin(everybody, merged)
         if not own:
             await self._go(top, merged)
@@ -282,9 +296,8 @@ class Query:
                 return self._result(merged, below)
             # those who said that it is rare may lie, and those who were asked some time ago did not know yet
             await self._go(top, merged, scout=True)
-            scouted = [leaf for leaf in top.skimmed if leaf.having and leaf.count and not leaf.split]
-            await self._read_all([*scouted, *self._young_root(top)], merged, scout=True)
-            if self._rare([rare], RARE):
+            await self._read_all([leaf for leaf in top.skimmed if leaf.counts], merged, scout=True)
+            if await self._read_young_root(top, merged) or self._rare([rare], RARE, sure=True):
                 return self._result(merged, below)
         if await self._go(top, merged) or rare or (top.all_there and not self._rare(own, COMMON)):
             return self._result(merged, top)
@@ -306,24 +319,27 @@ class Query:
         if everybody.complete:
             return everybody
         single = [Requirement(clauses=(clause,)) for clause in requirement.clauses]
-        met = [
-            await self.query(each, limit)
-            for each in single
-            if len(implied(each)[0]) == 1 < len(implied(each))
-        ]
-        return min(
-            (each for each in met if each.devices), key=lambda each: len(each.devices), default=everybody
-        )
+        met: list[QueryResult] = []
 
-    def _young_root(self, top: _Walk) -> list[_Leaf]:
-        """The root of everybody's shards, if it was not read and may be split since a moment ago: devices that do not know it yet lie there
-        alone."""
-        if self._deepest() > YOUNG:
-            return []
-        roots = [leaf for leaf in top.todo if not leaf.depth]
-        top.todo = [leaf for leaf in top.todo if leaf.depth]
+        async def ask(clause: Requirement) -> None:
+            met.append(await self.query(clause, limit))
+
+        async with trio.open_nursery() as nursery:
+            for each in single:
+                if len(implied(each)[0]) == 1 < len(implied(each)):
+                    nursery.start_soon(ask, each)
+        some = [each for each in met if each.devices]
+        return min(some, key=lambda each: len(each.devices), default=everybody)
+
+    async def _read_young_root(self, top: _Walk, merged: _Merged) -> bool:
+        """Read the root of everybody's shards, if it was not read and may be split since a moment ago: devices that do not know it yet lie
+        there alone. Returns whether there are enough now."""
+        roots = [leaf for leaf in top.todo if not leaf.depth] if self._deepest() <= YOUNG else []
+        top.todo = [leaf for leaf in top.todo if leaf not in roots]
         top.read += roots
-        return roots
+        await self._read_all(roots, merged)
+        await self._read_all([leaf for leaf in roots if leaf.skimmed], merged)
+        return merged.enough
 
     # -- planning --------------------------------------------------------------------------------------------------------
 
@@ -331,9 +347,9 @@ class Query:
         count, counted_at = self._totals.get(attribute, (0, -math.inf))
         return count if trio.current_time() - counted_at <= COUNTS_S else None
 
-    def _rare(self, ways: Sequence[Alternatives], least: int) -> Alternatives | None:
+    def _rare(self, ways: Sequence[Alternatives], least: int, *, sure: bool = False) -> Alternatives | None:
         """Of the ways to read the index whose attributes are not covered, the one with fewest devices; empty if there is none, None if
-        nothing is known. `least`: see `seen_covered`."""
+        nothing is known. `least`: see `seen_covered`. `sure`: by enough holders."""
         now = trio.current_time()
         known = {
             attribute: share
@@ -343,33 +359,35 @@ class Query:
         }
         if not known:
             return None
-        rare = [
-            way
-            for way in ways
-            if not any(
-                seen_covered(known[each].depth, known[each].having, least) for each in way if each in known
-            )
-        ]
+
+        def is_rare(attribute: str) -> bool:
+            share = known.get(attribute)
+            if share is None or (sure and not share.sure):
+                return False
+            return not seen_covered(share.depth, share.having, least)
+
+        rare = [way for way in ways if all(is_rare(each) for each in way)]
         return self._rarest(rare) if rare else ()
 
     def _rarest(self, ways: Sequence[Alternatives]) -> Alternatives:
         """The way with fewest devices, by what is known."""
 
-        def devices(way: Alternatives) -> int:
+        def devices(way: Alternatives) -> float:
             return sum(share.having for each in way if (share := self._shares.get(each)) is not None)
 
         return min(ways, key=lambda way: (devices(way), len(way)))
 
     def _note_shares(self, leaf: _Leaf, counted: Alternatives) -> None:
-        """What its holders say of a part of the shard of everybody. Of each attribute the third highest number counts: looking in vain
-        costs calls, believing that it is rare hides devices."""
-        columns = itertools.zip_longest(*leaf.having, fillvalue=0)
+        """What its holders say of a part of the shard of everybody, as of a part at its limit. Of each attribute the third highest
+        number counts: to look in vain costs calls, and who believes that it is rare misses devices."""
+        sure = len(leaf.counts) >= AGREE and leaf.count >= EMPTY * self.soft
+        columns = itertools.zip_longest(*leaf.counts, fillvalue=0.0)
         for attribute, numbers in zip(counted, columns, strict=False):
             self._shares.pop(attribute, None)
             if len(self._shares) >= MAX_COUNTS:
                 del self._shares[next(iter(self._shares))]
             number = sorted(numbers, reverse=True)[: UNSURE + 1][-1]
-            self._shares[attribute] = _Share(leaf.depth, number, trio.current_time())
+            self._shares[attribute] = _Share(leaf.depth, number, trio.current_time(), sure)
 
     def _note_present(self, adverts: Iterable[say.ListedAdvert]) -> None:
         for listed in adverts:
@@ -412,7 +430,7 @@ class Query:
     async def _go(self, walk: _Walk, merged: _Merged, *, scout: bool = False) -> bool:
         """Read until there are enough devices, or nothing is left to be read; returns whether there are enough. `scout`: no further than to
         one shard that is not split."""
-        while not merged.enough and not (scout and any(leaf.count and not leaf.split for leaf in walk.read)):
+        while not merged.enough and not (scout and any(leaf.is_counted for leaf in walk.read)):
             if walk.todo and len(walk.read) < BUDGET:
                 now, walk.todo = walk.todo[: walk.wave], walk.todo[walk.wave :]
                 walk.read += now
@@ -544,23 +562,27 @@ class Query:
             leaf.split = leaf.split or any(answer.split for _, answer in more)
             leaf.below = median_low([answer.below or 0 for _, answer in answers if answer.split] or [0])
             leaf.crowded = leaf.crowded or any(answer.crowded for _, answer in more)
-            leaf.having += [answer.having for _, answer in more if counted]
-            if leaf.having and leaf.count and not leaf.split:
+            for _, answer in more:
+                if counted and answer.count and not answer.split:
+                    scale = self.soft / answer.count
+                    leaf.counts.append(tuple(number * scale for number in answer.having))
+            if leaf.counts and not leaf.split:
                 self._note_shares(leaf, counted)
-                self._part = leaf.depth, leaf.prefix, trio.current_time()
+                if self._known_part() != (leaf.depth, leaf.prefix):
+                    self._part = leaf.depth, leaf.prefix, trio.current_time()
 
         if not leaf.skimmed:
             await ask(READERS)
             split = all(answer.split for _, answer in answers)
             empty = leaf.guessed and not any(answer.count or answer.split for _, answer in answers)
             shown = any(answer.cursor for _, answer in answers)
-            for_counts = scout and leaf.count > 0 and not leaf.split
+            for_counts = scout and leaf.is_counted
             leaf.skimmed = len(answers) >= READERS and (split or empty or for_counts) and not shown
             if leaf.skimmed:
                 leaf.whole = True
                 return
         if not merged.enough and not any(answer.cursor for _, answer in answers):
-            await ask(MORE_COUNTS if scout else None)
+            await ask(None)
             if not scout and merged.may_widen() and await self.lookups.widen(key):
                 await ask(None)
         ended = 0  # one of them may show what it likes, and say that it is all

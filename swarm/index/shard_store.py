@@ -155,7 +155,7 @@ class ShardStore:
     _marks: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
     """Split shards, and when each was last seen to hold too much for one."""
     _crowded: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
-    """Shards that kept out adverts of a network that has its share, and until when the last of these would have been there."""
+    """Shards of everybody that kept out adverts, and until when the last of these would have been there."""
     _sources: Counter[str] = field(default_factory=Counter)
     """Nodes by network."""
     _claims: OrderedDict[bytes, OrderedDict[str, _Claim]] = field(default_factory=OrderedDict)
@@ -192,18 +192,27 @@ class ShardStore:
             why = self._admit(now, advert, signed, network)
             verdict = StoreVerdict.FULL if why == _NO_ROOM else StoreVerdict.REFUSED
         if why:
+            if verdict is StoreVerdict.FULL:
+                for item in items:
+                    prefix = shard_prefix(routing_key(sender), item.depth)
+                    key = shard_key(advert.pool, item.attribute, item.depth, prefix)
+                    self._note_kept_out(now + advert.ttl_s, item, key)
             return (StoredItem(verdict=verdict),) * len(items), why
         if advert.gone:
             return (StoredItem(verdict=StoreVerdict.OK),) * len(items), ""
         verdicts = []
+        counted = False
         for item in items:
             prefix = shard_prefix(routing_key(sender), item.depth)
             key = shard_key(advert.pool, item.attribute, item.depth, prefix)
             verdict, why_not = self._post(now, sender, network, item, key)
             why = why or why_not
             count, below = len(self._shards.get(key, ())), self.below(now, key)
+            if verdict is StoreVerdict.FULL:
+                self._note_kept_out(now + advert.ttl_s, item, key)
             having: tuple[int, ...] = ()
-            if item.attribute == EVERYBODY and verdict is not StoreVerdict.REFUSED:
+            if item.attribute == EVERYBODY and not counted and verdict is not StoreVerdict.REFUSED:
+                counted = True
                 having = self._having(self._shards.get(key, ()), attributes_of(advert)[:MAX_COUNTED])
             verdicts.append(StoredItem(verdict=verdict, count=count, below=below, having=having))
         return tuple(verdicts), why
@@ -211,7 +220,16 @@ class ShardStore:
     def store_cost_us(self, items: Iterable[StoreItem]) -> float:
         """What looking through the shards of everybody takes at most when these are stored, in µs of processor time."""
         most = min(len(self._nodes), 2 * self.soft)
-        return sum(item.attribute == EVERYBODY for item in items) * most * _count_us(MAX_COUNTED)
+        counts = any(item.attribute == EVERYBODY for item in items)
+        return most * _count_us(MAX_COUNTED) if counts else 0.0
+
+    def _note_kept_out(self, until: float, item: StoreItem, key: bytes) -> None:
+        """That an advert would have been in a shard of everybody until then."""
+        if item.attribute == EVERYBODY:
+            self._crowded[key] = until
+            self._crowded.move_to_end(key)
+            while len(self._crowded) > MAX_MARKS:
+                self._crowded.popitem(last=False)
 
     def _having(self, peers: Iterable[PeerId], attributes: Sequence[str]) -> tuple[int, ...]:
         """How many of the nodes have each attribute."""
@@ -279,10 +297,6 @@ class ShardStore:
                 return (StoreVerdict.SPLIT if self._keeps_out(now, key) else StoreVerdict.FULL), ""
             if network and sum(p.network == network for p in shard.values()) >= self.quota:
                 why = f"{self.quota} adverts of network {network} are in this shard already"
-                self._crowded[key] = now + entry.advert.ttl_s
-                self._crowded.move_to_end(key)
-                while len(self._crowded) > MAX_MARKS:
-                    self._crowded.popitem(last=False)
                 return StoreVerdict.FULL, why
         self._shards[key] = shard
         shard[peer] = _Posting(now, now + entry.advert.ttl_s, network)

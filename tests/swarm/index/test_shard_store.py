@@ -396,3 +396,17 @@ def test_a_shard_that_kept_somebody_out_says_so_for_as_long_as_his_advert_would_
     assert not page_of(holder, 10.0 + ttl_s, ask).crowded
     holder.expire(10.0 + ttl_s)
     assert not holder._crowded
+
+
+def test_a_holder_without_room_says_that_the_shard_of_everybody_kept_somebody_out() -> None:
+    holder = ShardStore(max_nodes=1)
+    put(holder, IDS[0])
+    assert put(holder, IDS[1], items=(*NODE, say.StoreItem(attribute=CPU))) is StoreVerdict.FULL
+    assert page_of(holder, 0, say.QueryShard(attribute="node")).crowded
+    assert len(holder._crowded) == 1
+
+
+def test_a_holder_counts_once_for_a_call_however_often_it_is_asked() -> None:
+    holder = ShardStore()
+    answers, _ = holder.store(0, IDS[0].peer_id, "", sign(IDS[0]), NODE * 64)
+    assert [bool(each.having) for each in answers] == [True] + [False] * 63
