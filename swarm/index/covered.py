@@ -19,14 +19,17 @@ UNSURE: Final = 2
 """Of eight holders so many may say otherwise, and are not believed: publishers then take an attribute for rare, readers for common."""
 NEVER: Final = ("campaign:",)
 """Attributes that no advert says of itself, so that no holder can filter by them."""
+ALONE: Final = ("device:",)
+"""Attributes of one device: where many say that they have it, they are fakes."""
 
 
-def is_covered(attribute: str, depth: int, having: int, *, before: bool) -> bool:
-    """Whether a publisher leaves an attribute out. `depth`: of its part of the shard of everybody; `having`: how many there have the
-    attribute; `before`: it left it out so far."""
+def is_covered(attribute: str, having: int, *, whole: bool, before: bool) -> bool:
+    """Whether a publisher leaves an attribute out. `having`: how many have it in the publisher's part of the shard of everybody; `whole`: that
+    is not split; `before`: it left it out so far."""
     if attribute.startswith(NEVER):
         return False
-    return depth == 0 or having >= (COMMON_STILL if before else COMMON)
+    many = having >= (COMMON_STILL if before else COMMON) and not attribute.startswith(ALONE)
+    return whole or many
 
 
 def seen_covered(depth: int, having: float, least: int) -> bool:

@@ -259,9 +259,9 @@ class Lookups:
             stored.contacts = [contact for contact in stored.contacts if contact.peer != peer]
             stored.stale = True
 
-    def named(self, key: bytes, closer: tuple[say.ContactInfo, ...]) -> bool:
-        """A holder names others for `key`: the next reader looks again, unless that has just been done. Where slow ones were not waited for
-        those that are nearer are added at once; returns whether there were any.
+    def named(self, key: bytes, closer: tuple[say.ContactInfo, ...], *, add: bool = False) -> bool:
+        """A holder names others for `key`: the next reader looks again, unless that has just been done. `add`: where the lookup did not wait
+        for slow ones, those that are nearer are added at once; returns whether there were any.
         """
         stored = self._sets.get(key)
         if stored is None:
@@ -277,7 +277,7 @@ class Lookups:
             and self.client.usable(contact.peer)
             and (len(mine) < HOLDERS or distance(contact.peer, key) < farthest)
         ]
-        if stored.hurried and nearer and len(mine) <= 2 * NEAR:
+        if add and stored.hurried and nearer and len(mine) <= 2 * NEAR:
             stored.contacts = sorted([*stored.contacts, *nearer], key=lambda each: distance(each.peer, key))
             return True
         if trio.current_time() - stored.found_at >= SETTLE_S:

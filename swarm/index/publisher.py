@@ -149,6 +149,7 @@ class Publisher:
                 if attribute not in shards or shard.covered:
                     self._former |= shard.holders
             self._signed, self._shards = signed, shards
+            self._cycle += 1
         await self.refresh()
 
     async def refresh(self, *, look: bool = False) -> None:
@@ -284,12 +285,11 @@ class Publisher:
 
     def _find_covered(self, everybody: _Shard) -> None:
         sure = len(everybody.stored_by()) * 2 > len(everybody.replies)
-        now_said = [
-            everybody.having.get(peer, ())
-            for peer in everybody.stored_by()
-            if everybody.replies[peer][0] == self._cycle
-        ]
-        counted = itertools.zip_longest(*now_said, fillvalue=0)
+        said = {peer: verdict for peer, (cycle, verdict) in everybody.replies.items() if cycle == self._cycle}
+        split = sum(verdict is StoreVerdict.SPLIT for verdict in said.values())
+        whole = everybody.depth == 0 and split <= min(UNSURE, len(said) // 2)
+        told = [everybody.having.get(peer, ()) for peer in everybody.stored_by() if peer in said]
+        counted = itertools.zip_longest(*told, fillvalue=0)
         having = {
             attribute: sorted(counts)[min(UNSURE, (len(counts) - 1) // 2)]
             for attribute, counts in zip(self._shards, counted, strict=False)
@@ -298,11 +298,11 @@ class Publisher:
             if shard is everybody:
                 continue
             before, now = shard.covered, trio.current_time()
-            shard.covered = sure and is_covered(
-                attribute, everybody.depth, having.get(attribute, 0), before=before
-            )
+            many = having.get(attribute, 0)
+            shard.covered = sure and is_covered(attribute, many, whole=whole, before=before)
             if before and not shard.covered:
-                shard.look = True
+                shard.split_depth = -1
+                shard.move(0)
             elif shard.covered and not before:
                 shard.holders = {peer: each for peer, each in shard.holders.items() if peer in shard.replies}
                 shard.kept_until = now + ADVERT_TTL_S

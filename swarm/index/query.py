@@ -38,7 +38,7 @@ from protocol.values.match import Predicate, compile_requirement
 from protocol.values.requirement import Requirement
 from swarm.index.client import IndexClient, fingerprints
 from swarm.index.covered import COMMON, RARE, UNSURE, seen_covered
-from swarm.index.depths import AGREE, EMPTY, MOST_DEVICES, depth_below, depth_of
+from swarm.index.depths import EMPTY, MOST_DEVICES, depth_below, depth_of
 from swarm.index.lookup import Lookups
 from swarm.index.region import HOLDERS
 from swarm.index.requests import children, sendable
@@ -48,6 +48,8 @@ from swarm.net.addresses import Contact, PeerId, public_network
 
 READERS: Final = 2
 """Holders asked first; all of them when these do not have enough."""
+SURE: Final = 6
+"""Holders of a part have to have said how common an attribute is before a reader is content with the few devices of its own shards."""
 GRACE_S: Final = 0.5
 """How much longer than the hedging delay all holders are waited for, once two do not have enough."""
 LEAST_PAGE: Final = 8
@@ -252,7 +254,7 @@ class _Share:
     """As of a part at its limit."""
     at: float
     sure: bool
-    """Enough holders said so, and the part is no new one into which few have moved yet."""
+    """Enough holders said so."""
 
 
 @dataclass
@@ -334,11 +336,12 @@ class Query:
     async def _read_young_root(self, top: _Walk, merged: _Merged) -> bool:
         """Read the root of everybody's shards, if it was not read and may be split since a moment ago: devices that do not know it yet lie
         there alone. Returns whether there are enough now."""
-        roots = [leaf for leaf in top.todo if not leaf.depth] if self._deepest() <= YOUNG else []
-        top.todo = [leaf for leaf in top.todo if leaf not in roots]
-        top.read += roots
-        await self._read_all(roots, merged)
-        await self._read_all([leaf for leaf in roots if leaf.skimmed], merged)
+        if self._deepest() <= YOUNG:
+            fresh = [leaf for leaf in top.todo if not leaf.depth]
+            top.todo = [leaf for leaf in top.todo if leaf.depth]
+            top.read += fresh
+            await self._read_all(fresh, merged)
+            await self._read_all([leaf for leaf in top.read if not leaf.depth and leaf.skimmed], merged)
         return merged.enough
 
     # -- planning --------------------------------------------------------------------------------------------------------
@@ -380,7 +383,7 @@ class Query:
     def _note_shares(self, leaf: _Leaf, counted: Alternatives) -> None:
         """What its holders say of a part of the shard of everybody, as of a part at its limit. Of each attribute the third highest
         number counts: to look in vain costs calls, and who believes that it is rare misses devices."""
-        sure = len(leaf.counts) >= AGREE and leaf.count >= EMPTY * self.soft
+        sure = len(leaf.counts) >= SURE
         columns = itertools.zip_longest(*leaf.counts, fillvalue=0.0)
         for attribute, numbers in zip(counted, columns, strict=False):
             self._shares.pop(attribute, None)
@@ -563,7 +566,10 @@ class Query:
             leaf.below = median_low([answer.below or 0 for _, answer in answers if answer.split] or [0])
             leaf.crowded = leaf.crowded or any(answer.crowded for _, answer in more)
             for _, answer in more:
-                if counted and answer.count and not answer.split:
+                least = (
+                    EMPTY * self.soft if leaf.depth else 1
+                )  # of a new part, into which few have moved yet, nobody tells
+                if counted and answer.count >= least and not answer.split:
                     scale = self.soft / answer.count
                     leaf.counts.append(tuple(number * scale for number in answer.having))
             if leaf.counts and not leaf.split:
@@ -650,9 +656,10 @@ class Query:
             done |= {contact.peer for contact, _ in more}
             for contact in failed:
                 self.lookups.failed(key, contact.peer)
-            nearer = [self.lookups.named(key, answer.closer) for _, answer in more]
-            if any(nearer) and not any(answer.count or answer.split for _, answer in more):
-                continue  # they are no holders of it: the lookup did not wait for those who are
+            known = any(answer.count or answer.split for _, answer in more)
+            nearer = [self.lookups.named(key, answer.closer, add=not known) for _, answer in more]
+            if any(nearer):
+                continue  # these are no holders of it: the lookup did not wait for those who are
             if not failed or (need is not None and len(more) >= need):
                 break
         return answers

@@ -43,6 +43,8 @@ SOFT_LIMIT: Final = 1_000
 """Adverts in a shard before it splits."""
 NETWORK_QUOTA: Final = 8
 """Adverts of one public network (/24, IPv6 /48) in a shard."""
+COUNTED_OF_NETWORK: Final = 2
+"""Adverts of one public network in a shard that count for how common an attribute is."""
 MAX_NODES: Final = 65_536
 MAX_OF_NETWORK: Final = 256
 """Nodes of one public network: none may fill the store."""
@@ -117,6 +119,32 @@ class _Candidate:
     draw: bytes
     posting: _Posting
     signed: SignedAdvert
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts how many adverts have each of some attributes."""
+
+    wanted: frozenset[str]
+    _counts: Counter[str] = field(default_factory=Counter)
+    _by_network: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, adverts: Iterable[tuple[frozenset[str], str]]) -> None:
+        """`adverts`: the attributes of each, and the public network that it came from, of which few count: somebody with addresses of a few
+        networks must not make a rare attribute a common one."""
+        if not self.wanted:
+            return
+        for attributes, network in adverts:
+            for attribute in attributes & self.wanted:
+                if network:
+                    self._by_network[attribute, network] += 1
+                    if self._by_network[attribute, network] > COUNTED_OF_NETWORK:
+                        continue
+                self._counts[attribute] += 1
+
+    def counts(self, attributes: Sequence[str]) -> tuple[int, ...]:
+        """In that order."""
+        return tuple(self._counts[attribute] for attribute in attributes)
 
 
 class ForgedAdvert(RemoteProtocolError):
@@ -213,7 +241,13 @@ class ShardStore:
             having: tuple[int, ...] = ()
             if item.attribute == EVERYBODY and not counted and verdict is not StoreVerdict.REFUSED:
                 counted = True
-                having = self._having(self._shards.get(key, ()), attributes_of(advert)[:MAX_COUNTED])
+                own = attributes_of(advert)[:MAX_COUNTED]
+                tally = _Tally(frozenset(own))
+                tally.add(
+                    (self._nodes[peer].attributes, posting.network)
+                    for peer, posting in self._shards.get(key, {}).items()
+                )
+                having = tally.counts(own)
             verdicts.append(StoredItem(verdict=verdict, count=count, below=below, having=having))
         return tuple(verdicts), why
 
@@ -230,12 +264,6 @@ class ShardStore:
             self._crowded.move_to_end(key)
             while len(self._crowded) > MAX_MARKS:
                 self._crowded.popitem(last=False)
-
-    def _having(self, peers: Iterable[PeerId], attributes: Sequence[str]) -> tuple[int, ...]:
-        """How many of the nodes have each attribute."""
-        wanted = frozenset(attributes)
-        counts = Counter(attribute for peer in peers for attribute in self._nodes[peer].attributes & wanted)
-        return tuple(counts[attribute] for attribute in attributes)
 
     def _admit(self, now: float, advert: Advert, signed: SignedAdvert, network: str) -> str:
         """Make it its node's newest advert; returns why not, or an empty text."""
@@ -394,8 +422,7 @@ class ShardStore:
         predicate = compile_requirement(ask.requirement)
         salt = ask.seed.to_bytes(4, "big")
         fits: list[_Candidate] = []
-        wanted = frozenset(ask.counted)
-        having: Counter[str] = Counter()
+        tally = _Tally(frozenset(ask.counted))
         for start in range(0, len(alive), step):
             part = alive[start : start + step]
             yield len(part) * each_us
@@ -404,8 +431,7 @@ class ShardStore:
                 for peer, posting, entry in part
                 if predicate(entry.advert)
             ]
-            if wanted:
-                having.update(attribute for _, _, entry in part for attribute in entry.attributes & wanted)
+            tally.add((entry.attributes, posting.network) for _, posting, entry in part)
         order = _round_robin(fits)
         end = ask.cursor + ask.limit
         shown = [
@@ -420,7 +446,7 @@ class ShardStore:
             count=len(alive),
             split=self.split(now, key),
             below=self.below(now, key),
-            having=tuple(having[attribute] for attribute in ask.counted),
+            having=tally.counts(ask.counted),
             crowded=self._crowded.get(key, 0.0) > now,
             cursor=end if ask.limit and end < len(order) else None,
         )

@@ -177,7 +177,7 @@ class Shards:
             parts = self._part[np.searchsorted(self._sorted, self.population.positions[some])]
             counts = np.bincount(parts, minlength=len(self._depths)).tolist()
             covered = [
-                is_covered(attribute, depth, count, before=False)
+                is_covered(attribute, count, whole=depth == 0, before=False)
                 for depth, count in zip(self._depths, counts, strict=True)
             ]
             self._stored[attribute] = some[~np.array(covered)[parts]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import trio
@@ -26,20 +27,22 @@ LABELLED = needs("label.lab == yes")
 
 
 @pytest.mark.parametrize(
-    ("attribute", "depth", "having", "before", "expected"),
+    ("attribute", "having", "whole", "before", "expected"),
     [
-        ("label:a=b", 0, 0, False, True),
-        ("campaign:c-1", 0, 1000, True, False),
-        ("label:a=b", 1, COMMON, False, True),
-        ("label:a=b", 1, COMMON - 1, False, False),
-        ("label:a=b", 1, COMMON_STILL, True, True),
-        ("label:a=b", 1, COMMON_STILL - 1, True, False),
+        ("label:a=b", 0, True, False, True),
+        ("device:d", 1, True, False, True),
+        ("device:d", 1000, False, True, False),
+        ("campaign:c-1", 1000, True, True, False),
+        ("label:a=b", COMMON, False, False, True),
+        ("label:a=b", COMMON - 1, False, False, False),
+        ("label:a=b", COMMON_STILL, False, True, True),
+        ("label:a=b", COMMON_STILL - 1, False, True, False),
     ],
 )
 def test_what_many_have_is_covered_and_all_is_where_one_shard_has_everybody(
-    attribute: str, depth: int, having: int, *, before: bool, expected: bool
+    attribute: str, having: int, *, whole: bool, before: bool, expected: bool
 ) -> None:
-    assert is_covered(attribute, depth, having, before=before) == expected
+    assert is_covered(attribute, having, whole=whole, before=before) == expected
 
 
 def test_readers_look_where_publishers_of_another_part_may_have_stored() -> None:
@@ -134,12 +137,23 @@ async def test_an_advert_that_holders_of_everybody_keep_out_is_published_under_a
         assert names((await reader.query(LABELLED, 16)).devices) == {"node-9"}
 
 
+def inflated(store: Callable[..., Any]) -> Callable[..., Any]:
+    """A holder that says that a thousand devices have each attribute."""
+
+    def stored_by_liar(*args: Any) -> tuple[tuple[say.StoredItem, ...], str]:
+        items, why = store(*args)
+        more = [each.model_copy(update={"having": (1000,) * len(each.having)}) for each in items]
+        return tuple(more), why
+
+    return stored_by_liar
+
+
 async def test_an_attribute_is_covered_by_the_word_of_all_holders_but_two(autojump_clock: Jumping) -> None:
     """Five of eight say that a thousand devices have all that a device says."""
     async with field(8, soft=4, refresh_s=30.0) as grown:
         await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
         for liar in grown.members[:5]:
-            liar.index.holder._having = lambda peers, attributes: (1000,) * len(attributes)  # type: ignore[method-assign]
+            liar.index.holder.store = inflated(liar.index.holder.store)  # type: ignore[method-assign]
         await publish_all(grown.members, lab=3)
         await trio.sleep(200)
         for member in grown.members[:3]:
@@ -168,7 +182,7 @@ async def test_who_leaves_is_gone_also_where_an_attribute_was_published_before_i
     autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with field(14) as grown:
-        monkeypatch.setattr(publisher, "is_covered", lambda *_, before: False)
+        monkeypatch.setattr(publisher, "is_covered", lambda *_, whole, before: False)
         await publish_all(grown.members, lab=1)
         member = grown.members[0]
         assert stored(grown, member, LABEL) >= 8
@@ -354,7 +368,7 @@ async def test_holders_of_a_covered_attribute_are_forgotten_once_what_they_have_
     autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with field(9) as grown:
-        monkeypatch.setattr(publisher, "is_covered", lambda *_, before: False)
+        monkeypatch.setattr(publisher, "is_covered", lambda *_, whole, before: False)
         await publish_all(grown.members, lab=1)
         member = grown.members[0]
         monkeypatch.setattr(publisher, "is_covered", is_covered)
@@ -374,3 +388,18 @@ async def test_who_asks_again_and_again_goes_on_to_other_parts(autojump_clock: J
         await query.query(EVERY_CPU, 1)
         await trio.sleep(FRESH_S / 3)
     assert len(set(swarm.parts)) > 4
+
+
+async def test_holders_of_a_split_root_that_deny_it_cover_nothing(autojump_clock: Jumping) -> None:
+    """Four of eight say that it is whole: the device stays there, and is published under all it says."""
+    async with field(8, soft=12, refresh_s=60.0) as grown:
+        await grown.grow(16, holder=False, soft=12, refresh_s=60.0)
+        await publish_all(grown.members, lab=1)
+        await trio.sleep(200)
+        for liar in grown.members[:4]:
+            liar.index.holder._keeps_out = lambda now, key: False  # type: ignore[method-assign]
+        (newcomer,) = await grown.grow(1, holder=False, soft=12, refresh_s=60.0)
+        await newcomer.publish(labels={"lab": "yes"})
+        await trio.sleep(30)
+        assert newcomer.index._publisher.depth(EVERYBODY) == 0
+        assert stored(grown, newcomer, LABEL) >= 5

@@ -410,3 +410,14 @@ def test_a_holder_counts_once_for_a_call_however_often_it_is_asked() -> None:
     holder = ShardStore()
     answers, _ = holder.store(0, IDS[0].peer_id, "", sign(IDS[0]), NODE * 64)
     assert [bool(each.having) for each in answers] == [True] + [False] * 63
+
+
+def test_of_one_network_few_count_for_how_common_an_attribute_is() -> None:
+    holder = ShardStore()
+    for number in range(8):
+        put(holder, IDS[number], network="203.0.113.0/24")
+    put(holder, IDS[8], network="198.51.100.0/24")
+    for number in range(9, 14):
+        put(holder, IDS[number])
+    ask = say.QueryShard(attribute="node", counted=(CPU,))
+    assert page_of(holder, 0, ask).having == (2 + 1 + 5,)

@@ -44,7 +44,10 @@ def query_over(race: Callable[..., Any], nodes: float, seed: int = 1) -> Query:
         return False
 
     lookups: Any = SimpleNamespace(
-        holders=holders, widen=widen, named=lambda key, closer: False, sweeps=SimpleNamespace(nodes=nodes)
+        holders=holders,
+        widen=widen,
+        named=lambda key, closer, add: False,
+        sweeps=SimpleNamespace(nodes=nodes),
     )
     return Query(client, lookups, random.Random(seed))
 
@@ -201,7 +204,7 @@ async def test_holders_that_know_nothing_lead_to_nearer_ones_where_a_lookup_did_
     async def holders(key: bytes) -> SimpleNamespace:
         return SimpleNamespace(contacts=list(known))
 
-    def named(key: bytes, closer: object) -> bool:
+    def named(key: bytes, closer: object, *, add: bool) -> bool:
         fresh = known == far
         known[:0] = HOLDERS if fresh else ()
         return fresh
@@ -222,7 +225,7 @@ def test_nearer_holders_are_added_to_a_set_whose_lookup_did_not_wait(*, hurried:
     told = (say.ContactInfo(peer=near.peer, addresses=("/ip4/10.0.0.1/tcp/1",)),)
 
     async def main() -> bool:
-        return lookups.named(key, told)
+        return lookups.named(key, told, add=True)
 
     assert trio.run(main, clock=trio.testing.MockClock()) == hurried
     assert [each.peer for each in lookups._sets[key].contacts] == [near.peer, far.peer][not hurried :]
