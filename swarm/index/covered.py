@@ -24,8 +24,8 @@ ALONE: Final = ("device:",)
 
 
 def is_covered(attribute: str, having: int, *, whole: bool, before: bool) -> bool:
-    """Whether a publisher leaves an attribute out. `having`: how many have it in the publisher's part of the shard of everybody; `whole`: that
-    is not split; `before`: it left it out so far."""
+    """Whether a publisher leaves an attribute out. `having`: how many have it in the publisher's part of the shard of everybody; `whole`:
+    that is not split; `before`: it left it out so far."""
     if attribute.startswith(NEVER):
         return False
     many = having >= (COMMON_STILL if before else COMMON) and not attribute.startswith(ALONE)

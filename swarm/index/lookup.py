@@ -260,8 +260,8 @@ class Lookups:
             stored.stale = True
 
     def named(self, key: bytes, closer: tuple[say.ContactInfo, ...], *, add: bool = False) -> bool:
-        """A holder names others for `key`: the next reader looks again, unless that has just been done. `add`: where the lookup did not wait
-        for slow ones, those that are nearer are added at once; returns whether there were any.
+        """A holder names others for `key`: the next reader looks again, unless that has just been done. `add`: where the lookup did not
+        wait for slow ones, those that are nearer are added at once; returns whether there were any.
         """
         stored = self._sets.get(key)
         if stored is None:
