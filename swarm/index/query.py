@@ -589,7 +589,8 @@ class Query:
                 return
         if not merged.enough and not any(answer.cursor for _, answer in answers):
             await ask(None)
-            if not scout and merged.may_widen() and await self.lookups.widen(key):
+            settled = scout and len(leaf.counts) >= SURE
+            if not settled and merged.may_widen() and await self.lookups.widen(key):
                 await ask(None)
         ended = 0  # one of them may show what it likes, and say that it is all
         for contact, answer in sorted(answers, key=lambda item: item[1].matches, reverse=True):
