@@ -565,10 +565,9 @@ class Query:
             leaf.split = leaf.split or any(answer.split for _, answer in more)
             leaf.below = median_low([answer.below or 0 for _, answer in answers if answer.split] or [0])
             leaf.crowded = leaf.crowded or any(answer.crowded for _, answer in more)
+            # a new part, into which few have moved yet, says nothing
+            least = EMPTY * self.soft if leaf.depth else 1
             for _, answer in more:
-                least = (
-                    EMPTY * self.soft if leaf.depth else 1
-                )  # of a new part, into which few have moved yet, nobody tells
                 if counted and answer.count >= least and not answer.split:
                     scale = self.soft / answer.count
                     leaf.counts.append(tuple(number * scale for number in answer.having))
