@@ -288,8 +288,8 @@ class Publisher:
         said = {peer: verdict for peer, (cycle, verdict) in everybody.replies.items() if cycle == self._cycle}
         split = sum(verdict is StoreVerdict.SPLIT for verdict in said.values())
         whole = everybody.depth == 0 and split <= min(UNSURE, len(said) // 2)
-        told = [everybody.having.get(peer, ()) for peer in everybody.stored_by() if peer in said]
-        counted = itertools.zip_longest(*told, fillvalue=0)
+        numbers = [everybody.having.get(peer, ()) for peer in everybody.stored_by() if peer in said]
+        counted = itertools.zip_longest(*numbers, fillvalue=0)
         having = {
             attribute: sorted(counts)[min(UNSURE, (len(counts) - 1) // 2)]
             for attribute, counts in zip(self._shards, counted, strict=False)
@@ -397,9 +397,9 @@ class Publisher:
     def _trim(self, shard: _Shard) -> None:
         kept = shard.wanted | {each.peer for each in self.client.anchors()[:MAX_ANCHORS]}
         shard.holders = {peer: contact for peer, contact in shard.holders.items() if peer in kept}
-        for told in (shard.replies, shard.counts, shard.below, shard.having):
-            for peer in [peer for peer in told if peer not in shard.holders]:
-                del told[peer]
+        for by_peer in (shard.replies, shard.counts, shard.below, shard.having):
+            for peer in [peer for peer in by_peer if peer not in shard.holders]:
+                del by_peer[peer]
 
     def _settle(self, shard: _Shard) -> None:
         """After a round: move down where the holders agree that the shard is split, to where the adverts below lie by most of them; up
