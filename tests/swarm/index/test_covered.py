@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import trio
 
 from protocol.messages import index as say
+from protocol.messages.index import StoreVerdict
 from protocol.values.advert import ADVERT_TTL_S, Advert, SignedAdvert, UnitOffer, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY, shard_key, shard_prefix
 from protocol.values.match import compile_requirement
@@ -390,16 +392,17 @@ async def test_who_asks_again_and_again_goes_on_to_other_parts(autojump_clock: J
     assert len(set(swarm.parts)) > 4
 
 
-async def test_holders_of_a_split_root_that_deny_it_cover_nothing(autojump_clock: Jumping) -> None:
-    """Four of eight say that it is whole: the device stays there, and is published under all it says."""
-    async with field(8, soft=12, refresh_s=60.0) as grown:
-        await grown.grow(16, holder=False, soft=12, refresh_s=60.0)
-        await publish_all(grown.members, lab=1)
-        await trio.sleep(200)
-        for liar in grown.members[:4]:
-            liar.index.holder._keeps_out = lambda now, key: False  # type: ignore[method-assign]
-        (newcomer,) = await grown.grow(1, holder=False, soft=12, refresh_s=60.0)
-        await newcomer.publish(labels={"lab": "yes"})
-        await trio.sleep(30)
-        assert newcomer.index._publisher.depth(EVERYBODY) == 0
-        assert stored(grown, newcomer, LABEL) >= 5
+@pytest.mark.parametrize(("split", "covered"), [(0, True), (2, True), (3, False), (4, False)])
+async def test_a_root_that_three_holders_call_split_covers_nothing(
+    autojump_clock: Jumping, *, split: int, covered: bool
+) -> None:
+    """Four more that deny it would keep a device there, where nobody looks any more."""
+    nobody: Any = None
+    publishing = publisher.Publisher(nobody, nobody, random.Random(1), 450.0, trio.current_time)
+    everybody, label = (publisher._Shard("", each, bytes(32)) for each in (EVERYBODY, LABEL))
+    publishing._shards = {EVERYBODY: everybody, LABEL: label}
+    verdicts = [StoreVerdict.SPLIT] * split + [StoreVerdict.OK] * (8 - split)
+    everybody.replies = {str(number): (0, verdict) for number, verdict in enumerate(verdicts)}
+    everybody.having = dict.fromkeys(everybody.replies, (900, 3))
+    publishing._find_covered(everybody)
+    assert label.covered == covered
