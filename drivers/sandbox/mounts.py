@@ -114,16 +114,15 @@ def code_folders(frozen: bool = bool(getattr(sys, "frozen", False))) -> tuple[st
     named = [os.environ.get("LD_LIBRARY_PATH", ""), os.environ.get(VARIABLE, "")]
     libraries = os.pathsep.join(named).split(os.pathsep)
     if not frozen and os.path.exists(f"{program}/pyproject.toml"):  # noqa: PTH110
-        places = [place for place in places if place != program] + packages_of(program)
+        places = [*(place for place in places if place != program), *packages_of(program)]
     return tuple(dict.fromkeys(place for place in (*places, *libraries) if place.startswith("/")))
 
 
-def packages_of(clone: str) -> list[str]:
-    """The packages and modules that lie in a folder of sources."""
-    inits = Path(clone).glob("*/__init__.py")
-    return sorted(
-        [*(str(init.parent) for init in inits), *(str(module) for module in Path(clone).glob("*.py"))]
-    )
+@cache
+def packages_of(clone: str) -> tuple[str, ...]:
+    """The packages and modules that lie in a folder of sources; looked for once, not for each launch."""
+    packages = (init.parent for init in Path(clone).glob("*/__init__.py"))
+    return tuple(sorted(map(str, (*packages, *Path(clone).glob("*.py")))))
 
 
 @cache

@@ -44,11 +44,10 @@ from swarm.index.region import HOLDERS
 from swarm.index.requests import children, sendable
 from swarm.index.shard_store import NETWORK_QUOTA, SOFT_LIMIT, ForgedAdvert, read_signed
 from swarm.index.sweep import FRESH_S
+from swarm.index.walk import READERS, Leaf, Walk
 from swarm.net.addresses import Contact, PeerId, public_network
 
-READERS: Final = 2
-"""Holders asked first; all of them when these do not have enough."""
-SURE: Final = 6
+ENOUGH_COUNTS: Final = 6
 """Holders of a part have to have said how common an attribute is before a reader is content with the few devices of its own shards."""
 GRACE_S: Final = 0.5
 """How much longer than the hedging delay all holders are waited for, once two do not have enough."""
@@ -164,78 +163,6 @@ class _Merged:
         return tuple(results)
 
 
-_Place = tuple[str, int, int]
-"""Attribute, depth and prefix of a shard."""
-
-
-@dataclass(slots=True)
-class _Leaf:
-    """One shard as read."""
-
-    attribute: str
-    depth: int = 0
-    prefix: int = 0
-    count: int = 0
-    split: bool = False
-    below: int = 0
-    """About how many adverts lie below, if those who said that it is split said that."""
-    whole: bool = False
-    """Read to its end from a holder that answered."""
-    asked: set[PeerId] = field(default_factory=set)
-    """Holders that answered."""
-    guessed: bool = False
-    """Nobody has said yet that the shard above is split: this may be too deep."""
-    skimmed: bool = False
-    """All who were asked first said that it is split, or that a guessed one is empty, or they were asked for counts; the other holders were
-    not asked."""
-    crowded: bool = False
-    """Adverts were kept out of it."""
-    counts: list[tuple[float, ...]] = field(default_factory=list)
-    """Of a shard of everybody, by each holder that has adverts of it: how many have each counted attribute, as of a part at its limit."""
-
-    @property
-    def place(self) -> _Place:
-        return self.attribute, self.depth, self.prefix
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether it tells how common attributes are: by two holders at least, or by one of the root in a small swarm."""
-        return bool(self.counts) and not self.split and (not self.depth or len(self.counts) >= READERS)
-
-    @property
-    def above(self) -> _Place:
-        return self.attribute, self.depth - 1, self.prefix >> 1
-
-
-@dataclass
-class _Walk:
-    """The way down to the shards of some attributes: what was read, and what is still to be read."""
-
-    choice: Alternatives
-    todo: list[_Leaf]
-    seen: set[_Place] = field(init=False)
-    wave: int = field(init=False)
-    read: list[_Leaf] = field(default_factory=list)
-    skimmed: list[_Leaf] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.seen = {leaf.place for leaf in self.todo}
-        self.wave = max(1, len(self.choice))
-
-    @property
-    def complete(self) -> bool:
-        return not self.todo and not self.skimmed and all(leaf.whole for leaf in self.read)
-
-    @property
-    def all_there(self) -> bool:
-        """Whether no device can be missing from the shards of everybody that were read: somebody answered, and kept nobody out."""
-        return (
-            self.complete
-            and any(leaf.count for leaf in self.read)
-            and not any(leaf.crowded for leaf in self.read)
-        )
-
-
 def _countable(ways: Sequence[Alternatives]) -> Alternatives:
     """The attributes of so many whole ways to read the index as one question has room for."""
     counted: Alternatives = ()
@@ -333,7 +260,7 @@ class Query:
         some = [each for each in met if each.devices]
         return min(some, key=lambda each: len(each.devices), default=everybody)
 
-    async def _read_young_root(self, top: _Walk, merged: _Merged) -> bool:
+    async def _read_young_root(self, top: Walk, merged: _Merged) -> bool:
         """Read the root of everybody's shards, if it was not read and may be split since a moment ago: devices that do not know it yet lie
         there alone. Returns whether there are enough now."""
         if self._deepest() <= YOUNG:
@@ -380,10 +307,10 @@ class Query:
 
         return min(ways, key=lambda way: (devices(way), len(way)))
 
-    def _note_shares(self, leaf: _Leaf, counted: Alternatives) -> None:
+    def _note_shares(self, leaf: Leaf, counted: Alternatives) -> None:
         """What its holders say of a part of the shard of everybody, as of a part at its limit. Of each attribute the third highest
         number counts: to look in vain costs calls, and who believes that it is rare misses devices."""
-        sure = len(leaf.counts) >= SURE
+        sure = len(leaf.counts) >= ENOUGH_COUNTS
         columns = itertools.zip_longest(*leaf.counts, fillvalue=0.0)
         for attribute, numbers in zip(counted, columns, strict=False):
             self._shares.pop(attribute, None)
@@ -413,7 +340,7 @@ class Query:
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
-    def _begin(self, choice: Alternatives, merged: _Merged) -> _Walk:
+    def _begin(self, choice: Alternatives, merged: _Merged) -> Walk:
         """At the depth where the shards lie by what is known, or at the top where devices are asked for by name."""
         named = merged.named
         if (
@@ -422,15 +349,15 @@ class Query:
             and not named
             and (part := self._known_part()) is not None
         ):
-            paths = [self._path(_Leaf(EVERYBODY), part[0], prefix=part[1])]
+            paths = [self._path(Leaf(EVERYBODY), part[0], prefix=part[1])]
         else:
             paths = [
-                self._path(_Leaf(attribute), 0 if named else self._guess(attribute)) for attribute in choice
+                self._path(Leaf(attribute), 0 if named else self._guess(attribute)) for attribute in choice
             ]
         todo = [path[0] for path in paths] + [leaf for path in paths for leaf in path[1:]]
-        return _Walk(choice, todo + [_Leaf(path[0].attribute) for path in paths if path[0].depth])
+        return Walk(choice, todo + [Leaf(path[0].attribute) for path in paths if path[0].depth])
 
-    async def _go(self, walk: _Walk, merged: _Merged, *, scout: bool = False) -> bool:
+    async def _go(self, walk: Walk, merged: _Merged, *, scout: bool = False) -> bool:
         """Read until there are enough devices, or nothing is left to be read; returns whether there are enough. `scout`: no further than to
         one shard that is not split."""
         while not merged.enough and not (scout and any(leaf.is_counted for leaf in walk.read)):
@@ -448,7 +375,7 @@ class Query:
                 if leaf.split and leaf.place not in followed and leaf.depth < MAX_SHARD_DEPTH:
                     if merged.named:
                         below = children(leaf.depth, leaf.prefix, merged.named)
-                        new = [_Leaf(leaf.attribute, leaf.depth + 1, child) for child in below]
+                        new = [Leaf(leaf.attribute, leaf.depth + 1, child) for child in below]
                     else:
                         new = self._path(leaf, self._down(leaf), split=True)
                     walk.todo += [child for child in new if child.place not in walk.seen]
@@ -462,7 +389,7 @@ class Query:
         self._note_totals(walk)
         return merged.enough
 
-    def _note_totals(self, walk: _Walk) -> None:
+    def _note_totals(self, walk: Walk) -> None:
         for attribute in walk.choice:
             ends = [leaf for leaf in walk.read if leaf.attribute == attribute and not leaf.split]
             whole = {leaf.place for leaf in ends}
@@ -471,7 +398,7 @@ class Query:
                 mean = sum(leaf.count * 2**leaf.depth for leaf in ends) / len(ends)
                 self._note(attribute, max(round(mean), sum(leaf.count for leaf in ends)))
 
-    def _result(self, merged: _Merged, *walks: _Walk) -> QueryResult:
+    def _result(self, merged: _Merged, *walks: Walk) -> QueryResult:
         """`walks`: each of them, or together, lead to all devices that fit."""
         counts = {
             attribute: count
@@ -504,14 +431,14 @@ class Query:
         """How deep they lie where each holder has so many devices. A liar's count leads no deeper than if each had several."""
         return depth_of(self.lookups.sweeps.nodes * devices, self.soft)
 
-    def _down(self, leaf: _Leaf) -> int:
+    def _down(self, leaf: Leaf) -> int:
         """How deep to read next below one that is split: where its adverts lie by those who publish there, else halfway to where they would
         lie if everybody had the attribute."""
         if leaf.below:
             return depth_below(leaf.depth, leaf.below, self.soft, self.lookups.sweeps.nodes)
         return max(leaf.depth + 1, (leaf.depth + self._deepest() + 1) // 2)
 
-    def _path(self, top: _Leaf, depth: int, *, split: bool = False, prefix: int | None = None) -> list[_Leaf]:
+    def _path(self, top: Leaf, depth: int, *, split: bool = False, prefix: int | None = None) -> list[Leaf]:
         """A random shard so deep below `top`, or the one of `prefix`, then what is above and beside it; `top` itself if it lies there.
         `split`: that is known."""
         if depth == top.depth:
@@ -520,17 +447,17 @@ class Query:
             prefix = (top.prefix << depth - top.depth) + self.rng.randrange(2 ** (depth - top.depth))
         known = top.depth + 1 if split else top.depth
         path = [
-            _Leaf(top.attribute, level, prefix >> depth - level, guessed=level > known)
+            Leaf(top.attribute, level, prefix >> depth - level, guessed=level > known)
             for level in range(depth, top.depth, -1)
         ]
-        return [*path, *(_Leaf(top.attribute, leaf.depth, leaf.prefix ^ 1) for leaf in path)]
+        return [*path, *(Leaf(top.attribute, leaf.depth, leaf.prefix ^ 1) for leaf in path)]
 
-    async def _read_all(self, leaves: Sequence[_Leaf], merged: _Merged, *, scout: bool = False) -> None:
+    async def _read_all(self, leaves: Sequence[Leaf], merged: _Merged, *, scout: bool = False) -> None:
         async with trio.open_nursery() as nursery:
             for leaf in leaves:
                 nursery.start_soon(self._read, leaf, merged, scout)
 
-    async def _read(self, leaf: _Leaf, merged: _Merged, scout: bool) -> None:
+    async def _read(self, leaf: Leaf, merged: _Merged, scout: bool) -> None:
         """Read one shard: from two holders first, from all when these do not have enough, then the further pages. Of one that is split, and
         of a part that is read for its counts (`scout`), the others are asked when it is read again."""
         counted = merged.counted if leaf.attribute == EVERYBODY else ()
@@ -588,7 +515,7 @@ class Query:
                 return
         if not merged.enough and not any(answer.cursor for _, answer in answers):
             await ask(None)
-            settled = scout and len(leaf.counts) >= SURE
+            settled = scout and len(leaf.counts) >= ENOUGH_COUNTS
             if not settled and merged.may_widen() and await self.lookups.widen(key):
                 await ask(None)
         ended = 0  # one of them may show what it likes, and say that it is all

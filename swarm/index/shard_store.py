@@ -73,7 +73,7 @@ LOOK_US: Final = 3.0
 """Processor time to look at one advert of a shard and give it its place in the reader's order, in µs (an estimate)."""
 SHOW_US: Final = 40.0
 """To show one advert, in µs (an estimate)."""
-COUNT_US: Final = 0.3, 0.1
+COUNT_US: Final = 0.1, 0.13
 """To look which of some attributes one advert has, and for each of these, in µs (an estimate)."""
 READ_KEPT: Final = 1_024
 """Adverts that are kept as read, besides those in the store: as objects they take ten times their size."""
@@ -123,28 +123,24 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts how many adverts have each of some attributes."""
+    """Counts how many adverts have each of some attributes. Of one public network few count: somebody with addresses of a few networks must
+    not make a rare attribute a common one."""
 
     wanted: frozenset[str]
-    _counts: Counter[str] = field(default_factory=Counter)
-    _by_network: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Adverts by attribute and network."""
 
     def add(self, adverts: Iterable[tuple[frozenset[str], str]]) -> None:
-        """`adverts`: the attributes of each, and the public network that it came from, of which few count: somebody with addresses of a few
-        networks must not make a rare attribute a common one."""
-        if not self.wanted:
-            return
-        for attributes, network in adverts:
-            for attribute in attributes & self.wanted:
-                if network:
-                    self._by_network[attribute, network] += 1
-                    if self._by_network[attribute, network] > COUNTED_OF_NETWORK:
-                        continue
-                self._counts[attribute] += 1
+        """`adverts`: the attributes of each, and the public network that it came from."""
+        wanted = self.wanted
+        self._seen.update((each, network) for attributes, network in adverts for each in attributes & wanted)
 
     def counts(self, attributes: Sequence[str]) -> tuple[int, ...]:
         """In that order."""
-        return tuple(self._counts[attribute] for attribute in attributes)
+        counts: Counter[str] = Counter()
+        for (attribute, network), number in self._seen.items():
+            counts[attribute] += min(number, COUNTED_OF_NETWORK) if network else number
+        return tuple(counts[attribute] for attribute in attributes)
 
 
 class ForgedAdvert(RemoteProtocolError):
@@ -431,7 +427,8 @@ class ShardStore:
                 for peer, posting, entry in part
                 if predicate(entry.advert)
             ]
-            tally.add((entry.attributes, posting.network) for _, posting, entry in part)
+            if ask.counted:
+                tally.add((entry.attributes, posting.network) for _, posting, entry in part)
         order = _round_robin(fits)
         end = ask.cursor + ask.limit
         shown = [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -180,15 +181,22 @@ async def test_an_attribute_that_few_have_any_more_gets_its_own_shard_again(
         assert stored(grown, member, LABEL) >= 5
 
 
+@asynccontextmanager
+async def published_under_all(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Field]:
+    """A small swarm whose adverts lie under all that they say, before its attributes are covered at the next refresh."""
+    async with field(14) as grown:
+        with monkeypatch.context() as before:
+            before.setattr(publisher, "is_covered", lambda *_, whole, before: False)
+            await publish_all(grown.members, lab=1)
+        yield grown
+
+
 async def test_who_leaves_is_gone_also_where_an_attribute_was_published_before_it_was_covered(
     autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with field(14) as grown:
-        monkeypatch.setattr(publisher, "is_covered", lambda *_, whole, before: False)
-        await publish_all(grown.members, lab=1)
+    async with published_under_all(monkeypatch) as grown:
         member = grown.members[0]
         assert stored(grown, member, LABEL) >= 8
-        monkeypatch.setattr(publisher, "is_covered", is_covered)
         await member.index._publisher.refresh()
         assert all(
             shard.covered for name, shard in member.index._publisher._shards.items() if name != EVERYBODY
@@ -369,11 +377,8 @@ async def test_who_asks_again_soon_begins_in_the_part_whose_holders_he_knows(aut
 async def test_holders_of_a_covered_attribute_are_forgotten_once_what_they_have_has_expired(
     autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with field(9) as grown:
-        monkeypatch.setattr(publisher, "is_covered", lambda *_, whole, before: False)
-        await publish_all(grown.members, lab=1)
+    async with published_under_all(monkeypatch) as grown:
         member = grown.members[0]
-        monkeypatch.setattr(publisher, "is_covered", is_covered)
         await trio.sleep(500)
         shard = member.index._publisher._shards[LABEL]
         assert shard.covered

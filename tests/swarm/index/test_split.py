@@ -15,8 +15,9 @@ from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY
 from swarm.index.lookup import HolderSet, Lookups
-from swarm.index.query import READERS, Query, QueryResult
+from swarm.index.query import Query, QueryResult
 from swarm.index.shard_store import SOFT_LIMIT
+from swarm.index.walk import READERS
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import Identity, distance
 from tests.swarm.index.field import EVERY_CPU, Jumping, field, names, needs

@@ -1,0 +1,83 @@
+"""One reader's way down to the shards of some attributes: the shards as they were read, and those still to be read. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.values.index_keys import Alternatives
+from swarm.net.addresses import PeerId
+
+READERS: Final = 2
+"""Holders asked first; all of them when these do not have enough."""
+
+Place = tuple[str, int, int]
+"""Attribute, depth and prefix of a shard."""
+
+
+@dataclass(slots=True)
+class Leaf:
+    """One shard as read."""
+
+    attribute: str
+    depth: int = 0
+    prefix: int = 0
+    count: int = 0
+    split: bool = False
+    below: int = 0
+    """About how many adverts lie below, if those who said that it is split said that."""
+    whole: bool = False
+    """Read to its end from a holder that answered."""
+    asked: set[PeerId] = field(default_factory=set)
+    """Holders that answered."""
+    guessed: bool = False
+    """Nobody has said yet that the shard above is split: this may be too deep."""
+    skimmed: bool = False
+    """All who were asked first said that it is split, or that a guessed one is empty, or they were asked for counts; the other holders were
+    not asked."""
+    crowded: bool = False
+    """Adverts were kept out of it."""
+    counts: list[tuple[float, ...]] = field(default_factory=list)
+    """Of a shard of everybody, by each holder that has adverts of it: how many have each counted attribute, as of a part at its limit."""
+
+    @property
+    def place(self) -> Place:
+        return self.attribute, self.depth, self.prefix
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it tells how common attributes are: by two holders at least, or by one of the root in a small swarm."""
+        return bool(self.counts) and not self.split and (not self.depth or len(self.counts) >= READERS)
+
+    @property
+    def above(self) -> Place:
+        return self.attribute, self.depth - 1, self.prefix >> 1
+
+
+@dataclass
+class Walk:
+    """The way down to the shards of some attributes: what was read, and what is still to be read."""
+
+    choice: Alternatives
+    todo: list[Leaf]
+    seen: set[Place] = field(init=False)
+    wave: int = field(init=False)
+    read: list[Leaf] = field(default_factory=list)
+    skimmed: list[Leaf] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.seen = {leaf.place for leaf in self.todo}
+        self.wave = max(1, len(self.choice))
+
+    @property
+    def complete(self) -> bool:
+        return not self.todo and not self.skimmed and all(leaf.whole for leaf in self.read)
+
+    @property
+    def all_there(self) -> bool:
+        """Whether no device can be missing from the shards of everybody that were read: somebody answered, and kept nobody out."""
+        return (
+            self.complete
+            and any(leaf.count for leaf in self.read)
+            and not any(leaf.crowded for leaf in self.read)
+        )
