@@ -1,17 +1,20 @@
 """Inbound handshakes in turns and within a share of the processor, and keys that come back too soon after they were evicted.
 
-A handshake costs milliseconds before anything is known of the peer. Who waits has its turn by network, so a flood from one delays that one;
-what is beyond a short queue is closed at once.
+A handshake costs milliseconds before anything is known of the peer. A peer that has sent its first message has its turn by network, so a
+flood from one delays that one; what is beyond a short queue is closed at once.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import trio
 from libp2p.abc import IRawConnection, ISecureConn
 from libp2p.exceptions import BaseLibp2pError
+from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
@@ -24,6 +27,8 @@ HANDSHAKE_US: Final = 5_000.0
 """Proving both keys and setting up the muxer and its tasks (an estimate)."""
 HANDSHAKES: Final = Share(250_000, 50_000)
 """A quarter of a core: 10 handshakes at once, then 50 a second. All others wait until those that began together are done."""
+FIRST_MESSAGE: Final = 2 + 32
+"""Bytes of the least first message: its length, and a key."""
 MOST_WAITING: Final = 256
 MOST_WAITING_OF_ONE: Final = 32
 """Of one network; fewer where many networks wait."""
@@ -113,14 +118,15 @@ class HandshakeTurns:
 
 
 class PacedNoise(NoiseTransport):
-    """Noise, of which inbound handshakes wait for their turn once the peer has asked for one."""
+    """Noise, of which inbound handshakes wait for their turn once the peer's first message is here."""
 
     async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
         """As libp2p's, and many messages at once from then on."""
         remote = conn.get_remote_address()
-        if remote is not None:
-            await self.may_begin(remote[0])
-        return BatchSession(await super().secure_inbound(conn))
+        if remote is None:
+            return BatchSession(await super().secure_inbound(conn))
+        paced = PacedConnection(conn, partial(self.may_begin, remote[0]))
+        return BatchSession(await super().secure_inbound(paced), conn)
 
     async def secure_outbound(self, conn: IRawConnection, peer_id: ID) -> ISecureConn:
         """The same."""
@@ -128,3 +134,23 @@ class PacedNoise(NoiseTransport):
 
     async def may_begin(self, ip: str) -> None:
         """Waits for the turn of an address; a node sets it."""
+
+
+class PacedConnection(RawConnection):
+    """A connection for the time of its handshake. Nothing is computed for a peer that has sent no first message, and it takes no turn from
+    others of its address."""
+
+    def __init__(self, conn: IRawConnection, turn: Callable[[], Awaitable[None]]) -> None:
+        """`turn`: waits until the handshake may begin."""
+        super().__init__(conn, False, conn.get_connection_type())
+        self._turn = turn
+        self._missing = FIRST_MESSAGE
+
+    async def read(self, n: int | None = None) -> bytes:
+        """As the connection's own. What completes the first message waits for its turn."""
+        data = await super().read(n)
+        if self._missing > 0 and data:
+            self._missing -= len(data)
+            if self._missing <= 0:
+                await self._turn()
+        return data

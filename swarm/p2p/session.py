@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from cryptography.exceptions import InvalidTag
 from libp2p.abc import IRawConnection, ISecureConn
 from libp2p.connection_types import ConnectionType
+from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.network.connection.exceptions import RawConnError
 from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH, NoiseTransportReadWriter
@@ -33,7 +34,8 @@ RELAYED_PLAINTEXT: Final = MAX_PLAINTEXT - FRAME_HEADER - PREFIX - SEAL
 class BatchSession(SecureSession):
     """A session of libp2p's, from the end of its handshake on."""
 
-    def __init__(self, session: ISecureConn) -> None:
+    def __init__(self, session: ISecureConn, raw: IRawConnection | None = None) -> None:
+        """`raw`: the connection that it goes on with; None: that of its handshake."""
         if not isinstance(session, SecureSession) or not isinstance(session.conn, NoiseTransportReadWriter):
             raise TypeError(f"{type(session).__name__} is no Noise session of libp2p's")
         super().__init__(
@@ -44,6 +46,8 @@ class BatchSession(SecureSession):
             is_initiator=session.is_initiator,
             conn=session.conn,
         )
+        if raw is not None:
+            session.conn.conn, session.conn.read_writer.read_write_closer = raw, cast(ReadWriteCloser, raw)
         self._raw = cast(IRawConnection, session.conn.read_writer.read_write_closer)
         noise: Any = session.conn.noise_state.noise_protocol
         self._seal, self._open = noise.cipher_state_encrypt, noise.cipher_state_decrypt

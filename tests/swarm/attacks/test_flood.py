@@ -29,6 +29,7 @@ from swarm.net.links import Links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayLimits, RelayReservations
 from swarm.p2p.connection_gater import ConnectionGater
+from swarm.p2p.handshakes import MOST_WAITING_OF_ONE
 from swarm.p2p.yamux import BoundedYamux
 from swarm.reach.autonat import AutoNatServer
 from swarm.relay.wire import OWN_HOP, read_message, write_message
@@ -115,6 +116,17 @@ async def test_connections_that_prove_nothing_keep_nobody_out_and_leave_nothing_
         await until(lambda: not arrivals._held and not arrivals._unauthenticated)
         await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks)
     assert arrivals.refused["pending"] > FLOOD
+
+
+async def test_connections_that_send_no_first_message_take_no_turn_from_their_address() -> None:
+    arrivals = ConnectionGater()
+    async with victim_with(arrivals) as victim, AsyncExitStack() as stack:
+        for _ in range(3 * MOST_WAITING_OF_ONE):
+            stream = await stack.enter_async_context(await tcp(victim, "127.0.0.1"))
+            await stream.send_all(line(MSS[:-1]) + line(b"/noise") + b"\x00\x20" + bytes(31))
+        await until(lambda: arrivals._held.total() == 3 * MOST_WAITING_OF_ONE)
+        assert await is_served(victim)
+    assert not arrivals.refused["crowded"]
 
 
 async def reserve_from(gate: HostNetwork, node: HostNetwork, source: str, times: int = 1) -> list[int]:
