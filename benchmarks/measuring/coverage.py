@@ -18,6 +18,13 @@ bias         the median of the condition against the quiet one, over the models
 `with margin`: of the later half of the quiet windows, unflagged, how many hold it once both ends moved out by what the earlier half
 needed for 95 %, over all models: as a task's page has it where a device's sittings are known.
 
+`--over 100` spreads the launches of each window over so many seconds, and others may measure in the gaps. So several of these may run at
+once, each with models of its own (`--models small`), and windows of one model still do not overlap:
+
+    for model in small middle magika large narrow broad; do
+        python benchmarks/measuring/coverage.py --over 100 --threads 1 --windows 34 --models $model --json $model.json &
+    done
+
 `--apart N`: each window anew of six launches that lie N windows apart, each launch used once, as `bench --over` spreads them over 5 N of
 those windows. The rows are made by the same rules; the records have no signature then.
 
@@ -64,6 +71,7 @@ from scheduler.local.bench import Bench
 from swarm.base.home import Home
 
 UNIT = "CPU (ONNX)"
+USUAL = ("small", "middle", "magika", "large")
 OFF = 0.05
 QUIET_FIRST = 200
 CONTROL_LAUNCHES, CONTROL_RUNS = 6, 24
@@ -112,6 +120,8 @@ def models(folder: Path) -> dict[str, Path]:
         "middle": chain(folder / "b.onnx", 512, 16, 10),
         "magika": magika(),
         "large": chain(folder / "d.onnx", 1024, 32, 8),
+        "narrow": chain(folder / "e.onnx", 128, 64, 12),
+        "broad": chain(folder / "f.onnx", 768, 8, 12),
     }
 
 
@@ -129,6 +139,7 @@ def measure(
     seconds: float,
     file: Path | None,
     how: dict[str, Any],
+    names: Sequence[str],
     *,
     control: bool,
 ) -> list[Window]:
@@ -139,7 +150,8 @@ def measure(
         closing(LocalDevice(Home.at(Path(folder) / "home"), max_wait_s=0)) as device,
         Bench(device) as bench,
     ):
-        paths = models(Path(folder))
+        every = models(Path(folder))
+        paths = {name: every[name] for name in names}
         program = compiled_reference(Path(folder)) if control else None
         references = {
             name: Reference(program, str(path), Path(folder)) for name, path in paths.items() if program
@@ -163,7 +175,7 @@ def measure(
             launches = CONTROL_LAUNCHES if control and made == "quiet" else 0
             medians = [references[name](CONTROL_RUNS, how.get("threads", 0)) for _ in range(launches)]
             windows.append(Window(made, name, start, ended, load, task, record, tuple(medians)))
-            if file is not None and number % 50 == 49:
+            if file is not None and (number % 50 == 49 or "over_s" in how):
                 keep(file, windows)
             if sys.stderr.isatty():
                 print(f"\r{number + 1} windows, {made}, {name}: {done.verdict:<12}", end="", file=sys.stderr)
@@ -318,6 +330,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=QUIET_FIRST, help="quiet ones before the others")
     parser.add_argument("--conditions", nargs="*", choices=CONDITIONS, default=())
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--models", nargs="+", default=USUAL, help="of which windows are made, in turn")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--precision", type=float, help="in place of 100 inferences")
     parser.add_argument("--control", action="store_true", help="the C program beside each quiet window")
@@ -340,6 +353,7 @@ def main() -> None:
             given.seconds,
             given.json,
             {k: v for k, v in how.items() if v},
+            given.models,
             control=given.control,
         )
     if given.apart:

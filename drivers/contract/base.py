@@ -472,8 +472,10 @@ class MeterReport:
 
 @dataclass(frozen=True, slots=True)
 class BetweenLaunches:
-    """A launch is over with all its processes, and the next begins when the next event is asked for: the run may end here and lose none
-    in progress."""
+    """A launch is over with all its processes: the run may end here and lose none in progress."""
+
+    gap_s: float = 0.0
+    """Seconds until the next launch is due; 0: it begins when the next event is asked for."""
 
 
 Event = (

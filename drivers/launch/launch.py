@@ -227,7 +227,7 @@ class Launch:
     def events(self) -> Iterator[Event]:
         """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
         `LoadReport`; for each other `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is witnessed;
-        `BetweenLaunches` before each other, and each second of a gap; after all of them the `AnswersReport` of an order with examples;
+        `BetweenLaunches` before each other, and in each second of a gap; after all of them the `AnswersReport` of an order with examples;
         last `Telemetry`, if an accelerator was read, and the `MeterReport`s of `metering`.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind.
@@ -294,10 +294,12 @@ class Launch:
             cold = False
             launch = plan.next(time.monotonic() - began)
             if launch is not None:
-                yield BetweenLaunches()
                 yield from self._wait_until(
                     launch.at_s if first_window is None else first_window + launch.at_s
                 )
+                ready = time.monotonic()
+                yield BetweenLaunches()
+                began += time.monotonic() - ready  # others had the device: no time of this run
         if self._order.examples:
             yield from self._answer()
 
@@ -337,9 +339,9 @@ class Launch:
     def _wait_until(self, until: float) -> Generator[Event]:
         """Until then on the monotonic clock. Whoever may stop a run between launches may stop it here too."""
         while (left_s := until - time.monotonic()) > 0:
+            yield BetweenLaunches(left_s)
             if self._cancelled.wait(min(left_s, ASKED_S)):
                 raise Cancelled("the run was cancelled")
-            yield BetweenLaunches()
 
     def _start(self, order: WorkOrder, limits: Limits, zygote: Zygote, launch: LaunchSpec) -> Child:
         """A child of this launch for one model, or for all that share a process."""

@@ -170,6 +170,8 @@ class RunObservations:
                 self.meters.append(event)
             case driver.BetweenLaunches():
                 self.timed = False
+                if event.gap_s:
+                    self.enter("gap", now)
 
     def verdict(self, task: Task) -> RunEnd:
         """How a launch that ended by itself is to be taken: as complete only if the units that were asked for ran, with the batch that was

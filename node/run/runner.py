@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ from drivers.launch.launch import digest_of
 from drivers.measure.stopping import CHECKED_AFTER
 from node.device.calibration import FLOOR_UNKNOWN
 from node.device.lock import DeviceLock
+from node.run.device_hold import DeviceHold, hold
 from node.run.record_builder import RecordJob, RunEnd, RunObservations, end_of, failed
 from node.store.cache import Progress as FetchProgress
 from protocol.errors import ResourceError, RunError
@@ -101,7 +102,7 @@ class RunBench:
     memory_cap: int
     """Bytes a run may take here, whatever its task allows."""
     exclusive: trio.Lock = field(default_factory=trio.Lock)
-    """Held while a model is fetched and while one is measured: one disturbs the other."""
+    """Held while a model is fetched and while a launch measures one: one disturbs the other."""
     wait_idle: Callable[[], Awaitable[None]] = _at_once
     """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
     fetch_manifest: Callable[[RecordJob], Awaitable[None]] = _no_manifest
@@ -215,7 +216,7 @@ async def _attempt(
     try:
         async with AsyncExitStack() as held:
             paths: list[Path] = []
-            async with _hold(bench.exclusive, lambda: progress(Phase.QUEUED)):
+            async with hold(bench.exclusive, lambda: progress(Phase.QUEUED)):
                 observations.enter("fetch", bench.clock())
                 progress(Phase.FETCH)
                 files = task.files()
@@ -231,9 +232,9 @@ async def _attempt(
                     )
                 await bench.fetch_manifest(job)
             observations.enter("queue", bench.clock())
-            await held.enter_async_context(_hold(bench.exclusive, lambda: progress(Phase.QUEUED)))
-            await held.enter_async_context(bench.lock.hold(lambda: progress(Phase.QUEUED)))
-            await bench.wait_idle()
+            device = DeviceHold(bench.exclusive, bench.lock, bench.wait_idle, lambda: progress(Phase.QUEUED))
+            held.push_async_callback(device.give)
+            await device.take()
             observations.enter("prepare", bench.clock())
             progress(Phase.PREPARE)
             examples = None if task.examples is None else paths.pop()
@@ -249,7 +250,9 @@ async def _attempt(
             )
             asked = () if witness is None else (_ask_from_thread(witness, observations),)
             launch = bench.launch(order, limits(task, bench.memory_cap), *asked)
-            problem = await _measure(launch, observations, progress, timing, bench.clock, witness, may_go_on)
+            problem = await _measure(
+                launch, device, observations, progress, timing, bench.clock, witness, may_go_on
+            )
     except RunError as exc:
         hint = f"; {exc.hint}" if exc.hint else ""
         return failed(exc.reason, exc.what + hint, permanent=exc.permanent)
@@ -268,17 +271,9 @@ def _ask_from_thread(witness: RunWitness, observations: RunObservations) -> Call
     return ask
 
 
-@contextlib.asynccontextmanager
-async def _hold(lock: trio.Lock, waiting: Callable[[], None]) -> AsyncIterator[None]:
-    """The lock for the block; `waiting` is called when another run has it."""
-    if lock.locked():
-        waiting()
-    async with lock:
-        yield
-
-
 async def _measure(
     launch: RunLauncher,
+    device: DeviceHold,
     observations: RunObservations,
     progress: ProgressReporter,
     timing: Timing,
@@ -286,7 +281,7 @@ async def _measure(
     witness: RunWitness | None,
     may_go_on: Callable[[], bool],
 ) -> RunEnd | None:
-    """Follow all launches in a thread. Cancelling kills it, and returns when it is dead."""
+    """Follow all launches in a thread; `device` is taken. Cancelling kills it, and returns when it is dead."""
     token = trio.lowlevel.current_trio_token()
     ended = False
 
@@ -303,6 +298,7 @@ async def _measure(
                 observations.add(event, now)
                 if isinstance(event, BetweenLaunches):
                     timed = False
+                    trio.from_thread.run(device.between_launches, event.gap_s)
                     if not trio.from_thread.run_sync(may_go_on):
                         raise Cancelled("the run was stopped between two launches")
                 elif observations.timed is not timed:
@@ -317,6 +313,8 @@ async def _measure(
             return end_of(exc)
         except RunError as exc:
             return failed(exc.reason, exc.what)
+        except ResourceError as exc:
+            return failed(Reason.CRASHED, exc.what)
         except OSError as exc:  # of this device: its disk, its open files, its processes
             return failed(Reason.CRASHED, f"this device could not go on with the run: {exc.strerror or exc}")
         return None

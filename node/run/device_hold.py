@@ -1,0 +1,64 @@
+"""The device for one run: nobody else measures on it while a launch runs, and whoever waits for it has it in the gaps between launches.
+
+take ─▶ launch ─▶ gap: give … take ─▶ launch ─▶ … ─▶ give
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+import trio
+
+from node.device.lock import DeviceLock
+
+SHORTEST_GAP_S: Final = 1.0
+"""A shorter rest of a gap is not worth giving the device away."""
+
+
+class DeviceHold:
+    """Of one run. All methods are for the task that runs it."""
+
+    def __init__(
+        self,
+        exclusive: trio.Lock,
+        lock: DeviceLock,
+        wait_idle: Callable[[], Awaitable[None]],
+        on_wait: Callable[[], None],
+    ) -> None:
+        """`exclusive`: of this node. `lock`: of the host. `wait_idle`: waits for this node's own work. `on_wait`: called when another
+        run has the device."""
+        self._exclusive, self._lock = exclusive, lock
+        self._wait_idle, self._on_wait = wait_idle, on_wait
+        self._locks = AsyncExitStack()
+        self.held = False
+
+    async def take(self) -> None:
+        """Wait until the device is free, and have it. Raises `ResourceError` where its lock cannot be used."""
+        await self._locks.enter_async_context(hold(self._exclusive, self._on_wait))
+        await self._locks.enter_async_context(self._lock.hold(self._on_wait))
+        await self._wait_idle()
+        self.held = True
+
+    async def give(self) -> None:
+        """Let others have it."""
+        self.held = False
+        await self._locks.aclose()
+
+    async def between_launches(self, gap_s: float) -> None:
+        """The next launch begins in `gap_s` seconds; 0: as soon as this returns. Raises `ResourceError`."""
+        if self.held and gap_s >= SHORTEST_GAP_S:
+            await self.give()
+        elif not (self.held or gap_s):
+            await self.take()
+
+
+@contextlib.asynccontextmanager
+async def hold(lock: trio.Lock, on_wait: Callable[[], None]) -> AsyncIterator[None]:
+    """The lock for the block; `on_wait` is called when another run has it."""
+    if lock.locked():
+        on_wait()
+    async with lock:
+        yield
