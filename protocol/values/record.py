@@ -6,7 +6,7 @@ Samples travel as zlib of zigzag varints of differences: a tenth of the plain si
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Annotated, Final, Literal
 
@@ -60,24 +60,27 @@ def unpack_samples(data: bytes, most: int = MAX_SAMPLES) -> tuple[int, ...]:
     plain = inflate(data, max(1, MAX_VARINT * most), "samples")
     if len(plain.translate(None, _CONTINUED)) > most or plain[-1:] > b"\x7f":
         raise RemoteProtocolError("bad samples: too many or cut off")
-    samples = tuple(accumulate(_DELTAS[byte] for byte in plain) if plain.isascii() else _walk(plain))
+    samples = tuple(accumulate([_DELTAS[byte] for byte in plain]) if plain.isascii() else _walk(plain))
     if min(samples, default=0) < 0:
         raise RemoteProtocolError("bad samples: a negative time")
     return samples
 
 
-def _walk(plain: bytes) -> Iterator[int]:
+def _walk(plain: bytes) -> list[int]:
+    samples: list[int] = []
     last = value = shift = 0
     for byte in plain:
-        value |= (byte & 0x7F) << shift
-        if byte & 0x80:
+        if byte >= 0x80:
+            value |= (byte & 0x7F) << shift
             shift += 7
             if shift > 63:
                 raise RemoteProtocolError("bad samples: a number above 64 bits")
             continue
-        last += (value >> 1) if not value & 1 else -((value + 1) >> 1)
-        yield last
+        value |= byte << shift
+        last += -((value + 1) >> 1) if value & 1 else value >> 1
+        samples.append(last)
         value = shift = 0
+    return samples
 
 
 class LoadSample(Message):

@@ -31,6 +31,9 @@ class FrameKind(StrEnum):
     NOTE = "n"
 
 
+_KINDS: Final = {str(kind): kind for kind in FrameKind}
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One message on a link. `id` pairs an answer with its call; 0 for notes."""
@@ -136,8 +139,9 @@ class Vocabulary:
 
     def check_kind(self, frame: Frame) -> None:
         """Raises `RemoteProtocolError` for a call that comes as a note, and for a note or an answer that comes as a call."""
-        allowed = {FrameKind.CALL: self.calls, FrameKind.NOTE: self.notes}.get(frame.kind)
-        if allowed is not None and type(frame.message) not in allowed:
+        if frame.kind is FrameKind.ANSWER:
+            return
+        if type(frame.message) not in (self.calls if frame.kind is FrameKind.CALL else self.notes):
             raise RemoteProtocolError(f"a {frame.message.type} is no {frame.kind.name.lower()}")
 
     def encode(self, frame: Frame) -> bytes:
@@ -165,13 +169,14 @@ class Vocabulary:
         message_class = self._by_type.get(name)
         if message_class is None:
             raise RemoteProtocolError(f"no message of type {name[:40]!r} in this protocol")
-        if kind not in tuple(FrameKind) or not 0 <= id_ < 2**32 or (kind == FrameKind.NOTE) != (id_ == 0):
+        known = _KINDS.get(kind)
+        if known is None or not 0 <= id_ < 2**32 or (known is FrameKind.NOTE) != (id_ == 0):
             raise RemoteProtocolError(f"bad kind or id of a {name}")
         try:
             message = message_class.model_validate(fields)
         except ValidationError as exc:
             raise RemoteProtocolError(f"bad {name}: {_first_wrong(exc)}") from exc
-        return Frame(FrameKind(kind), id_, message, len(body))
+        return Frame(known, id_, message, len(body))
 
 
 class Decoder:

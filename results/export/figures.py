@@ -41,7 +41,7 @@ def figures_of(
     it was unpacked already."""
     complete = record.outcome is RunOutcome.COMPLETE
     try:
-        return _columns(record_fields(task, record, account, observed, complete=complete))
+        return _columns(record_fields(task, record, account, observed, complete=complete, listed=True))
     except ArithmeticError:  # a stranger's numbers: a list without them is no reason not to record the result
         return {}
 

@@ -55,9 +55,11 @@ def measure_figures(
     measure: Measure,
     simulated: bool = False,
     account: WitnessAccount | None = None,
+    *,
+    listed: bool = False,
 ) -> dict[str, object]:
     """All that was measured of a complete task, by field of its row, and the verdict on it. `simulated`: nothing was measured at all.
-    `account`: what the scheduler witnessed, if a stranger measured it."""
+    `account`: what the scheduler witnessed, if a stranger measured it. `listed`: without some that no list shows (`FigureColumn`)."""
     ran = record.ran
     reasons = judge(record, observed, measure, simulated=simulated, account=account)
     verdict, why = reasons[0][0], "; ".join(why for _, why in reasons)
@@ -76,7 +78,9 @@ def measure_figures(
             "access": access(record),
         }
     if observed.runs:
-        figures |= _inferences(record, observed, measure.batch) | _host(observed.launches)
+        figures |= _inferences(record, observed, measure.batch)
+        if not listed:
+            figures |= _outliers(observed) | _host(observed.launches)
     if record.accelerator is not None:
         figures |= _accelerator(record.accelerator)
     energy = measured_energy(record, observed)
@@ -189,8 +193,8 @@ def _loads(record: Record, observed: RecordView) -> dict[str, object]:
 
 
 def _inferences(record: Record, observed: RecordView, batch: int | None) -> dict[str, object]:
-    timings, launches = record.timings, [launch.samples for launch in observed.launches]
-    run, middle, odd = summarise(observed.runs), centre(launches), outliers(launches)
+    timings = record.timings
+    run, middle = summarise(observed.runs), centre([launch.samples for launch in observed.launches])
     per_sample = max(timing.per_sample for timing in timings)
     # means of several inferences scatter less than single ones: leave spread and percentiles empty
     single = per_sample == 1
@@ -217,15 +221,20 @@ def _inferences(record: Record, observed: RecordView, batch: int | None) -> dict
         "runs": run.n,
         "per_sample": per_sample,
         "warmups": len(observed.warmup),
-        "outliers_mild": odd.mild if single else None,
-        "outliers_severe": odd.severe if single else None,
-        "outliers_mad": odd.far if single else None,
         "cpu_percent": _cpu_percent(record),
         "peak_inference_ram_usage": _highest(timings, above=True),
         "peak_inference_ram_total": _highest(timings, above=False),
         "timer_overhead_ns": max(timing.timer_ns for timing in timings) or None,
         "involuntary_switches": None if None in switches else sum(number or 0 for number in switches),
     }
+
+
+def _outliers(observed: RecordView) -> dict[str, object]:
+    """Of single inferences: means of several have others."""
+    if any(launch.per_sample != 1 for launch in observed.launches):
+        return {}
+    odd = outliers([launch.samples for launch in observed.launches])
+    return {"outliers_mild": odd.mild, "outliers_severe": odd.severe, "outliers_mad": odd.far}
 
 
 def _host(launches: Sequence[RecordLaunch]) -> dict[str, object]:

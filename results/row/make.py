@@ -107,9 +107,10 @@ def record_fields(
     *,
     complete: bool,
     scores: Scores | None = None,
+    listed: bool = False,
 ) -> dict[str, object]:
     """The fields of a row that follow from its record. `complete`: it has the figures; `observed`: what is in the record, if it was
-    unpacked already.
+    unpacked already; `listed`: without some that no list shows.
     """
     facts = _context(record) | {"fingerprint": fingerprint(task, record)}
     if not complete:
@@ -119,7 +120,7 @@ def record_fields(
     except RemoteProtocolError as exc:
         return facts | {"verdict": str(RowVerdict.UNREADABLE), "verdict_reason": str(exc)}
     simulated = task.unit == SIMULATED_UNIT or record.device.simulated
-    figures = measure_figures(record, observed, task.measure, bool(simulated), account)
+    figures = measure_figures(record, observed, task.measure, bool(simulated), account, listed=listed)
     figures |= _compared(observed.rounds, apart=task.beside_units is not None)
     return facts | figures | score_columns(task, record, scores)
 

@@ -116,7 +116,11 @@ def launch_medians(launches: Sequence[Sequence[int]]) -> list[float]:
 
 def centre(launches: Sequence[Sequence[int]]) -> Centre:
     """Median, interval and spread of launches' samples in nanoseconds."""
-    medians = launch_medians(launches)
+    return centre_of(launch_medians(launches))
+
+
+def centre_of(medians: Sequence[float]) -> Centre:
+    """The same of the launches' medians in nanoseconds."""
     if not medians:
         return Centre(0)
     value = median(medians)

@@ -14,7 +14,15 @@ from typing import Final
 from protocol.values.record import Accelerator
 from results.row.effect import HostFigure, host_figures, spoiled, waiting_effect
 from results.row.record import RecordLaunch, RecordView
-from results.row.stats import MIN_LAUNCHES, centre, follows, launch_medians, median, nearest_rank
+from results.row.stats import (
+    MIN_LAUNCHES,
+    Centre,
+    centre_of,
+    follows,
+    launch_medians,
+    median,
+    nearest_rank,
+)
 from results.row.verdicts import GRAVITY, RowVerdict
 from swarm.base.text import count
 
@@ -109,7 +117,10 @@ def findings(
     `unrepeated`: of a stranger's row, why its times are not witnessed, and its outputs only claimed.
     """
     launches = [launch for launch in observed.launches if launch.samples]
-    times, effect = [*_unsteady(launches), *_noisy(launches, precision)], waiting_effect(launches, threads)
+    medians = launch_medians([launch.samples for launch in launches])
+    middle = centre_of(medians)
+    times = [*_unsteady(launches, medians), *_noisy(launches, middle, precision)]
+    effect = waiting_effect(launches, threads)
     figures = host_figures(launches, crowded, seen=effect is not None)
     reasons = [
         *([(RowVerdict.SIMULATED, SIMULATION)] if simulated else []),
@@ -123,7 +134,7 @@ def findings(
     ]
     if reasons:
         return sorted(reasons, key=lambda reason: GRAVITY.index(reason[0]))
-    width = centre([launch.samples for launch in launches]).half_width or 0.0
+    width = middle.half_width or 0.0
     why = f"checked; {count(len(launches), 'launch', 'launches')}, the median within ±{width:.1%}"
     return [(RowVerdict.VALID, why)]
 
@@ -173,9 +184,8 @@ def _busy(figures: Sequence[HostFigure], effect: float | None, unsteady: bool) -
 # -- the times ---------------------------------------------------------------------------------------------------------------------
 
 
-def _unsteady(launches: Sequence[RecordLaunch]) -> list[Finding]:
+def _unsteady(launches: Sequence[RecordLaunch], medians: Sequence[float]) -> list[Finding]:
     """A change from one launch to the next, else two modes, else launches that follow each other; and a change within the launches."""
-    medians = launch_medians([launch.samples for launch in launches])
     across = change(medians) or modes(medians) or waves(medians)
     return [finding for finding in (across, _halves(launches)) if finding]
 
@@ -237,16 +247,15 @@ def _halves(launches: Sequence[RecordLaunch]) -> Finding | None:
     return RowVerdict.DRIFT, f"second half {step:+.0%} against the first"
 
 
-def _noisy(launches: Sequence[RecordLaunch], precision: float | None) -> list[Finding]:
-    centre_of_all = centre([launch.samples for launch in launches])
-    width, limit = centre_of_all.half_width, NOISY if precision is None else precision
+def _noisy(launches: Sequence[RecordLaunch], middle: Centre, precision: float | None) -> list[Finding]:
+    width, limit = middle.half_width, NOISY if precision is None else precision
     if width is not None:
         if width <= limit:
             return []
         request = f"±{limit:.1%} {'is the limit' if precision is None else 'was asked for'}"
         return [(RowVerdict.NOISY, f"the median is known within ±{width:.1%}, {request}")]
     ordered = sorted(sample for launch in launches for sample in launch.samples)
-    if ordered and not centre_of_all.median:
+    if ordered and not middle.median:
         return [(RowVerdict.NOISY, "the median is 0: no inference takes no time, whatever was timed")]
     whole = median(ordered) if len(ordered) >= MIN_LAUNCHES else 0.0
     scatter = (nearest_rank(ordered, 75) - nearest_rank(ordered, 25)) / whole if whole > 0 else 0.0

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from protocol.errors import LocalProtocolError
 from protocol.values.attempt import TaskState
 from scheduler.store import schema as t
-from scheduler.store.database import Database, batched, columns_of, values_of
+from scheduler.store.database import Database, values_of
 from scheduler.store.events import EventRepository, NewEvent
 from scheduler.store.rows import ENDED, AttemptRow, TaskRow
-from scheduler.store.statements import RowStatement
+from scheduler.store.statements import KeyQuery, RowStatement
 
 _CLOSED: Final = frozenset((*ENDED, TaskState.PENDING))
 _TASK_COLUMNS: Final = tuple(
@@ -28,11 +28,8 @@ _TASK_COLUMNS: Final = tuple(
 )
 """Those that change. `cancel` is written by whoever asks for it."""
 _ATTEMPT_COLUMNS: Final = ("state", "ended", "lease", "incarnation", "number", "reason", "detail")
-_IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
-_READ_TASKS: Final = sa.select(*columns_of(TaskRow)).where(t.tasks.c.id.in_(_IDS))
-_READ_ATTEMPTS: Final = (
-    sa.select(*columns_of(AttemptRow)).where(t.attempts.c.task.in_(_IDS)).order_by(t.attempts.c.attempt)
-)
+_TASKS: Final = KeyQuery(TaskRow, t.tasks.c.id)
+_ATTEMPTS: Final = KeyQuery(AttemptRow, t.attempts.c.task, [t.attempts.c.attempt])
 _UPDATE_TASK: Final = RowStatement(
     t.tasks.update().where(t.tasks.c.id == sa.bindparam("of_task")), _TASK_COLUMNS
 )
@@ -87,13 +84,10 @@ class OpenTasks:
         missing = [task for task in dict.fromkeys(tasks) if task not in self._open]
         with self._database.backend.errors():
             c = self._database.connection
-            for portion in batched(missing):
-                rows = [TaskRow(*values) for values in c.execute(_READ_TASKS, {"ids": portion})]
-                self._open.update((row.id, _OpenTask(row, {})) for row in rows)
-                tried = [row.id for row in rows if row.attempt]
-                for values in c.execute(_READ_ATTEMPTS, {"ids": tried}) if tried else ():
-                    attempt = AttemptRow(*values)
-                    self._open[attempt.task].attempts[attempt.attempt] = attempt
+            rows = _TASKS.run(c, missing)
+            self._open.update((row.id, _OpenTask(row, {})) for row in rows)
+            for attempt in _ATTEMPTS.run(c, [row.id for row in rows if row.attempt]):
+                self._open[attempt.task].attempts[attempt.attempt] = attempt
 
     def find(self, task: str) -> TaskRow | None:
         """The task; None: it is not stored."""

@@ -188,16 +188,15 @@ class Link:
                     task_status.started()
                     until = trio.current_time() + (FRAME_WITHIN_S if self.opened_by_peer else math.inf)
                     while True:
+                        data: bytes | None = None
                         try:
-                            with trio.fail_at(until):
+                            with trio.move_on_at(until):
                                 data = await self.stream.receive_some(READ_SIZE)
                         except (trio.BrokenResourceError, trio.ClosedResourceError):
                             break
-                        except trio.TooSlowError:
+                        if data is None:
                             if decoder.partial:
-                                raise RemoteProtocolError(
-                                    f"no whole frame within {FRAME_WITHIN_S:g} s"
-                                ) from None
+                                raise RemoteProtocolError(f"no whole frame within {FRAME_WITHIN_S:g} s")
                             break  # opened and never used
                         if not data:
                             if decoder.partial:
@@ -313,18 +312,18 @@ class Link:
             self._sending.acquire_nowait()
         try:
             try:
-                with trio.fail_after(WRITE_S):
+                with trio.move_on_after(WRITE_S) as writing:
                     await self.stream.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self.closed.set()
                 raise Unreachable(f"the link with {self.peer} is broken") from None
-            except trio.TooSlowError:
-                await self.reset()
-                raise Unreachable(f"{self.peer} does not read any more") from None
             except trio.Cancelled:  # in the middle of a frame: nobody could decode the next one
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
                     await self.reset()
                 raise
+            if writing.cancelled_caught:
+                await self.reset()
+                raise Unreachable(f"{self.peer} does not read any more")
         finally:
             self._sending.release()
 
