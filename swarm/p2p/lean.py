@@ -1,4 +1,4 @@
-"""libp2p without what a node never uses, which would be most of its start and half of its memory.
+"""libp2p and structlog without what a node never uses, which would be most of its start and half of its memory.
 
 libp2p imports everything that it can do wherever anything of it is imported: QUIC, WebSocket, RSA, certificates by ACME, DNS over HTTPS,
 Prometheus, three more ways of discovery. A node here speaks TCP, Noise with Ed25519, yamux and circuits, so
@@ -6,6 +6,9 @@ Prometheus, three more ways of discovery. A node here speaks TCP, Noise with Ed2
 * a package in `BARE` does not run its `__init__`, which imports the rest of it, until somebody asks for a name from there;
 * a module in `LEFT_OUT`, with all below it, is not imported at all. Its importers get a stand-in for whatever they ask of it: a class
   whose objects do nothing and whose own functions raise `BaseLibp2pError`.
+
+structlog imports rich wherever rich is installed, to be able to draw tracebacks: a tenth of what a worker's start computes. Here it sees
+none (`WITHOUT`), and whoever draws with rich imports it.
 
 What was imported before `install` stays as it is.
 """
@@ -54,8 +57,12 @@ LEFT_OUT: Final = (
 )
 
 
+WITHOUT: Final = {"structlog": "rich"}
+"""What a package would import only because it is there."""
+
+
 def install() -> None:
-    """From now on libp2p is imported so. Safe to call again."""
+    """From now on they are imported so. Safe to call again."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -64,17 +71,18 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not name.startswith(("libp2p", "multiaddr.")):
+        if not name.startswith(("libp2p", "multiaddr.", "structlog")):
             return None
         if any(name == one or name.startswith(f"{one}.") for one in LEFT_OUT):
             return ModuleSpec(name, cast("Loader", _StandIns()), is_package=True)
-        if name not in BARE:
+        if name not in BARE and name not in WITHOUT:
             return None
         others = sys.meta_path[sys.meta_path.index(self) + 1 :]
         found = (finder.find_spec(name, path, target) for finder in others)
         spec = next((each for each in found if each is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = cast("Loader", _BareLoader(spec.loader))
+            lean = _BareLoader(spec.loader) if name in BARE else _BlindLoader(spec.loader, WITHOUT[name])
+            spec.loader = cast("Loader", lean)
         return spec
 
 
@@ -100,6 +108,28 @@ class _BareLoader:
             return getattr(module, attribute)
 
         module.__getattr__ = wanted  # type: ignore[method-assign]
+
+
+class _BlindLoader:
+    """Imports a package that does not see another one, unless that is there already."""
+
+    def __init__(self, real: Loader, unseen: str) -> None:
+        self._real, self._unseen = real, unseen
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._real
+        if self._unseen in sys.modules:
+            self._real.exec_module(module)
+            return
+        sys.modules[self._unseen] = None  # type: ignore[assignment]
+        try:
+            self._real.exec_module(module)
+        finally:
+            del sys.modules[self._unseen]
 
 
 class _StandIns:

@@ -1,4 +1,4 @@
-"""libp2p without what a node never uses."""
+"""libp2p and structlog without what a node never uses."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ def test_a_node_imports_nothing_that_it_never_uses() -> None:
 
 def test_libp2p_by_itself_imports_all_of_it_so_that_this_is_still_needed() -> None:
     assert set(of_program("import libp2p, sys; print(*sys.modules)")) >= set(UNUSED)
+
+
+def test_a_worker_does_not_import_what_draws_tables_until_it_draws_one() -> None:
+    program = """import swarm, node.serve.process, structlog, sys
+before = "rich" in sys.modules
+import rich.console
+print(before, rich.console.Console.__name__, structlog.dev.ConsoleRenderer.__name__)"""
+    assert of_program(program) == ["False", "Console", "ConsoleRenderer"]
+
+
+def test_structlog_by_itself_imports_it_so_that_this_is_still_needed() -> None:
+    assert "rich.traceback" in of_program("import structlog, sys; print(*sys.modules)")
 
 
 def test_each_name_is_one_that_libp2p_still_has() -> None:
