@@ -304,7 +304,8 @@ class Worker:
     async def _forget(self, command: ForgetFiles) -> None:
         reply: Forgotten | Denied
         try:
-            if self.sharing.exclusive.locked():  # removing gigabytes would be in the figures
+            # removing gigabytes would be in the figures, and a run needs its model for its next launch
+            if self.sharing.exclusive.locked() or self.sharing.cache.in_use:
                 raise ResourceError("something is measured or fetched here now")
             async with self.sharing.exclusive:
                 await self._manifests.forget(command.campaign, command.principal)

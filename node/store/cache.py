@@ -107,6 +107,11 @@ class ModelCache:
     def fetching(self) -> bool:
         return bool(self._downloads)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a run has models here, also in the gap between two of its launches."""
+        return bool(self._pins)
+
     def download(self, sha256: str) -> PartialFile | None:
         return self._downloads.get(sha256)
 

@@ -54,6 +54,19 @@ async def test_while_something_is_measured_the_models_stay_and_it_is_to_be_asked
     assert (await link.ask(Forget(campaign="c-1", epoch=1), Forgotten)).models == 1
 
 
+async def test_in_the_gap_between_two_launches_of_a_run_its_model_stays(world: Any) -> None:
+    worker = await world.start()
+    link = await world.link()
+    world.device.go.set()
+    await measured(world, link, 1)
+    cached, what = worker._parts.cache, Model(name="m.onnx", sha256=SHA, size=len(CONTENT))
+    async with cached.using(what, Holder(CONTENT)):
+        assert not worker.sharing.exclusive.locked()
+        assert (await link.ask(Forget(campaign="c-1", epoch=1), Denied)).reason is Reason.BUSY
+        assert cached.has(SHA)
+    assert (await link.ask(Forget(campaign="c-1", epoch=1), Forgotten)).models == 1
+
+
 async def used(stored: ModelCache, number: int, *campaigns: str) -> tuple[Model, bytes]:
     what, content = model(number)
     for campaign in campaigns:
