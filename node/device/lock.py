@@ -20,8 +20,10 @@ from filelock import lock_descriptor
 
 from protocol.errors import ResourceError
 
-POLL_S: Final = (0.002, 0.05)
-"""Between two looks at a lock that another process has, from first to last; doubles. A zygote that prepares has it for milliseconds."""
+POLL_S: Final = (0.001, 0.05)
+"""Between two looks at a lock that another process has, from first to last. A zygote that prepares has it for some 10 ms."""
+LATE: Final = 8
+"""The pause is this part of the wait so far, so that it ends late by no more."""
 
 
 def shared_folder() -> Path:
@@ -45,13 +47,15 @@ class DeviceLock:
         """
         device, head = _open(self.path), _open(self._next)
         try:
-            pause_s, longest_s = POLL_S
+            shortest_s, longest_s = POLL_S
+            waited_s = 0.0
             for handle in (head, device):
                 while not lock_descriptor(handle, blocking=False):
-                    if pause_s == POLL_S[0]:
+                    if not waited_s:
                         on_wait()
+                    pause_s = min(max(shortest_s, waited_s / LATE), longest_s)
                     await trio.sleep(pause_s)  # another process has it: there is no event to wait for
-                    pause_s = min(2 * pause_s, longest_s)
+                    waited_s += pause_s
             os.close(head)
             head = -1
             yield
