@@ -2,9 +2,10 @@
 
     python benchmarks/network/transfer.py [--mib 256] [--rounds 3]
 
-Three ways, in turns, the medians compared: `noise` is one Noise session on a TCP connection with nothing above it; `stream` is a raw
-libp2p stream (Noise and yamux); `blob` is `fetch_blob` into a file on disk, hashed on the way, as the model cache does it. Beside the
-speed: processor seconds for each GiB, of both processes, which say more than the clock on a machine that has other work.
+Four ways, in turns, the medians compared: `noise` is one Noise session on a TCP connection with nothing above it; `stream` is a raw
+libp2p stream (Noise and yamux); `blob` is `fetch_blob` into a file on disk, hashed on the way, as a large record comes; `model` is what a
+worker does for a task: into its model cache, in pieces that are hashed each and as a whole, and on disk when it ends. Beside the speed:
+processor seconds for each GiB, of both processes, which say more than the clock on a machine that has other work.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -30,7 +32,10 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport
 
+from node.run.model_source import task_source
+from node.store.cache import ModelCache
 from protocol.messages.blobs import WRITE_SIZE
+from protocol.values.task import Model
 from swarm.blobs.client import fetch_blob
 from swarm.blobs.server import serve_blobs
 from swarm.join.host import open_host
@@ -107,6 +112,15 @@ async def take_blob(network: Any, peer: str, address: str, sha256: str, folder: 
     assert digest.hexdigest() == sha256
 
 
+async def take_model(network: Any, peer: str, sha256: str, size: int, folder: Path) -> None:
+    cache = ModelCache(folder / "cache", 4 * size)
+    model = Model(name="m.onnx", sha256=sha256, size=size)
+    source = task_source(network, model, None, lambda: peer, principal=peer, owner=True, rng=random.Random(1))
+    async with cache.using(model, source) as path:
+        pass
+    path.unlink()
+
+
 def compare(size: int, rounds: int, folder: Path) -> None:
     """Measure and print."""
     source = folder / "model"
@@ -130,11 +144,13 @@ def compare(size: int, rounds: int, folder: Path) -> None:
             f"{way:8} {size / MIB / seconds:8.1f} MiB/s   {100 * middle['noise'][0] / seconds:5.1f} % of noise   "
             f"{takes * GIB / size:5.2f} s/GiB to take, {gives * GIB / size:5.2f} to give"
         )
-    stream, blob = middle["stream"], middle["blob"]
-    print(
-        f"blob is {100 * stream[0] / blob[0]:.1f} % of a raw libp2p stream by the clock, {100 * sum(stream[1:]) / sum(blob[1:]):.1f} % by "
-        f"processor time; {rounds} rounds of {size // MIB} MiB"
-    )
+    stream = middle["stream"]
+    for way in ("blob", "model"):
+        other = middle[way]
+        print(
+            f"{way} is {100 * stream[0] / other[0]:.1f} % of a raw libp2p stream by the clock, "
+            f"{100 * sum(stream[1:]) / sum(other[1:]):.1f} % by processor time; {rounds} rounds of {size // MIB} MiB"
+        )
 
 
 async def take_turns(
@@ -155,6 +171,7 @@ async def take_turns(
             "noise": lambda: take_noise(port, bare, size),
             "stream": lambda: take_stream(network, peer, address, size),
             "blob": lambda: take_blob(network, peer, address, sha256, folder),
+            "model": lambda: take_model(network, peer, sha256, size, folder),
         }
         taken: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
         for _ in range(rounds):
