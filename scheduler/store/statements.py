@@ -8,6 +8,7 @@ from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 
@@ -62,7 +63,7 @@ def driver_cursor(c: sa.Connection, text: str) -> Iterator[Any]:
         gone = c.dialect.is_disconnect(exc, c.connection.driver_connection, cursor)
         if gone:
             c.invalidate(exc)
-        wrapped: Any = sa.exc.DBAPIError.instance(
+        wrapped: Any = DBAPIError.instance(
             text, None, exc, driver_error, connection_invalidated=gone, dialect=c.dialect
         )
         raise wrapped from exc

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from protocol.errors import ResourceError
 from scheduler.store import schema as t
@@ -56,7 +57,7 @@ def test_a_key_that_no_row_has_gives_none(store: Store) -> None:
 
 def test_what_the_driver_refuses_is_the_librarys_error(store: Store) -> None:
     c = store.database.connection
-    with pytest.raises(sa.exc.DBAPIError), driver_cursor(c, "SELECT nothing") as cursor:
+    with pytest.raises(DBAPIError), driver_cursor(c, "SELECT nothing") as cursor:
         cursor.execute("SELECT nothing FROM nowhere")
     assert len(TASKS.run(c, ids(1))) == 1, "the connection goes on"
 
