@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from protocol.errors import ResourceError
