@@ -125,6 +125,14 @@ def models(folder: Path) -> dict[str, Path]:
     }
 
 
+def model(name: str, folder: Path) -> Path:
+    """One of `models`, or a chain of layers by its width, batch and number of layers: `512x16x10`."""
+    if "x" not in name:
+        return models(folder)[name]
+    width, batch, layers = map(int, name.split("x"))
+    return chain(folder / f"{name}.onnx", width, batch, layers)
+
+
 def order(quiet_first: int, conditions: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Condition and model of each window: quiet ones, then all conditions in turns for each model in turn."""
     yield from islice(zip(cycle(["quiet"]), cycle(names)), quiet_first)
@@ -150,8 +158,7 @@ def measure(
         closing(LocalDevice(Home.at(Path(folder) / "home"), max_wait_s=0)) as device,
         Bench(device) as bench,
     ):
-        every = models(Path(folder))
-        paths = {name: every[name] for name in names}
+        paths = {name: model(name, Path(folder)) for name in names}
         program = compiled_reference(Path(folder)) if control else None
         references = {
             name: Reference(program, str(path), Path(folder)) for name, path in paths.items() if program
@@ -330,7 +337,9 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=QUIET_FIRST, help="quiet ones before the others")
     parser.add_argument("--conditions", nargs="*", choices=CONDITIONS, default=())
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--models", nargs="+", default=USUAL, help="of which windows are made, in turn")
+    parser.add_argument(
+        "--models", nargs="+", default=USUAL, help="of which windows are made, in turn (or 512x16x10)"
+    )
     parser.add_argument("--threads", type=int)
     parser.add_argument("--precision", type=float, help="in place of 100 inferences")
     parser.add_argument("--control", action="store_true", help="the C program beside each quiet window")

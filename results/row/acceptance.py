@@ -35,16 +35,16 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
     if not verify(peer, record_message(body), result.signature):
         raise RemoteProtocolError(f"the record of {result.task} is not signed by the worker that sent it")
     record = read_record(body)
-    for name, own, asked, said in (
+    for name, own, *others in (
         ("campaign", record.campaign, task.campaign, result.campaign),
         ("task", record.task, task.task, result.task),
-        ("attempt", record.attempt, result.attempt, result.attempt),
-        ("fence", record.fence.key(), result.fence.key(), result.fence.key()),
-        ("worker", record.worker, peer, peer),
-        ("task_sha256", record.task_sha256, hashlib.sha256(task_body).hexdigest(), record.task_sha256),
-        ("model_sha256", record.model_sha256, task.model.sha256, record.model_sha256),
+        ("attempt", record.attempt, result.attempt),
+        ("fence", record.fence, result.fence),
+        ("worker", record.worker, peer),
+        ("task_sha256", record.task_sha256, hashlib.sha256(task_body).hexdigest()),
+        ("model_sha256", record.model_sha256, task.model.sha256),
     ):
-        if own != asked or own != said:
+        if others.count(own) != len(others):
             raise RemoteProtocolError(f"the record of {result.task} has another {name} than the task")
     observed = (check_whole if record.outcome is RunOutcome.COMPLETE else _read)(record, task)
     if record.outcome is RunOutcome.FAILED and record.reason is None:

@@ -50,9 +50,17 @@ class Spread(ScriptedLaunch):
                 trio.from_thread.run(self._in_gap)
 
 
-async def measured(folder: Path, launch: Spread, stop: StopRun | None = None) -> Record:
+async def measured(
+    folder: Path, launch: Spread, stop: StopRun | None = None, waits: trio.Event | None = None
+) -> Record:
+    """`waits`: set when the run says that it waits for the device."""
     made = bench(folder, lambda order, limits: launch)
-    return await run(job(task()), made, stop or StopRun(), lambda *progress: None)
+
+    def report(phase: Phase, *figures: object) -> None:
+        if waits is not None and phase is Phase.QUEUED:
+            waits.set()
+
+    return await run(job(task()), made, stop or StopRun(), report)
 
 
 async def test_others_may_measure_in_a_gap_and_in_no_launch(tmp_path: Path) -> None:
@@ -71,44 +79,42 @@ async def test_the_device_is_kept_where_there_is_hardly_a_gap(tmp_path: Path) ->
 
 
 async def test_the_next_launch_waits_for_who_measures_in_the_gap(tmp_path: Path) -> None:
-    phases: list[Phase] = []
-    taken = trio.Event()
-    free_when_it_ended: list[tuple[str, bool]] = []
+    waits, taken = trio.Event(), trio.Event()
+    events_until_then: list[tuple[str, bool]] = []
 
     async def measure_meanwhile() -> None:
         async with DeviceLock("d-1", tmp_path).hold():
             taken.set()
-            await trio.sleep(0.3)
-            free_when_it_ended.extend(launch.free)
+            await waits.wait()
+            events_until_then.extend(launch.free)
 
     async def begin() -> None:
         nursery.start_soon(measure_meanwhile)
         await taken.wait()
 
     launch = Spread(tmp_path, GAP, 0.0, in_gap=begin)
-    made = bench(tmp_path, lambda order, limits: launch)
-    async with trio.open_nursery() as nursery:
-        record = await run(job(task()), made, StopRun(), lambda phase, *rest: phases.append(phase))
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            record = await measured(tmp_path, launch, waits=waits)
     assert record.outcome is RunOutcome.COMPLETE
-    assert free_when_it_ended[-1][0] == "gap 2", "the next launch has not begun"
-    assert Phase.QUEUED in phases
+    assert events_until_then[-1][0] == "gap 2", "the next launch has not begun"
 
 
 async def test_a_run_can_be_stopped_while_it_waits_for_the_device_again(tmp_path: Path) -> None:
-    stop = StopRun()
+    stop, waits = StopRun(), trio.Event()
 
-    async def stop_soon() -> None:
-        await trio.sleep(0.2)
+    async def stop_then() -> None:
+        await waits.wait()
         stop.now(Reason.CANCELLED)
 
     async with contextlib.AsyncExitStack() as other, trio.open_nursery() as nursery:
 
         async def take() -> None:
             await other.enter_async_context(DeviceLock("d-1", tmp_path).hold())
-            nursery.start_soon(stop_soon)
+            nursery.start_soon(stop_then)
 
         with trio.fail_after(5):
-            record = await measured(tmp_path, Spread(tmp_path, GAP, 0.0, in_gap=take), stop)
+            record = await measured(tmp_path, Spread(tmp_path, GAP, 0.0, in_gap=take), stop, waits)
     assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.CANCELLED)
     assert len(record.timings) == 1, "what was seen before stays in"
     assert await is_free(tmp_path)
