@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import Any, Final
 
 from protocol.errors import RemoteProtocolError
 from protocol.formats.spread import FEWEST_LAUNCHES, gap_s
@@ -35,7 +35,7 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
     if not verify(peer, record_message(body), result.signature):
         raise RemoteProtocolError(f"the record of {result.task} is not signed by the worker that sent it")
     record = read_record(body)
-    for name, own, *others in (
+    facts: tuple[tuple[Any, ...], ...] = (
         ("campaign", record.campaign, task.campaign, result.campaign),
         ("task", record.task, task.task, result.task),
         ("attempt", record.attempt, result.attempt),
@@ -43,7 +43,8 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
         ("worker", record.worker, peer),
         ("task_sha256", record.task_sha256, hashlib.sha256(task_body).hexdigest()),
         ("model_sha256", record.model_sha256, task.model.sha256),
-    ):
+    )
+    for name, own, *others in facts:
         if others.count(own) != len(others):
             raise RemoteProtocolError(f"the record of {result.task} has another {name} than the task")
     observed = (check_whole if record.outcome is RunOutcome.COMPLETE else _read)(record, task)
