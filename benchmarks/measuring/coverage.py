@@ -71,6 +71,14 @@ from scheduler.local.bench import Bench
 from swarm.base.home import Home
 
 UNIT = "CPU (ONNX)"
+MODELS = {
+    "small": "256x16x10",
+    "middle": "512x16x10",
+    "large": "1024x32x8",
+    "narrow": "128x64x12",
+    "broad": "768x8x12",
+}
+"""Chains of equal layers, by the name in the table: width, batch and number of layers."""
 USUAL = ("small", "middle", "magika", "large")
 OFF = 0.05
 QUIET_FIRST = 200
@@ -113,23 +121,11 @@ class Window:
         return low is not None and high is not None and low / wider <= value <= high * wider
 
 
-def models(folder: Path) -> dict[str, Path]:
-    """By their names in the table."""
-    return {
-        "small": chain(folder / "a.onnx", 256, 16, 10),
-        "middle": chain(folder / "b.onnx", 512, 16, 10),
-        "magika": magika(),
-        "large": chain(folder / "d.onnx", 1024, 32, 8),
-        "narrow": chain(folder / "e.onnx", 128, 64, 12),
-        "broad": chain(folder / "f.onnx", 768, 8, 12),
-    }
-
-
 def model(name: str, folder: Path) -> Path:
-    """One of `models`, or a chain of layers by its width, batch and number of layers: `512x16x10`."""
-    if "x" not in name:
-        return models(folder)[name]
-    width, batch, layers = map(int, name.split("x"))
+    """`magika`, one of `MODELS`, or a chain as those are written: `512x16x10`."""
+    if name == "magika":
+        return magika()
+    width, batch, layers = map(int, MODELS.get(name, name).split("x"))
     return chain(folder / f"{name}.onnx", width, batch, layers)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import logging
 import os
 import random
 import statistics
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import structlog
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as new_noise_keys
@@ -191,6 +193,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve", type=Path)
     args = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     if args.serve:
         trio.run(serve, args.serve, args.serve.read_bytes())
         return

@@ -1,4 +1,4 @@
-"""One measuring run at a time for each device, whoever on this host runs it: nodes of other users and other homes too.
+"""One run at a time measures on a device, whoever on this host runs it: nodes of other users and other homes too.
 
 Two file locks in the host's temporary folder, which end with their process, however that ends. A waiter first takes the lock of the
 next in line, then the device's: whoever just had the device queues behind it, so that none of several workers starves.
@@ -23,7 +23,7 @@ from protocol.errors import ResourceError
 POLL_S: Final = (0.001, 0.05)
 """Between two looks at a lock that another process has, from first to last. A zygote that prepares has it for some 10 ms."""
 LATE: Final = 8
-"""The pause is this part of the wait so far, so that it ends late by no more."""
+"""A pause lasts an eighth of the wait so far, so a wait ends at most that much too late."""
 
 
 def shared_folder() -> Path:

@@ -1,4 +1,4 @@
-"""The device for one run: nobody else measures on it while a launch runs, and whoever waits for it has it in the gaps between launches.
+"""Holds the device for one run: nobody else measures while a launch runs; in the gaps between launches others may.
 
 take ─▶ launch ─▶ gap: give … take ─▶ launch ─▶ … ─▶ give
 """
@@ -15,11 +15,11 @@ import trio
 from node.device.lock import DeviceLock
 
 SHORTEST_GAP_S: Final = 1.0
-"""A shorter rest of a gap is not worth giving the device away."""
+"""In a shorter gap the run keeps the device."""
 
 
 class DeviceHold:
-    """Of one run. All methods are for the task that runs it."""
+    """The device, as one run has it. Call its methods from the task that runs the run."""
 
     def __init__(
         self,

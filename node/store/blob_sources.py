@@ -42,7 +42,7 @@ log = structlog.get_logger("sark.blobs")
 
 @dataclass(frozen=True)
 class BlobSources:
-    """Nothing is shared with other workers from before a model is loaded until it was measured: it would be in the figures."""
+    """Nothing is shared with other workers while a launch loads and measures a model: it would be in the figures."""
 
     manifests: ManifestStore
     cache: ModelCache
@@ -55,7 +55,7 @@ class BlobSources:
     wall: Callable[[], float]
     """Seconds since the epoch, for the end of a transfer grant."""
     exclusive: trio.Lock = field(default_factory=trio.Lock)
-    """Held while a model is fetched or verified, and while a run is measured: one disturbs the other."""
+    """Held while a model is fetched or verified, and while a launch measures one: one disturbs the other."""
     _served: list[BlobServer] = field(default_factory=list)
 
     def serve(self, network: Network) -> None:

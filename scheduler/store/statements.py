@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 
-from scheduler.store.database import columns_of
+from scheduler.store.database import MAX_PARAMETERS, batched, columns_of
 from scheduler.store.schema import Text, Word, stored_text
 
 R = TypeVar("R")
@@ -55,9 +55,10 @@ class RowStatement:
 @contextmanager
 def driver_cursor(c: sa.Connection, text: str) -> Iterator[Any]:
     """The driver's own cursor for the statement `text`: the library's layers take as long as a short statement. Fails as `c.execute`."""
-    cursor: Any = c.connection.cursor()
+    cursor: Any = None
     driver_error = c.dialect.loaded_dbapi.Error
     try:
+        cursor = c.connection.cursor()
         yield cursor
     except driver_error as exc:
         gone = c.dialect.is_disconnect(exc, c.connection.driver_connection, cursor)
@@ -68,15 +69,16 @@ def driver_cursor(c: sa.Connection, text: str) -> Iterator[Any]:
         )
         raise wrapped from exc
     finally:
-        cursor.close()
+        if cursor is not None:
+            cursor.close()
 
 
-SIZES: Final = (1, 16, 500)
-"""Keys in one statement. Fewer are filled up with the last one."""
+SIZES: Final = (1, 16, MAX_PARAMETERS)
+"""Keys in one statement. Where there are fewer, the last one stands several times."""
 
 
 class KeyQuery(Generic[R]):
-    """The rows of a table by the values of one column, which is text. All of a task's life such rows are read one by one."""
+    """A SELECT of whole rows by the values of one column, which is text. Most often it reads a single row."""
 
     def __init__(self, row: type[R], key: sa.Column[Any], order: Sequence[sa.Column[Any]] = ()) -> None:
         self._row, self._columns = row, columns_of(row)
@@ -86,11 +88,8 @@ class KeyQuery(Generic[R]):
         self._readers: dict[str, list[tuple[int, Convert]]] = {}
 
     def run(self, c: sa.Connection, keys: Sequence[str]) -> list[R]:
-        """Those of any number of keys, in order only among up to `SIZES[-1]`. Fails as `c.execute`."""
-        rows: list[R] = []
-        for first in range(0, len(keys), SIZES[-1]):
-            rows += self._portion(c, keys[first : first + SIZES[-1]])
-        return rows
+        """The rows of these keys; `order` holds within `MAX_PARAMETERS` of them. Fails as `c.execute`."""
+        return [row for portion in batched(keys) for row in self._portion(c, portion)]
 
     def _portion(self, c: sa.Connection, keys: Sequence[str]) -> list[R]:
         size = next(size for size in SIZES if size >= len(keys))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -31,6 +32,7 @@ from drivers.contract.base import (
     Unfit,
     WorkOrder,
 )
+from drivers.launch import launch as launch_module
 from drivers.launch.child import NAME
 from drivers.launch.launch import Launch, Zygote, measure, probe_units
 from drivers.measure.idle_wait import IdleWait, IdleWaitReport
@@ -116,14 +118,28 @@ def test_launches_that_are_spread_begin_no_sooner_and_can_be_ended_in_a_gap(
     assert last == sorted(last, reverse=True)
 
 
+class LateClock:
+    """The `time` module, some seconds ahead."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
 def test_a_launch_that_waits_for_others_after_its_gap_has_its_whole_time(
-    stage: Zygote, script: Script
+    stage: Zygote, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = LateClock()
+    monkeypatch.setattr(launch_module, "time", clock)
     spread = WorkOrder(script(latencies_ms=[2]), UNIT, precision=0.02, over_s=0.5)
     launches = 0
     for event in Launch(spread, replace(QUICK, run_s=3.0), stage).events():
         if isinstance(event, BetweenLaunches) and not event.gap_s and launches == 1:
-            time.sleep(3.0)
+            clock.ahead_s = 3.0
         launches += isinstance(event, MeasureReport)
     assert launches == 6
 

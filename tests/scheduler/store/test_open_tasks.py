@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from protocol.values.lease import Fence
 from scheduler.core.commands import CommitTo, EndAttempt, RecordGrant
 from scheduler.store.events import check_chain
 from scheduler.store.store import Store
-from tests.scheduler.conftest import World
+from tests.scheduler.conftest import StorePlace, World
 
 PEER = "worker"
 FENCE = Fence(incarnation=1, number=1)
@@ -24,10 +25,17 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
+@contextmanager
+def store_of(place: StorePlace, tasks: int) -> Iterator[Store]:
+    """A store with one campaign of so many tasks."""
+    with Store(place) as store:
+        World(None, None, place, place, None, None, store).submit(tasks)  # type: ignore[arg-type]
+        yield store
+
+
 @pytest.fixture
 def store(place: Path) -> Iterator[Store]:
-    with Store(place) as store:
-        World(None, None, place, place, None, None, store).submit(3)  # type: ignore[arg-type]
+    with store_of(place, 3) as store:
         yield store
 
 

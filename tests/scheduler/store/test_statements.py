@@ -13,8 +13,8 @@ from scheduler.store.database import read
 from scheduler.store.rows import AttemptRow, TaskRow
 from scheduler.store.statements import SIZES, KeyQuery, driver_cursor
 from scheduler.store.store import Store
-from tests.scheduler.conftest import StorePlace, World
-from tests.scheduler.store.test_open_tasks import grant, intent
+from tests.scheduler.conftest import StorePlace
+from tests.scheduler.store.test_open_tasks import grant, intent, store_of
 
 TASKS = KeyQuery(TaskRow, t.tasks.c.id)
 MANY = SIZES[-1] + 1
@@ -22,8 +22,7 @@ MANY = SIZES[-1] + 1
 
 @pytest.fixture
 def store(place: StorePlace) -> Iterator[Store]:
-    with Store(place) as store:
-        World(None, None, place, place, None, None, store).submit(MANY)  # type: ignore[arg-type]
+    with store_of(place, MANY) as store:
         yield store
 
 
@@ -59,6 +58,14 @@ def test_what_the_driver_refuses_is_the_librarys_error(store: Store) -> None:
     with pytest.raises(DBAPIError), driver_cursor(c, "SELECT nothing") as cursor:
         cursor.execute("SELECT nothing FROM nowhere")
     assert len(TASKS.run(c, ids(1))) == 1, "the connection goes on"
+
+
+def test_a_connection_that_is_closed_already_is_the_librarys_error_too(store: Store) -> None:
+    c = store.database.connection
+    c.connection.driver_connection.close()  # type: ignore[union-attr]
+    with pytest.raises(DBAPIError):
+        TASKS.run(c, ids(1))
+    assert len(TASKS.run(store.database.connection, ids(1))) == 1, "it is made anew"
 
 
 @pytest.mark.parametrize("place", ["postgresql"], indirect=True)

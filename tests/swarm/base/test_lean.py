@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from swarm.p2p.lean import BARE, LEFT_OUT
+from swarm.base.lean import BARE, LEFT_OUT
 
 UNUSED = (
     "aioquic",

@@ -1,4 +1,4 @@
-"""libp2p and structlog without what a node never uses, which would be most of its start and half of its memory.
+"""Imports libp2p and structlog without what a node never uses, which would be most of its start and half of its memory.
 
 libp2p imports everything that it can do wherever anything of it is imported: QUIC, WebSocket, RSA, certificates by ACME, DNS over HTTPS,
 Prometheus, three more ways of discovery. A node here speaks TCP, Noise with Ed25519, yamux and circuits, so
@@ -62,7 +62,7 @@ WITHOUT: Final = {"structlog": "rich"}
 
 
 def install() -> None:
-    """From now on they are imported so. Safe to call again."""
+    """Import both packages so from now on. Safe to call again."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -111,7 +111,7 @@ class _BareLoader:
 
 
 class _BlindLoader:
-    """Imports a package that does not see another one, unless that is there already."""
+    """Imports a package while another one cannot be imported. One that is there already stays to be seen."""
 
     def __init__(self, real: Loader, unseen: str) -> None:
         self._real, self._unseen = real, unseen
