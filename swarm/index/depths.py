@@ -23,11 +23,14 @@ def depth_of(devices: float, soft: int) -> int:
     return min(math.ceil(math.log2(devices / soft)), MAX_SHARD_DEPTH) if devices > soft else 0
 
 
+def sure_depth(devices: float, soft: int) -> int:
+    """The same, or one level less where some of the shards one level up may not be split: `devices` is an estimate."""
+    levels = depth_of(devices, soft)
+    return levels - 1 if levels and devices / 2**levels < SURE * soft else levels
+
+
 def depth_below(depth: int, adverts: float, soft: int, holders: float) -> int:
     """How deep the shards lie that hold the adverts below a split shard at `depth`, or one level less where that is not sure: at least one
     level below it. `holders`: in the network."""
-    levels = depth_of(adverts, soft)
-    if levels > 1 and adverts / 2**levels < SURE * soft:
-        levels -= 1
     deepest = depth_of(holders * MOST_DEVICES, soft)
-    return min(max(depth + 1, min(depth + levels, deepest)), MAX_SHARD_DEPTH)
+    return min(max(depth + 1, min(depth + sure_depth(adverts, soft), deepest)), MAX_SHARD_DEPTH)

@@ -30,6 +30,10 @@ FARTHER: Final = 4
 """Of the `OUTER` contacts behind the nearest so many are asked in any case: liars around a key would name one another alone."""
 NARROW: Final = 4
 """How many of the nearest a publisher's lookup asks, unless they are in reach."""
+NARROW_ALPHA: Final = 3
+"""At once: the first answers name nearer ones, and spare asking those that are farther."""
+NARROW_FARTHER: Final = 2
+"""Of the contacts behind the nearest: where others may be hidden, its lookup is repeated as a reader's."""
 FEW: Final = 4
 """A lookup that has fewer answers waits for slow peers too."""
 SETTLE_S: Final = 5.0
@@ -156,15 +160,13 @@ class Lookups:
         """
         return (await self._find(key, patient)).answered(count)
 
-    async def locate(self, key: bytes) -> list[Contact]:
+    async def locate(self, key: bytes, *, thorough: bool = False) -> list[Contact]:
         """Peers near `key` for a publisher, nearest first, ourselves among them. Those in reach have not been asked: their replies to the
-        advert tell as much."""
+        advert tell as much. `thorough`: the nearest sixteen are asked."""
         reach = self.sweeps.reach
-        if reach:
-            found = (await self._find(key, True, width=NARROW, reach=reach)).named()
-            if not self.sweeps.thin(key, found):
-                return found
-        return await self.find(key, count=NEAR, patient=True)
+        if thorough or not reach:
+            return await self.find(key, count=NEAR, patient=True)
+        return (await self._find(key, True, width=NARROW, reach=reach)).named()
 
     async def _find(
         self,
@@ -177,6 +179,7 @@ class Lookups:
         keep: Keep = list,
     ) -> _Shortlist:
         client, shortlist = self.client, _Shortlist(key, width, reach)
+        alpha, farther = (NARROW_ALPHA, NARROW_FARTHER) if width == NARROW else (ALPHA, FARTHER)
         me = client.me()
         if me is not None:
             shortlist.add(me, _State.ANSWERED)
@@ -184,7 +187,7 @@ class Lookups:
             known = client.nearest(key, NEAR + OUTER)
             for contact in known[:NEAR]:
                 shortlist.add(contact)
-            starts = self.rng.sample(known[NEAR:], min(FARTHER, len(known[NEAR:])))
+            starts = self.rng.sample(known[NEAR:], min(farther, len(known[NEAR:])))
         for contact in starts:
             shortlist.add(contact, first=True)
         question = say.FindPeers(key=key, count=say.MAX_CONTACTS, sender=sender_of(me))
@@ -194,7 +197,7 @@ class Lookups:
                 now = trio.current_time()
                 if not patient:
                     shortlist.hedge(now, client.hedge_s)
-                while len(shortlist.waiting) < ALPHA and (unasked := shortlist.next(now)) is not None:
+                while len(shortlist.waiting) < alpha and (unasked := shortlist.next(now)) is not None:
                     client.nursery.start_soon(client.ask_into, send, unasked, question, say.FoundPeers)
                 waiting = shortlist.waiting
                 if shortlist.done or not (waiting or shortlist.slow):

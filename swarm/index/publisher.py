@@ -24,7 +24,7 @@ from protocol.values.advert import ADVERT_TTL_S, SignedAdvert
 from protocol.values.index_keys import EVERYBODY, MAX_SHARD_DEPTH, shard_key, shard_prefix
 from swarm.index.client import IndexClient, fingerprints
 from swarm.index.covered import UNSURE, is_covered
-from swarm.index.depths import AGREE, EMPTY, depth_below
+from swarm.index.depths import AGREE, EMPTY, depth_below, sure_depth
 from swarm.index.lookup import Lookups
 from swarm.index.region import HOLDERS, NEAR
 from swarm.index.shard_store import SOFT_LIMIT
@@ -71,6 +71,8 @@ class _Shard:
     """Those of them that should have the advert."""
     look: bool = True
     """The holders have to be looked up."""
+    thin: bool = False
+    """So few nodes are known near the key that others may be hidden: they were looked up thoroughly."""
     counts: dict[PeerId, int] = field(default_factory=dict)
     """Holder → adverts in it, by its last reply."""
     below: dict[PeerId, int] = field(default_factory=dict)
@@ -104,7 +106,7 @@ class _Shard:
 
     def move(self, depth: int) -> None:
         self.depth, self.holders, self.replies, self.look = depth, {}, {}, True
-        self.near, self.wanted, self.below, self.counts, self.having = [], set(), {}, {}, {}
+        self.near, self.wanted, self.below, self.counts, self.having, self.thin = [], set(), {}, {}, {}, False
 
 
 @dataclass
@@ -161,6 +163,7 @@ class Publisher:
             for shard in self._published:
                 shard.look = shard.look or not shard.holders or (look and len(shard.stored_by()) < HOLDERS)
             await self.lookups.sweeps.measured()
+            self._place_everybody()
             self._seen = None
             self._update_holders()
             await self._check_marks()
@@ -192,6 +195,8 @@ class Publisher:
             await self._moved.wait()
             self._moved = trio.Event()
             await trio.sleep(SWEEP_PAUSE_S * self.rng.uniform(0.8, 1.2))
+            async with self._busy:  # who is near a key shows while the advert is stored
+                pass
             for shard in self._published:
                 near = shard.near
                 if near and not shard.look and self.lookups.sweeps.due(shard.key(), near, SWEEP_S):
@@ -225,6 +230,14 @@ class Publisher:
         return [shard for shard in self._shards.values() if not shard.covered]
 
     # -- one cycle -------------------------------------------------------------------------------------------------------
+
+    def _place_everybody(self) -> None:
+        """A part of the shard of everybody to begin with: where it lies if as many publish as there are nodes. Who has come too deep finds
+        it nearly empty, and goes up (`_settle`). So not all newcomers ask the holders of the root."""
+        everybody = self._shards.get(EVERYBODY)
+        if everybody is not None and everybody.depth == 0 and not everybody.holders:
+            depth = sure_depth(self.lookups.sweeps.nodes, self.soft)
+            everybody.move(depth if depth > 1 else 0)
 
     def _update_holders(self) -> bool:
         """Update the holders; returns whether any was lost or a nearer one appeared. No I/O."""
@@ -334,7 +347,7 @@ class Publisher:
 
     async def _locate(self, shard: _Shard) -> None:
         shard.look = False
-        found = await self.lookups.locate(shard.key())
+        found = await self.lookups.locate(shard.key(), thorough=shard.thin)
         shard.holders.update({contact.peer: contact for contact in self._place(shard, found)})
         self._trim(shard)
 
@@ -414,12 +427,14 @@ class Publisher:
             shard.move(depth_below(shard.depth, median_low(below), self.soft, self.lookups.sweeps.nodes))
         elif shard.stored_by() and shard.depth > shard.split_depth + 1 and shard.count < self.soft * EMPTY:
             shard.move(shard.depth - 1)
+        elif not shard.thin and self.lookups.sweeps.thin(shard.key(), shard.near):
+            shard.thin = shard.look = True
 
     async def _check_marks(self) -> None:
         """Tell the holders of each shard above ours that it is split: new holders learn it from many publishers. Where most do not know
-        it, move up there, since readers would not come down. Only some of those who publish below do it.
+        it, move up there, since readers would not come down. Only some of those who publish below do it, by how many these are.
         """
-        for shard in self._published:
+        for shard in [shard for shard in self._published if shard.counts]:
             for depth in range(shard.depth):
                 below = max(shard.count, 1) * 2 ** (shard.depth - depth)
                 if self.rng.random() >= CHECKS / below:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,8 +10,8 @@ import trio
 
 from protocol.messages import index as say
 from protocol.values.index_keys import EVERYBODY, MAX_SHARD_DEPTH, shard_key, shard_prefix
-from swarm.index import shard_store
-from swarm.index.depths import depth_below
+from swarm.index import publisher, shard_store
+from swarm.index.depths import depth_below, sure_depth
 from swarm.index.shard_store import CLAIM_S, KEEP_S, MAX_CLAIMS, MAX_CLAIMS_BY, ShardStore
 from swarm.index.sweep import Sweeps
 from swarm.net.identity import routing_key
@@ -113,6 +113,14 @@ def test_how_deep_the_shards_lie_that_hold_so_many(
     depth: int, adverts: int, holders: int, expected: int
 ) -> None:
     assert depth_below(depth, adverts, 1000, holders) == expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [(1, 0), (1_000, 0), (1_199, 0), (1_200, 1), (2_399, 1), (2_400, 2), (10_000, 4), (1_000_000, 10)],
+)
+def test_how_deep_a_newcomer_begins_by_the_size_of_the_network(devices: int, expected: int) -> None:
+    assert sure_depth(devices, 1000) == expected
 
 
 def mark(member: Member, depth: int, *, above: bool = True) -> say.MarkSplit:
@@ -245,20 +253,50 @@ async def test_a_newcomer_stores_where_the_shards_lie_and_not_at_each_level_abov
         assert newcomer.index._advert.name in await found(grown)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("by", ["holders", "its own estimate"])
 async def test_a_newcomer_that_was_sent_too_deep_moves_up_and_is_found(
-    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     async with split_field() as grown:
         deepest = max(member.index._publisher.depth(EVERYBODY) for member in grown.members)
-        monkeypatch.setattr(Sweeps, "nodes", 64)
-        monkeypatch.setattr(
-            ShardStore, "below", lambda store, now, key: 10**6 if store.split(now, key) else None
-        )
+        monkeypatch.setattr(Sweeps, "nodes", 64 if by == "holders" else 1_000)
+        if by == "holders":
+            monkeypatch.setattr(publisher, "sure_depth", lambda nodes, soft: 0)
+            monkeypatch.setattr(
+                ShardStore, "below", lambda store, now, key: 10**6 if store.split(now, key) else None
+            )
         (newcomer,) = await grown.grow(1, holder=False, soft=4, refresh_s=30.0)
         await newcomer.publish()
-        assert max(depths_stored(grown, newcomer)) > deepest  # it was sent there
+        assert max(depths_stored(grown, newcomer)) > deepest + (by != "holders")  # it was sent there
         assert newcomer.index._publisher.depth(EVERYBODY) <= deepest + 1
         assert newcomer.index._advert.name in await found(grown)  # type: ignore[union-attr]
+
+
+async def test_a_newcomer_leaves_the_root_of_a_large_swarm_alone(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that come would ask its holders."""
+    async with split_field() as grown:
+        monkeypatch.setattr(Sweeps, "nodes", 24)
+        (newcomer,) = await grown.grow(1, holder=False, soft=4, refresh_s=30.0)
+        asked: list[int] = []
+        for member in grown.members[:-1]:
+            honest = member.index._server._store
+
+            def noted(
+                now: float,
+                sender: str,
+                message: say.StoreAdverts,
+                honest: Callable[..., say.StoreReply] = honest,
+            ) -> say.StoreReply:
+                if sender == newcomer.peer:
+                    asked.extend(item.depth for item in message.items if item.attribute == EVERYBODY)
+                return honest(now, sender, message)
+
+            member.index._server._store = noted  # type: ignore[method-assign]
+        await newcomer.publish()
+        assert asked
+        assert min(asked) >= 2
 
 
 @pytest.mark.parametrize("lie", [0, 10**6])

@@ -15,6 +15,7 @@ from protocol.values.index_keys import EVERYBODY, shard_key
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.words import Reason
 from swarm.index.index import Index
+from swarm.index.sweep import Sweeps
 from swarm.memory.network import MemorySwarm
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.cost import CALL_US, SHARES, PeerClass, Share
@@ -154,7 +155,7 @@ async def test_a_silent_peer_costs_a_reader_no_more_than_the_hedge(autojump_cloc
         await publish_all(grown.members)
         reader = grown.members[4]
         await reader.index.query(EVERY_CPU, 16)
-        holders = await reader.index._lookups.holders(shard_key("", f"unit:{CPU}", 0, 0))
+        holders = await reader.index._lookups.holders(shard_key("", EVERYBODY, 0, 0))
         others = [contact.peer for contact in holders.contacts if contact.peer != reader.peer]
         worst = 0.0
         for silent in others[:-2]:
@@ -233,7 +234,7 @@ async def test_a_newcomer_far_from_all_but_its_gate_finds_more_holders_than_the_
     async with field(10, latency_s=latency_s) as grown:
         await publish_all(grown.members)
         (newcomer,) = await grown.grow(1, holder=False)
-        assert len(await newcomer.index.nearest(shard_key("", f"unit:{CPU}", 0, 0))) >= 4
+        assert len(await newcomer.index.nearest(shard_key("", EVERYBODY, 0, 0))) >= 4
 
 
 @pytest.mark.slow
@@ -580,3 +581,21 @@ async def test_a_peer_that_asks_too_much_has_to_wait(autojump_clock: Jumping) ->
         assert trio.current_time() - began >= (450 * each - stranger.burst) / stranger.per_s
         assert all(isinstance(answer, say.ShardPage) for answer in answers)
         nursery.cancel_scope.cancel()
+
+
+async def test_where_nodes_may_be_hidden_a_publisher_looks_thoroughly_once_after_it_stored(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sweeps, "thin", lambda sweeps, key, near: True)
+    async with field(14) as grown:
+        lookups = grown.members[5].index._lookups
+        looked: list[bool] = []
+        honest = lookups.locate
+
+        async def noted(key: bytes, *, thorough: bool = False) -> list[Contact]:
+            looked.append(thorough)
+            return await honest(key, thorough=thorough)
+
+        monkeypatch.setattr(lookups, "locate", noted)
+        await grown.members[5].publish()
+        assert looked == [False, True]
