@@ -17,6 +17,15 @@ LATER: Final[dict[str, str]] = {
     "concurrency": "leave it out",
 }
 """Keys that a later version will read, and what to do meanwhile."""
+SYNONYMS: Final = {
+    "shape": "inputs",
+    "shapes": "inputs",
+    "iterations": "runs",
+    "repeat": "runs",
+    "repeats": "runs",
+    "repetitions": "runs",
+}
+"""Other words that people use for a key, as other programs and `bench` call it."""
 HIDDEN: Final = ("jobs", "unit_formats")
 """Fields of `Campaign` that are no keys of its form."""
 MAX_LISTED: Final = 8
@@ -168,11 +177,12 @@ def _unknown_key(key: str, where: Where, root: type[BaseModel]) -> tuple[str, st
     if key in LATER:
         return f"{key} is not supported in this version", LATER[key]
     keys = _keys(_model_at(root, where[:-1]))
-    guess = did_you_mean(key, keys)
+    word = SYNONYMS.get(key, key)
+    guess = did_you_mean(word, keys)
     if len(where) == 1:
         below = {name: _model_in(root.model_fields[name].annotation) for name in keys}
-        homes = (name for name, model in below.items() if model is not None and key in model.model_fields)
-        guess = next((f"did you mean {name}.{key}?" for name in homes), guess)
+        homes = (name for name, model in below.items() if model is not None and word in model.model_fields)
+        guess = next((f"did you mean {name}.{word}?" for name in homes), guess)
     hint = "  ".join(filter(None, [guess, f"keys here: {', '.join(keys)}"]))
     return f"unknown key {safe_text(key, 60)!r}", hint
 

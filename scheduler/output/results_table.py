@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
@@ -26,7 +27,7 @@ from results.row.verdicts import RowVerdict
 from scheduler.core.words import COPIED, ELSEWHERE
 from scheduler.output.terminal import name, number, print_lines, short, shrinking, table
 from swarm.base.text import ranges, safe_columns, safe_text
-from swarm.base.units import show_duration
+from swarm.base.units import show_duration, show_ms
 
 LEGEND: Final = "Medians in ms; ±: half of their 95 % interval"
 MAX_REMARKS: Final = 12
@@ -165,13 +166,18 @@ def legend(rows: Sequence[Row]) -> str:
     spans = [row.horizon_s for row in rows if row.horizon_s is not None]
     if not spans:
         return f"{LEGEND}."
-    least, most = (f"{span:.2g}" if span < 10 else f"{span:.0f}" for span in (min(spans), max(spans)))
+    least, most = (
+        show_ms(1000 * span) if span < 0.1 else f"{span:.2g} s" if span < 10 else f"{span:.0f} s"
+        for span in (min(spans), max(spans))
+    )
+    unit = most.partition(" ")[2]
+    within = most if least == most else f"{least.removesuffix(f' {unit}')} to {most}"
     pooled = (
         " The line `sittings N` pools all sittings on that device."
         if any(row.sittings for row in rows)
         else ""
     )
-    return f"{LEGEND} in these {most if least == most else f'{least} to {most}'} s.{pooled}"
+    return f"{LEGEND} in these {within}.{pooled}"
 
 
 def _numbers(numbers: Sequence[str]) -> str:
@@ -291,7 +297,9 @@ def _time(median: float | None, percent: float | None) -> str:
     """Three digits that mean something; `percent` of it is how far the truth may be away."""
     if median is None:
         return ""
-    digits = 3 if median < 10 else 2 if median < 100 else 1
+    digits = 1 if median >= 100 else 2 if median >= 10 else 3
+    if 0 < median < 0.1:
+        digits = 2 - math.floor(math.log10(median))
     return f"{median:.{digits}f}" + (
         "" if percent is None else f" ±{percent:.{0 if percent >= 9.95 else 1}f}%"
     )

@@ -472,11 +472,40 @@ def test_what_is_piped_is_plain_and_whole() -> None:
     )
 
 
-def test_the_legend_says_for_when_the_intervals_hold() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        ((2.14, 39.6), "2.1 to 40 s"),
+        ((3600.0, 3600.4), "3600 s"),
+        ((0.000_062_3, 0.012), "62.3 µs to 12 ms"),
+        ((0.012, 0.0873), "12 to 87.3 ms"),
+    ],
+)
+def test_the_legend_says_for_when_the_intervals_hold(seconds: tuple[float, float], words: str) -> None:
     row = make_row(TASK, TaskState.SUCCEEDED, record())
-    spans = [row.model_copy(update={"horizon_s": seconds}) for seconds in (2.14, 39.6)]
-    assert legend(spans) == "Medians in ms; ±: half of their 95 % interval in these 2.1 to 40 s."
+    spans = [row.model_copy(update={"horizon_s": span}) for span in seconds]
+    assert legend(spans) == f"Medians in ms; ±: half of their 95 % interval in these {words}."
     assert legend([make_row(TASK, TaskState.CANCELLED)]) == "Medians in ms; ±: half of their 95 % interval."
+
+
+@pytest.mark.parametrize(
+    ("median", "shown"),
+    [
+        (0.002053, "0.00205"),
+        (0.0157, "0.0157"),
+        (0.1004, "0.100"),
+        (1.0, "1.000"),
+        (12.345, "12.35"),
+        (0.0, "0.000"),
+    ],
+)
+def test_times_below_a_tenth_of_a_millisecond_have_three_digits_that_say_something(
+    median: float, shown: str
+) -> None:
+    row = make_row(TASK, TaskState.SUCCEEDED, record()).model_copy(
+        update={"inference_ms_median": median, "half_width_percent": None}
+    )
+    assert shown in plain_lines([row])[1].split()
 
 
 def test_below_the_table_stands_why_a_row_is_not_simply_valid() -> None:
