@@ -153,7 +153,7 @@ async def split_field() -> AsyncIterator[Field]:
     async with field(8, soft=4, refresh_s=30.0) as grown:
         await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
         await publish_all(grown.members)
-        await trio.sleep(300)
+        await trio.sleep(100)
         assert max(member.index._publisher.depth(EVERYBODY) for member in grown.members) >= 3
         yield grown
 
@@ -174,7 +174,7 @@ async def test_devices_below_stay_found_after_every_holder_of_the_shards_above_w
                 holder._claims.clear(),
                 holder._claims_by.clear(),
             )  # as new holders have none
-        await trio.sleep(300)
+        await trio.sleep(150)
         assert await found(grown) == {f"node-{number}" for number in range(24)}
 
 
@@ -189,23 +189,23 @@ async def test_one_holder_that_counts_too_much_silences_nobody(autojump_clock: J
             return reply.model_copy(update={"items": tuple(items)})
 
         liar._store = inflated  # type: ignore[method-assign]
-        await trio.sleep(100)
+        await trio.sleep(60)
         for member in grown.members:
             holder = member.index.holder
             holder._marks.clear(), holder._claims.clear(), holder._claims_by.clear()
-        await trio.sleep(300)
+        await trio.sleep(150)
         assert await found(grown) == {f"node-{number}" for number in range(24)}
 
 
 @asynccontextmanager
 async def field_of_known(others: int, soft: int) -> AsyncIterator[Field]:
-    """Eight holders that know all devices, and others, after five minutes of publishing."""
+    """Eight holders that know all devices, and others, after five cycles of publishing."""
     async with field(8, soft=soft, refresh_s=30.0) as grown:
         await grown.grow(others, holder=False, soft=soft, refresh_s=30.0)
         for member in grown.members[:8]:
             member.index._server.exempt = lambda peer: True
         await publish_all(grown.members)
-        await trio.sleep(300)
+        await trio.sleep(150)
         yield grown
 
 
