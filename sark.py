@@ -261,6 +261,20 @@ LOGGED: Final = {
 """Commands of processes that run for long, and the names of their log files."""
 START: Final = ("demo", "bench", "init", "submit", "results", "invite", "join", "doctor")
 """Commands that `--help` shows first."""
+OTHER_NAMES: Final = {
+    **dict.fromkeys(("devices", "workers", "nodes"), "peers"),
+    **dict.fromkeys(("list", "ls", "jobs"), "campaigns"),
+    "run": "submit",
+    **dict.fromkeys(("benchmark", "measure"), "bench"),
+    **dict.fromkeys(("remove", "rm"), "delete"),
+    **dict.fromkeys(("dashboard", "web", "ui"), "serve"),
+    "worker": "join",
+    "show": "results",
+    "stop": "cancel",
+    "why": "explain",
+    "units": "info",
+}
+"""What people call a command who do not know its name: no name here is spelt like the one it means."""
 
 
 class Program(TyperGroup):
@@ -270,6 +284,11 @@ class Program(TyperGroup):
         if cmd_name not in self.commands:
             self._load([names for names in COMMANDS if cmd_name in names.split()] or COMMANDS)
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in OTHER_NAMES:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {OTHER_NAMES[args[0]]!r}?")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         self._load(COMMANDS)

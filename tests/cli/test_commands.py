@@ -67,6 +67,13 @@ def test_each_command_has_help_that_begins_with_what_it_does(typed: Typed, comma
     assert done.err == ""
 
 
+@pytest.mark.parametrize(("word", "meant"), [("devices", "peers"), ("run", "submit"), ("stauts", "status")])
+def test_another_word_for_a_command_leads_to_it(typed: Typed, word: str, meant: str) -> None:
+    done = typed(word)
+    assert done.code == 2
+    assert f"No such command '{word}'. Did you mean '{meant}'?" in done.err
+
+
 def test_the_version_is_shown_by_the_program_and_by_info(typed: Typed) -> None:
     output = typed("--version")
     assert output.code == 0

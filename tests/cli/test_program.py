@@ -39,6 +39,12 @@ def test_each_command_is_where_the_program_looks_for_it() -> None:
     }
 
 
+def test_other_words_for_commands_are_no_commands_and_lead_to_some() -> None:
+    commands = {name for names in sark.COMMANDS for name in names.split()}
+    assert commands >= {*sark.OTHER_NAMES.values()}
+    assert commands.isdisjoint(sark.OTHER_NAMES)
+
+
 HEAVY = ("libp2p", "httpx", "requests", "zeroconf", "numpy", "onnxruntime", "onnx", "fastapi", "hypercorn")
 OFFLINE = (*HEAVY, "multiaddr", "trio", "cryptography", "psutil")
 ROWS = (
