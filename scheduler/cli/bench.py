@@ -180,6 +180,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         from results.row.operators import operator_uses
         from scheduler.local.bench import Bench, local_paths, unit_for
         from scheduler.local.everywhere import name_of
+        from scheduler.local.own_sizes import own_sizes
         from scheduler.output.operators_table import operators_lines
         from scheduler.output.results_table import show_results
 
@@ -212,11 +213,13 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
                 _check_compared(models, options)
                 unit = _compared_units([Path(name_of(model)) for model in models], unit or [])
                 options["against"] = True
-            for number, path in enumerate(map(Path, models)):
+            for number, (path, own) in enumerate(
+                zip(map(Path, models), own_sizes(models, options), strict=True)
+            ):
                 if path.is_file():
                     named = [unit[number]] if against and unit else unit if unit != ["all"] else None
                     for name in named or [unit_for(path)]:
-                        options |= _look_at(path, name, options, ask=not as_json)
+                        _add_shapes(options, _look_at(path, name, own, ask=not as_json))
             measure_on(
                 ctx,
                 models,
@@ -240,8 +243,11 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             else:
                 named = unit if unit != ["all"] else None
                 looks = [(path, name) for path in paths for name in named or [unit_for(path)]]
+            each = dict.fromkeys(paths, options)
+            if not against:
+                each = dict(zip(paths, own_sizes(paths, options), strict=True))
             for path, name in looks:
-                options |= _look_at(path, name, options, ask=not as_json)
+                _add_shapes(each[path], _look_at(path, name, each[path], ask=not as_json))
             bench = stack.enter_context(Bench(open_device(ctx.obj, simulate), progress.show))
             measurements = []
             if against:
@@ -250,7 +256,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
                 units = bench.units_for(model) if unit == ["all"] else unit
                 for name in units or [unit_for(model)]:
                     progress.announce(f"{model.name} on {name}" + (f", spread over {over}" if over else ""))
-                    measurements.append(bench.measure(model, name, **options))
+                    measurements.append(bench.measure(model, name, **each[model]))
         progress.clear()
         rows = [done.row for done in measurements]
         if csv is not None:
@@ -277,7 +283,7 @@ def _refuse(options: Mapping[str, object], why: str, other: str) -> None:
         raise CampaignError(f"{option} {why}", hint=hint)
 
 
-def _look_at(path: Path, unit: str, options: dict[str, Any], *, ask: bool) -> dict[str, Any]:
+def _look_at(path: Path, unit: str, options: Mapping[str, Any], *, ask: bool) -> dict[str, tuple[int, ...]]:
     """The shapes that a person at a terminal adds to the options. Raises `CampaignError` for a model that cannot be measured."""
     from scheduler.local.bench import look_at, read_measure
     from scheduler.models.inspect import UnshapedModel
@@ -293,9 +299,13 @@ def _look_at(path: Path, unit: str, options: dict[str, Any], *, ask: bool) -> di
             name: _shape(f"{name}={typer.prompt(f'shape of {name}', show_shape(usual, ','), err=True)}")[1]
             for name, usual in error.missing.example.items()
         }
-    options = {**options, "shapes": {**options.get("shapes", {}), **given}}
-    look_at(path, unit, read_measure(options))
-    return options
+    look_at(path, unit, read_measure({**options, "shapes": {**options.get("shapes", {}), **given}}))
+    return given
+
+
+def _add_shapes(options: dict[str, Any], given: Mapping[str, tuple[int, ...]]) -> None:
+    if given:
+        options["shapes"] = {**options.get("shapes", {}), **given}
 
 
 def _check_compared(models: Sequence[object], options: Mapping[str, object]) -> None:

@@ -24,6 +24,7 @@ from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.reach import foreign_units
 from scheduler.local.bench import unit_for, units_that_run
+from scheduler.local.own_sizes import own_sizes
 from swarm.base.text import did_you_mean, safe_text
 from swarm.base.units import duration_text
 from swarm.download.urls import name_in, scheme_of
@@ -228,19 +229,16 @@ def name_of(model: str) -> str:
 def _entries(models: Sequence[str], options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A model for each; files of one name in several folders bear their folder's name too."""
     names = Counter(map(name_of, models))
-    inputs = {
-        **options.get("inputs", {}),
-        **{name: list(shape) for name, shape in options.get("shapes", {}).items()},
-    }
     entries: list[dict[str, Any]] = []
-    for model in models:
+    for model, own in zip(models, own_sizes(models, options), strict=True):
         by_url = scheme_of(model) in URL_SCHEMES
         entry: dict[str, Any] = (
             {"url": model} if by_url else {"path": str(Path(model).expanduser().absolute())}
         )
         if names[name_of(model)] > 1:
             entry["name"] = f"{Path(model).absolute().parent.name}-{name_of(model)}"
-        sizes = {"inputs": inputs, "dims": options.get("dims")}
+        shapes = {name: list(shape) for name, shape in own.get("shapes", {}).items()}
+        sizes = {"inputs": {**own.get("inputs", {}), **shapes}, "dims": own.get("dims")}
         entries.append(entry | {name: value for name, value in sizes.items() if value})
     return entries
 
