@@ -199,7 +199,8 @@ class Crowd:
         """How its tasks went."""
         rows: tuple[TaskRow, ...] = self.store.tasks.all(campaign)
         row = self.store.campaigns.get(campaign)
-        assert row is not None
+        if not rows or row is None:  # as with --urgent 0
+            return
         waits = sorted((task.begun or 0.0) - row.created for task in rows)
         attempts = Counter(task.attempt for task in rows)
         where = len({task.worker for task in rows})
