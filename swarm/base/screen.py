@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -35,6 +36,7 @@ REDRAW: Final = b"\x0c"
 QUIT: Final = b"qQ"
 PIPE_WIDTH: Final = 1000
 """Columns where there is no terminal: nothing is cut or wrapped."""
+_PADDING: Final = re.compile(r" +(?=\n)")
 
 
 def can_live(console: Console) -> bool:
@@ -213,9 +215,28 @@ class _Keys:
         return keys
 
 
+class _Unpadded:
+    """Standard output without the spaces that pad a table's lines."""
+
+    @property
+    def encoding(self) -> str:
+        return sys.stdout.encoding
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(_PADDING.sub("", text))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+
 def new_console() -> Console:
-    """A console for standard output; a pipe is wide enough that nothing is cut or wrapped."""
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    """A console for standard output; a pipe is wide enough that nothing is cut or wrapped, and gets no padding."""
+    if sys.stdout.isatty():
+        return Console()
+    return Console(width=PIPE_WIDTH, file=cast(TextIO, _Unpadded()))
 
 
 def print_json(value: Any) -> None:

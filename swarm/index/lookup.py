@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -120,6 +120,16 @@ class _Shortlist:
         there = (c for c in self.candidates.values() if c.state is not _State.FAILED)
         return [c.contact for c in itertools.takewhile(lambda c: c.state is _State.ANSWERED, there)]
 
+    def resumed(self) -> _Shortlist:
+        """The same lookup, to be gone on with: who has answered or failed is not asked again. What is far from the key is left out."""
+        ended = (_State.ANSWERED, _State.FAILED)
+        near = dict(itertools.islice(self.candidates.items(), 2 * NEAR))
+        again = {
+            peer: each if each.state in ended else _Candidate(each.contact, each.distance)
+            for peer, each in near.items()
+        }
+        return replace(self, candidates=again)
+
     def named(self) -> list[Contact]:
         """Peers that have not failed, nearest first."""
         return [c.contact for c in self.candidates.values() if c.state is not _State.FAILED]
@@ -137,8 +147,8 @@ class HolderSet:
     contacts: list[Contact]
     found_at: float
     stale: bool = False
-    hurried: bool = False
-    """Slow ones were not waited for: that alone makes the others look far apart."""
+    hurried: _Shortlist | None = None
+    """The lookup, if it did not wait for slow peers: that alone makes the others look far apart. It can be resumed."""
 
 
 @dataclass
@@ -177,8 +187,9 @@ class Lookups:
         width: int | None = None,
         reach: int = 0,
         keep: Keep = list,
+        resumed: _Shortlist | None = None,
     ) -> _Shortlist:
-        client, shortlist = self.client, _Shortlist(key, width, reach)
+        client, shortlist = self.client, resumed or _Shortlist(key, width, reach)
         alpha, farther = (NARROW_ALPHA, NARROW_FARTHER) if width == NARROW else (ALPHA, FARTHER)
         me = client.me()
         if me is not None:
@@ -187,7 +198,7 @@ class Lookups:
             known = client.nearest(key, NEAR + OUTER)
             for contact in known[:NEAR]:
                 shortlist.add(contact)
-            starts = self.rng.sample(known[NEAR:], min(farther, len(known[NEAR:])))
+            starts = self.rng.sample(known[NEAR:], 0 if resumed else min(farther, len(known[NEAR:])))
         for contact in starts:
             shortlist.add(contact, first=True)
         question = say.FindPeers(key=key, count=say.MAX_CONTACTS, sender=sender_of(me))
@@ -228,7 +239,8 @@ class Lookups:
             contacts = self._with_region(key, shortlist.answered(NEAR))
             # by the next time slow ones have answered, or are recorded as silent
             stale = not contacts or (len(contacts) < HOLDERS and shortlist.slow)
-            holder_set = HolderSet(contacts, trio.current_time(), stale, hurried=shortlist.slow)
+            hurried = shortlist.resumed() if shortlist.slow else None
+            holder_set = HolderSet(contacts, trio.current_time(), stale, hurried)
             if len(self._sets) >= MAX_SETS:
                 del self._sets[next(iter(self._sets))]
             self._sets[key] = holder_set
@@ -247,9 +259,9 @@ class Lookups:
         if stored is None:
             return False
         before = {contact.peer for contact in stored.contacts}
-        if stored.hurried:
-            stored.contacts = await self.find(key, count=NEAR, patient=True)
-            stored.hurried = False
+        if stored.hurried is not None:
+            found = await self._find(key, True, resumed=stored.hurried.resumed())
+            stored.contacts, stored.hurried = found.answered(NEAR), None
         await self.sweeps.measured(AGAIN)
         await self.sweeps.sweep(key, stored.contacts[:NEAR])
         stored.contacts = self._with_region(key, stored.contacts)

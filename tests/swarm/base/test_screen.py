@@ -10,9 +10,19 @@ import re
 
 import pytest
 from rich.console import Console, Group
+from rich.table import Table
 from rich.text import Text
 
-from swarm.base.screen import ENTER, LEAVE, Screen, can_live, changes, print_json, print_json_with
+from swarm.base.screen import (
+    ENTER,
+    LEAVE,
+    Screen,
+    can_live,
+    changes,
+    new_console,
+    print_json,
+    print_json_with,
+)
 
 _STEP = re.compile(r"\x1b\[(\d+);1H|\x1b\[([KJ])|\x1b\[[?\d;]*[a-zA-Z]|([^\x1b]+)")
 
@@ -186,3 +196,16 @@ def test_a_list_that_is_printed_one_by_one_is_the_same_json(
     whole = capsys.readouterr().out
     print_json_with({"campaign": "c"}, "results", iter(values), after)
     assert capsys.readouterr().out == whole
+
+
+def test_a_table_in_a_pipe_is_not_padded(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Table("name", "state", box=None)
+    lines.add_row("a long name", "up")
+    lines.add_row("b", "")
+    new_console().print(lines)
+    assert [line.lstrip() for line in capsys.readouterr().out.split("\n")] == [
+        "name         state",
+        "a long name  up",
+        "b",
+        "",
+    ]

@@ -14,7 +14,7 @@ import trio.testing
 from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY
-from swarm.index.lookup import HolderSet, Lookups
+from swarm.index.lookup import HolderSet, Lookups, _Shortlist
 from swarm.index.query import Query, QueryResult
 from swarm.index.shard_store import SOFT_LIMIT
 from swarm.index.walk import READERS
@@ -222,7 +222,7 @@ def test_nearer_holders_are_added_to_a_set_whose_lookup_did_not_wait(*, hurried:
     near, far = sorted(HOLDERS, key=lambda contact: distance(contact.peer, key))[:: len(HOLDERS) - 1]
     client: Any = SimpleNamespace(own_peer="", usable=lambda peer: True)
     lookups = Lookups(client, random.Random(1))
-    lookups._sets[key] = HolderSet([far], found_at=0.0, hurried=hurried)
+    lookups._sets[key] = HolderSet([far], found_at=0.0, hurried=_Shortlist(key) if hurried else None)
     told = (say.ContactInfo(peer=near.peer, addresses=("/ip4/10.0.0.1/tcp/1",)),)
 
     async def main() -> bool:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import random
+from typing import Any
+
+import pytest
+import trio
 
 from benchmarks.network.sybil import measure
-from swarm.index.lookup import _Shortlist
+from protocol.values.index_keys import EVERYBODY, shard_key
+from protocol.wire.base import Message
+from swarm.index.lookup import _Shortlist, _State
 from swarm.index.region import (
     EXPECTED,
     NEAR,
@@ -22,6 +28,7 @@ from swarm.index.region import (
 )
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, distance
+from tests.swarm.index.field import Jumping, field, publish_all
 
 CONTACTS = [
     Contact(Identity.from_seed(f"region {number}").peer_id, (f"/ip4/10.0.0.1/tcp/{number + 1}",))
@@ -81,6 +88,51 @@ def test_a_publisher_asks_nobody_in_reach_of_the_key() -> None:
         shortlist.add(contact)
     assert shortlist.done
     assert shortlist.named() == near
+
+
+def test_a_lookup_that_did_not_wait_is_resumed_with_those_that_have_not_answered() -> None:
+    first, slow, failed, asked, new, *far = sorted(CONTACTS, key=lambda contact: distance(contact.peer, KEY))
+    shortlist = _Shortlist(KEY)
+    for contact, state in zip(
+        (first, slow, failed, asked, new),
+        (_State.ANSWERED, _State.SLOW, _State.FAILED, _State.ASKED, _State.NEW),
+        strict=True,
+    ):
+        shortlist.add(contact, state)
+    for contact in far:
+        shortlist.add(contact)
+    again = shortlist.resumed()
+    assert not again.waiting, "the answers to what was asked go to the lookup that asked"
+    assert [again.next(0.0) for _ in range(3)] == [slow, asked, new]
+    assert len(again.candidates) == 2 * NEAR
+    assert shortlist.slow, "another reader may resume it, too"
+
+
+async def test_a_reader_that_looks_further_asks_only_who_was_slow(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with field(20) as grown:
+        await publish_all(grown.members)
+        reader = grown.members[4]
+        lookups, client = reader.index._lookups, reader.index._client
+        key = shard_key("", EVERYBODY, 0, 0)
+        nearest = [each.peer for each in client.nearest(key, 2) if each.peer != reader.peer]
+        for peer in nearest:
+            grown.swarm.cut_silently(reader.peer, peer)
+        assert (await lookups.holders(key)).hurried is not None
+        grown.swarm.heal()
+        await trio.sleep(5)
+        asked: list[str] = []
+        honest = client.ask_into
+
+        async def noted(send: Any, contact: Contact, question: Message, expected: type[Message]) -> None:
+            asked.extend([contact.peer] if getattr(question, "key", None) == key else [])
+            await honest(send, contact, question, expected)
+
+        monkeypatch.setattr(client, "ask_into", noted)
+        await lookups.widen(key)
+        assert {*asked} == {*nearest}
+        assert {*nearest} <= {each.peer for each in lookups._sets[key].contacts}
 
 
 def test_a_sweep_goes_to_points_in_all_parts_of_a_region_which_nobody_foresees() -> None:
