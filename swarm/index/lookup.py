@@ -128,15 +128,18 @@ class _Shortlist:
             peer: each if each.state in ended else _Candidate(each.contact, each.distance)
             for peer, each in near.items()
         }
-        return replace(self, candidates=again)
+        return replace(self, candidates=again, width=self._width)
 
     def named(self) -> list[Contact]:
         """Peers that have not failed, nearest first."""
         return [c.contact for c in self.candidates.values() if c.state is not _State.FAILED]
 
+    @property
+    def _width(self) -> int:
+        return self.width or (HOLDERS if len(self.candidates) <= SMALL_SWARM else NEAR)
+
     def _near(self) -> list[_Candidate]:
-        width = self.width or (HOLDERS if len(self.candidates) <= SMALL_SWARM else NEAR)
-        near = [c for c in self.candidates.values() if c.state is not _State.FAILED]
+        near, width = [c for c in self.candidates.values() if c.state is not _State.FAILED], self._width
         return near[:width] + [c for c in near[width:] if c.first]
 
 

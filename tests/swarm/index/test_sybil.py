@@ -106,6 +106,9 @@ def test_a_lookup_that_did_not_wait_is_resumed_with_those_that_have_not_answered
     assert [again.next(0.0) for _ in range(3)] == [slow, asked, new]
     assert len(again.candidates) == 2 * NEAR
     assert shortlist.slow, "another reader may resume it, too"
+    while again.next(0.0):
+        pass
+    assert len(again.waiting) == NEAR - 1, "as many of the nearest as before, of whom the first has answered"
 
 
 async def test_a_reader_that_looks_further_asks_only_who_was_slow(
