@@ -278,9 +278,12 @@ class TaskEntry:
         return attempt is self.current or self.runs(attempt) or attempt.status is AttemptStatus.RESTORED
 
     def max_run_s(self, attempt: Attempt | None) -> float:
-        """Longest time from lease to result, or, if it waited for the device then, from the end of that wait."""
+        """Longest time from lease to result, or, if it waited for the device then, from the end of that wait. A run that is spread waits
+        for the device again after each gap, as long as others have it: in all as long as a task may wait in a queue.
+        """
         waits = attempt is not None and attempt.status is AttemptStatus.WAITING
-        queue_s = self.form.timeouts.queue_s if waits else 0.0
+        spread = self.form.measure.over_s is not None
+        queue_s = self.form.timeouts.queue_s if waits or spread else 0.0
         return queue_s + longest_run_s(self.form) + SLACK_S
 
     def begins_by(self, attempt: Attempt) -> float:

@@ -36,7 +36,7 @@ REDRAW: Final = b"\x0c"
 QUIT: Final = b"qQ"
 PIPE_WIDTH: Final = 1000
 """Columns where there is no terminal: nothing is cut or wrapped."""
-_PADDING: Final = re.compile(r" +(?=\n)")
+_PADDING: Final = re.compile(r"(?<! ) +(?=\n)")
 
 
 def can_live(console: Console) -> bool:
