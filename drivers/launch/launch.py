@@ -220,6 +220,8 @@ class Launch:
         self._lock = threading.Lock()
         self._children: list[Child] = []
         """Of the launch that is under way."""
+        self._spans: list[Window] = []
+        """Of each launch that has ended."""
         self._cancelled = threading.Event()
         self._reveal = reveal
         self._left_s = self._work_s = max(MIN_WORK_S, limits.run_s - order.gaps_s)
@@ -248,7 +250,9 @@ class Launch:
                 yield event
             windows = windows_of(measured)  # of a run that failed nobody wants sums
         finally:
-            telemetry = self._sampler.stop(windows, stretches) if self._sampler is not None else None
+            telemetry = None
+            if self._sampler is not None:
+                telemetry = self._sampler.stop(windows, stretches, self._spans)
             wait = self._cancelled.wait
             meters = [] if self._metering is None else self._metering.stop(windows, stretches, wait)
         if telemetry is not None:
@@ -365,6 +369,7 @@ class Launch:
         clock = LaunchDeadlines(self._limits.load_s, self._left_s)
         own_cpu = _OwnCpu()
         failure: DriverError | None = None
+        began_ns = time.perf_counter_ns()
         try:
             for event in (self._in_turns if launch.job in IN_TURNS else self._alone)(launch, cold, clock):
                 yield own_cpu.subtract(event)
@@ -374,6 +379,7 @@ class Launch:
             failure = Crashed(f"driver {self._zygote.driver!r} broke its contract: {why}")
         except DriverError as why:
             failure = why
+        self._spans.append((began_ns, time.perf_counter_ns()))
         self._left_s = clock.left_s()
         if self._cancelled.is_set():
             raise Cancelled("the run was cancelled")

@@ -144,14 +144,19 @@ class Sampler:
         """Returns True after the idle readings (a fifth of a second), or False if there is nothing to read."""
         return self._reader.start()
 
-    def stop(self, windows: Sequence[Window], stretches: Sequence[Window] = ()) -> Telemetry | None:
+    def stop(
+        self, windows: Sequence[Window], stretches: Sequence[Window] = (), launches: Sequence[Window] = ()
+    ) -> Telemetry | None:
         """End it and sum up the windows (`windows_of`). None: no readings in them; also at a second call. `stretches`: of a sustained run,
-        each of which is summed up too."""
+        each of which is summed up too. `launches`: from the start of each process of the run to its end; in between the device may be
+        somebody else's. Empty: nobody else has it."""
         output = self._reader.stop()
         if output is None:
             return None
         device, readings = parse(output)
-        telemetry = summarise(readings, windows, device=device, began_ns=self._reader.began_ns)
+        telemetry = summarise(
+            readings, windows, device=device, began_ns=self._reader.began_ns, launches=launches
+        )
         if telemetry is None or not stretches:
             return telemetry
         counter, each = _counter(readings), [_within(readings, stretch) for stretch in stretches]
@@ -197,9 +202,15 @@ def stretches_of(measured: MeasureReport, sustained: SustainedReport) -> tuple[W
 
 
 def summarise(
-    readings: Sequence[TelemetryReading], windows: Sequence[Window], *, device: str, began_ns: int
+    readings: Sequence[TelemetryReading],
+    windows: Sequence[Window],
+    *,
+    device: str,
+    began_ns: int,
+    launches: Sequence[Window] = (),
 ) -> Telemetry | None:
-    """The device over the windows; None without a reading near one. `began_ns`: readings before it are of the idle device."""
+    """The device over the windows; None without a reading near one. `began_ns`: readings before it are of the idle device. `launches`: as
+    `Sampler.stop` has them."""
     inside = [reading for window in windows for reading in _within(readings, window)]
     if not inside:
         return None
@@ -209,7 +220,7 @@ def summarise(
         notes.append(
             f"the longest timed window is {longest:.2g} s; power and utilisation are the driver's means over up to {SLOW_METER_S:g} s"
         )
-    memory, note = _memory(readings, began_ns)
+    memory, note = _memory(readings, began_ns, launches)
     energy, energy_note = _energy(readings, _counter(readings), windows)
     notes += [text for text in (note, energy_note) if text]
     idle = [r.power_w for r in readings if r.at_ns < began_ns and r.power_w is not None]
@@ -248,10 +259,14 @@ def _hottest(readings: Sequence[TelemetryReading]) -> float | None:
     return max((one.temperature_c for one in readings if one.temperature_c is not None), default=None)
 
 
-def _memory(readings: Sequence[TelemetryReading], began_ns: int) -> tuple[int | None, str]:
+def _memory(
+    readings: Sequence[TelemetryReading], began_ns: int, launches: Sequence[Window]
+) -> tuple[int | None, str]:
     """The peak of the run, and a note on how it is known: inside a container NVML reports other process ids than ours."""
     idle = {pid for reading in readings if reading.at_ns < began_ns for pid in reading.by_process}
     busy = [reading for reading in readings if reading.at_ns >= began_ns]
+    if launches:
+        busy = [reading for launch in launches for reading in _within(busy, launch)]
     if {pid for reading in busy for pid in reading.by_process} - idle:
         peak = max(
             sum(size for pid, size in reading.by_process.items() if pid not in idle) for reading in busy

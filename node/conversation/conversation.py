@@ -116,6 +116,8 @@ class _Run:
     """Its processes may be."""
     revealed: Literal[True] | None = None
     """Its inputs were."""
+    holds: bool = True
+    """The device, as far as is known: not in a gap between its launches."""
 
     @property
     def phase(self) -> Phase:
@@ -397,10 +399,10 @@ class WorkerConversation:
         self._send_note(run.allocation.peer, run.allocation.request.campaign_key, note)
 
     def report_reading(self, reading: DeviceReading) -> None:
-        """What the sensors show now goes to whoever's task runs: not while it waits for another's, and not to strangers."""
+        """What the sensors show now goes to whoever's task runs: not while others may have the device, and not to strangers."""
         for run in self._runs.values():
             request = run.allocation.request
-            if run.progress is None or run.phase is Phase.QUEUED or not run.alive:
+            if run.progress is None or run.phase is Phase.QUEUED or not (run.alive and run.holds):
                 continue
             if request.permission.stranger:
                 continue
@@ -436,6 +438,10 @@ class WorkerConversation:
     def set_timing(self, lease: str, timed: bool) -> None:
         self.ledger.timing(lease, timed, self._now())
         self.carry_out()
+
+    def set_holding(self, lease: str, held: bool) -> None:
+        """Whether a run has the device, or others may have it."""
+        self._runs[lease].holds = held
 
     def yield_between_launches(self, lease: str) -> None:
         """A launch of a run is over and the next has not begun: `KillCommand` follows where a higher priority waits for its slot."""

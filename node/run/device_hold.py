@@ -27,11 +27,12 @@ class DeviceHold:
         lock: DeviceLock,
         wait_idle: Callable[[], Awaitable[None]],
         on_wait: Callable[[], None],
+        on_change: Callable[[bool], None] = lambda held: None,
     ) -> None:
         """`exclusive`: of this node. `lock`: of the host. `wait_idle`: waits for this node's own work. `on_wait`: called when another
-        run has the device."""
+        run has the device. `on_change`: called when the run has it, and when it has given it away."""
         self._exclusive, self._lock = exclusive, lock
-        self._wait_idle, self._on_wait = wait_idle, on_wait
+        self._wait_idle, self._on_wait, self._on_change = wait_idle, on_wait, on_change
         self._locks = AsyncExitStack()
         self.held = False
 
@@ -41,10 +42,12 @@ class DeviceHold:
         await self._locks.enter_async_context(self._lock.hold(self._on_wait))
         await self._wait_idle()
         self.held = True
+        self._on_change(True)
 
     async def give(self) -> None:
         """Let others have it."""
         self.held = False
+        self._on_change(False)
         await self._locks.aclose()
 
     async def between_launches(self, gap_s: float) -> None:

@@ -169,8 +169,11 @@ async def run(
     timing: Timing = lambda on: None,
     witness: RunWitness | None = None,
     between: BetweenRunLaunches = lambda: None,
+    holding: Timing = lambda on: None,
 ) -> Record:
-    """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does."""
+    """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does. `holding`: called in the loop when the run
+    has the device (True), and when others may have it.
+    """
     observations = RunObservations(lasting=job.task.measure.sustain_s is not None)
     observations.enter("queue", bench.clock() - job.waited_s)
     end = None
@@ -180,7 +183,7 @@ async def run(
         return stop.reason is None
 
     with stop.scope:
-        end = await _attempt(job, bench, observations, report, timing, witness, may_go_on)
+        end = await _attempt(job, bench, observations, report, timing, witness, may_go_on, holding)
     observations.enter("", bench.clock())
     if stop.reason is not None and (end is None or end.outcome is RunOutcome.CANCELLED):
         end = RunEnd(RunOutcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
@@ -210,6 +213,7 @@ async def _attempt(
     timing: Timing,
     witness: RunWitness | None,
     may_go_on: Callable[[], bool],
+    holding: Timing,
 ) -> RunEnd:
     task = job.task
     progress = ProgressReporter(report, bench.clock)
@@ -232,7 +236,12 @@ async def _attempt(
                     )
                 await bench.fetch_manifest(job)
             observations.enter("queue", bench.clock())
-            device = DeviceHold(bench.exclusive, bench.lock, bench.wait_idle, lambda: progress(Phase.QUEUED))
+
+            def on_wait() -> None:
+                observations.enter("queue", bench.clock())
+                progress(Phase.QUEUED)
+
+            device = DeviceHold(bench.exclusive, bench.lock, bench.wait_idle, on_wait, holding)
             held.push_async_callback(device.give)
             await device.take()
             observations.enter("prepare", bench.clock())

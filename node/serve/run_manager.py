@@ -199,7 +199,8 @@ class RunManager:
             conversation.yield_between_launches(lease)
             self.carry_out()
 
-        record = await runner.run(job, self._bench, stop, report, timing, witness, between)
+        holding = partial(conversation.set_holding, lease)
+        record = await runner.run(job, self._bench, stop, report, timing, witness, between, holding)
         self._witnesses.pop(lease, None)
         conversation.processes_ended(lease, record)
         self.carry_out()

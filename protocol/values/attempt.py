@@ -133,7 +133,7 @@ ATTEMPT: Final[Table[AttemptStatus, AttemptEvent]] = {
     _A.GRANTED: {_V.GRANT: _A.GRANTED, **_LEASED},
     _A.CONFIRMED: {_V.GRANT: _A.CONFIRMED, **_LEASED},
     _A.WAITING: {_V.GRANT: _A.WAITING, **_LEASED, _V.CONFIRM: _A.WAITING},
-    # WAIT: a run that is spread waits again after a gap, within its limits
+    # WAIT: after a gap between its launches a spread run waits for the device again, and still counts as running
     _A.RUNNING: {_V.GRANT: _A.RUNNING, **_LEASED, _V.CONFIRM: _A.RUNNING, _V.WAIT: _A.RUNNING},
     _A.REPORTING: {_V.GRANT: _A.CONFIRMED, **_LEASED, _V.WAIT: _A.REPORTING, _V.PROGRESS: _A.REPORTING},
     _A.STOPPING: dict.fromkeys(AttemptEvent, _A.STOPPING),

@@ -213,12 +213,11 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
                 _check_compared(models, options)
                 unit = _compared_units([Path(name_of(model)) for model in models], unit or [])
                 options["against"] = True
-            for number, (path, own) in enumerate(
-                zip(map(Path, models), own_sizes(models, options), strict=True)
-            ):
+            for number, path in enumerate(map(Path, models)):
                 if path.is_file():
                     named = [unit[number]] if against and unit else unit if unit != ["all"] else None
                     for name in named or [unit_for(path)]:
+                        own = own_sizes(models, options)[number]
                         _add_shapes(options, _look_at(path, name, own, ask=not as_json))
             measure_on(
                 ctx,

@@ -101,6 +101,10 @@ class Attempt:
     """When it got its lease, or when this scheduler took it up."""
     started_at: float | None = None
     """When its lease began, or its wait for the device ended; None: this scheduler did not see it."""
+    waits_since: float | None = None
+    """Since when it waits for the device after a gap between launches; None: it does not."""
+    waited_s: float = 0.0
+    """How long it did so before."""
     progress: dict[Phase, int] = field(default_factory=dict)
     """The phases that were reported, and how far each came."""
     beside: bool = False
@@ -278,13 +282,25 @@ class TaskEntry:
         return attempt is self.current or self.runs(attempt) or attempt.status is AttemptStatus.RESTORED
 
     def max_run_s(self, attempt: Attempt | None) -> float:
-        """Longest time from lease to result, or, if it waited for the device then, from the end of that wait. A run that is spread waits
-        for the device again after each gap, as long as others have it: in all as long as a task may wait in a queue.
+        """Longest time from lease to result, or, if it waited for the device then, from the end of that wait. A spread run may wait for the
+        device again after its gaps; these waits come on top, in all at most as long as a task may wait in a queue.
         """
-        waits = attempt is not None and attempt.status is AttemptStatus.WAITING
-        spread = self.form.measure.over_s is not None
-        queue_s = self.form.timeouts.queue_s if waits or spread else 0.0
+        queue_s = 0.0 if attempt is None else self.form.timeouts.queue_s
+        if (
+            attempt is not None
+            and attempt.status is not AttemptStatus.WAITING
+            and attempt.waits_since is None
+        ):
+            queue_s = min(queue_s, attempt.waited_s)
         return queue_s + longest_run_s(self.form) + SLACK_S
+
+    def note_wait(self, attempt: Attempt, *, waits: bool, now: float) -> None:
+        """Whether a run that has begun waits for its device again: only a spread run does, which gives it to others in its gaps."""
+        if attempt.waits_since is not None and not waits:
+            attempt.waited_s += now - attempt.waits_since
+            attempt.waits_since = None
+        elif waits and attempt.waits_since is None and self.form.measure.over_s is not None:
+            attempt.waits_since = now
 
     def begins_by(self, attempt: Attempt) -> float:
         """When its run has to be heard of; infinite once it was."""

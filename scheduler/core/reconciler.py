@@ -190,7 +190,9 @@ class Reconciler:
         if waited and attempt.status is AttemptStatus.RUNNING:
             attempt.since = now
             attempt.started_at = None if attempt.started_at is None else now
-            self._state.watch(entry)
+        waits = phase is Phase.QUEUED and attempt.status is AttemptStatus.RUNNING
+        entry.note_wait(attempt, waits=waits, now=now)
+        self._state.watch(entry)
 
     def warn(self, peer: str, lease: str, fence: Fence, priority: int, now: float) -> list[Command]:
         """A worker announces that a run will be preempted by a task of this priority."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
@@ -70,7 +70,8 @@ def driver_cursor(c: sa.Connection, text: str) -> Iterator[Any]:
         raise wrapped from exc
     finally:
         if cursor is not None:
-            cursor.close()
+            with suppress(driver_error):  # its connection may be closed by now
+                cursor.close()
 
 
 SIZES: Final = (1, 16, MAX_PARAMETERS)
@@ -94,7 +95,8 @@ class KeyQuery(Generic[R]):
     def _portion(self, c: sa.Connection, keys: Sequence[str]) -> list[R]:
         size = next(size for size in SIZES if size >= len(keys))
         text, names, positional = self._compiled.get((c.dialect.name, size)) or self._compile(c.dialect, size)
-        values = (*keys, *repeat(keys[-1], size - len(keys)))
+        given = [stored_text(key) for key in keys]
+        values = (*given, *repeat(given[-1], size - len(given)))
         parameters: Any = values if positional else dict(zip(names, values, strict=True))
         with driver_cursor(c, text) as cursor:
             cursor.execute(text, parameters)

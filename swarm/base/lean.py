@@ -111,7 +111,7 @@ class _BareLoader:
 
 
 class _BlindLoader:
-    """Imports a package while another one cannot be imported. One that is there already stays to be seen."""
+    """Imports a package while another one cannot be imported, by any thread. One that is there already stays to be seen."""
 
     def __init__(self, real: Loader, unseen: str) -> None:
         self._real, self._unseen = real, unseen

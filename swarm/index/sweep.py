@@ -111,7 +111,7 @@ class Sweeps:
 
     def thin(self, key: bytes, near: Sequence[Contact]) -> bool:
         """Whether somebody may have hidden nodes near `key`. No I/O."""
-        return self._judges and region.thin([distance(c.peer, key) for c in near], self.fewest)
+        return self._judges and region.thin([distance(c.peer, key) for c in near], self.nodes)
 
     def _suspect(self, key: bytes, near: Sequence[Contact]) -> bool:
         if not self._judges:

@@ -74,6 +74,35 @@ def test_another_word_for_a_command_leads_to_it(typed: Typed, word: str, meant: 
     assert f"No such command '{word}'. Did you mean '{meant}'?" in done.err
 
 
+def test_a_size_that_is_typed_for_one_model_is_asked_once_and_counts_for_all_that_have_the_input(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
+    for path in models:
+        path.write_bytes(tiny_onnx(path.name, ("N", "height")))
+    asked: list[str] = []
+    measured: list[dict[str, object]] = []
+
+    def answer(question: str, *_: object, **__: object) -> str:
+        asked.append(question)
+        return f"1,{7 + len(asked)}"
+
+    def measure_on(
+        ctx: object, models: object, on: object, units: object, options: object, **_: object
+    ) -> None:
+        assert isinstance(options, dict)
+        measured.append(options)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("scheduler.cli.bench.typer.prompt", answer)
+    monkeypatch.setattr("scheduler.cli.bench.measure_on", measure_on)
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
+    assert typed("bench", *models, "--on", "all", "--unit", "CPU (ONNX)", "--unit", "GPU (CUDA)").code == 0
+    assert asked == ["shape of x"]
+    assert [options["shapes"] for options in measured] == [{"x": (1, 8)}]
+
+
 def test_the_version_is_shown_by_the_program_and_by_info(typed: Typed) -> None:
     output = typed("--version")
     assert output.code == 0

@@ -177,15 +177,20 @@ class Meter:
     def __init__(self, reading: Telemetry | None) -> None:
         self.reading = reading
         self.calls: list[str] = []
+        self.launches: Sequence[tuple[int, int]] = ()
 
     def start(self) -> bool:
         self.calls.append("start")
         return True
 
     def stop(
-        self, windows: Sequence[tuple[int, int]], stretches: Sequence[tuple[int, int]] = ()
+        self,
+        windows: Sequence[tuple[int, int]],
+        stretches: Sequence[tuple[int, int]] = (),
+        launches: Sequence[tuple[int, int]] = (),
     ) -> Telemetry | None:
         self.calls.append("stop")
+        self.launches = launches
         return self.reading
 
 
@@ -195,6 +200,19 @@ def test_the_accelerator_is_read_around_all_launches_and_reported_last(stage: Zy
     assert events[-1] == meter.reading
     assert sum(isinstance(event, Telemetry) for event in events) == 1
     assert meter.calls == ["start", "stop"]
+
+
+def test_what_is_read_of_the_accelerator_between_launches_is_no_part_of_the_run(
+    stage: Zygote, script: Script
+) -> None:
+    meter, gaps = Meter(None), list[int]()
+    spread = WorkOrder(script(latencies_ms=[2]), UNIT, precision=0.02, over_s=0.5)
+    for event in Launch(spread, QUICK, stage, sampler=meter).events():
+        if isinstance(event, BetweenLaunches):
+            gaps.append(time.perf_counter_ns())
+    assert len(meter.launches) == 6
+    assert len(gaps) >= 5
+    assert not any(begin < gap < end for gap in gaps for begin, end in meter.launches)
 
 
 def test_the_accelerator_is_no_longer_read_when_a_launch_fails_and_nothing_is_reported_where_nothing_was_read(

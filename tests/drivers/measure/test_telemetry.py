@@ -163,3 +163,25 @@ def test_without_nvml_or_without_that_gpu_nothing_is_reported(tmp_path: Path) ->
         sampler = Sampler(gpu, module=str(module))
         assert not sampler.start()
         assert sampler.stop(((0, time.perf_counter_ns()),)) is None
+
+
+def test_memory_is_that_of_the_runs_own_launches_and_not_of_others_in_the_gaps_between() -> None:
+    gib = 2**30
+    readings = [
+        TelemetryReading(
+            at_ns=at * S,
+            memory=size,
+            by_process={} if not size else {pid: size},
+            utilisation=0.5,
+        )
+        for at, (pid, size) in enumerate([(0, 0), (7, gib), (8, 39 * gib), (8, 39 * gib), (9, gib)])
+    ]
+    windows = [(S - 10, S + 10), (4 * S - 10, 4 * S + 10)]
+    own = [(S // 2, S + S // 2), (3 * S + S // 2, 5 * S)]
+    observed = summarise(readings, windows, device="H", began_ns=S // 2, launches=own)
+    assert observed is not None
+    assert observed.memory_bytes == gib
+    whole = [replace(reading, by_process={}) for reading in readings]
+    observed = summarise(whole, windows, device="H", began_ns=S // 2, launches=own)
+    assert observed is not None
+    assert observed.memory_bytes == gib

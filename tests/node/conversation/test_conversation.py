@@ -434,6 +434,11 @@ def test_a_reading_goes_with_the_newest_progress_of_a_run_that_is_under_way(tmp_
     (note,) = readings(shell)
     assert (note.reading, note.phase, note.done, note.total, note.median_ms) == (seen, Phase.RUN, 3, 10, 1.5)
     assert note.seq == 3
+    shell.conversation.set_holding(lease, False)
+    shell.conversation.report_reading(seen)
+    shell.flush()
+    assert len(readings(shell)) == 1, "in a gap between launches it may be of another's run"
+    shell.conversation.set_holding(lease, True)
     shell.conversation.report_progress(lease, Phase.CHECK)
     shell.flush()
     assert shell.notes[-1].message.reading is None, "a reading is not told twice"

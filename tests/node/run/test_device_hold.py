@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,22 +53,30 @@ class Spread(ScriptedLaunch):
 
 
 async def measured(
-    folder: Path, launch: Spread, stop: StopRun | None = None, waits: trio.Event | None = None
+    folder: Path,
+    launch: Spread,
+    stop: StopRun | None = None,
+    waits: trio.Event | None = None,
+    *,
+    holding: Callable[[bool], None] = lambda held: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Record:
     """`waits`: set when the run says that it waits for the device."""
-    made = bench(folder, lambda order, limits: launch)
+    made = replace(bench(folder, lambda order, limits: launch), clock=clock)
 
     def report(phase: Phase, *figures: object) -> None:
         if waits is not None and phase is Phase.QUEUED:
             waits.set()
 
-    return await run(job(task()), made, stop or StopRun(), report)
+    return await run(job(task()), made, stop or StopRun(), report, holding=holding)
 
 
 async def test_others_may_measure_in_a_gap_and_in_no_launch(tmp_path: Path) -> None:
     launch = Spread(tmp_path, GAP, GAP / 4, 0.0)
-    record = await measured(tmp_path, launch)
+    held: list[bool] = []
+    record = await measured(tmp_path, launch, holding=held.append)
     assert record.outcome is RunOutcome.COMPLETE
+    assert held == [True, False, True, False]
     assert [what for what, free in launch.free if free] == ["gap 2", "gap 0.5"]
     assert await is_free(tmp_path)
     assert "gap" in {stage.stage for stage in record.stages}
@@ -81,11 +91,13 @@ async def test_the_device_is_kept_where_there_is_hardly_a_gap(tmp_path: Path) ->
 async def test_the_next_launch_waits_for_who_measures_in_the_gap(tmp_path: Path) -> None:
     waits, taken = trio.Event(), trio.Event()
     events_until_then: list[tuple[str, bool]] = []
+    later = [0.0]
 
     async def measure_meanwhile() -> None:
         async with DeviceLock("d-1", tmp_path).hold():
             taken.set()
             await waits.wait()
+            later.append(1000.0)
             events_until_then.extend(launch.free)
 
     async def begin() -> None:
@@ -95,8 +107,9 @@ async def test_the_next_launch_waits_for_who_measures_in_the_gap(tmp_path: Path)
     launch = Spread(tmp_path, GAP, 0.0, in_gap=begin)
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
-            record = await measured(tmp_path, launch, waits=waits)
+            record = await measured(tmp_path, launch, waits=waits, clock=lambda: time.monotonic() + later[-1])
     assert record.outcome is RunOutcome.COMPLETE
+    assert [stage.stage for stage in record.stages if stage.seconds > 500] == ["queue"], "not gap"
     assert events_until_then[-1][0] == "gap 2", "the next launch has not begun"
 
 

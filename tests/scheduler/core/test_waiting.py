@@ -11,6 +11,7 @@ from protocol.formats.phase import Phase
 from protocol.messages.work import Conflict, Progress
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
+from protocol.values.task import Measure
 from protocol.words import Reason, WorkerState
 from scheduler.core.commands import CancelOn, CommitTo, Discover, ProbeWorker, RecordGrant, RecordWaitReason
 from scheduler.core.entries import TaskEntry, TaskLimits
@@ -94,6 +95,36 @@ def test_a_run_that_waits_for_a_device_another_run_has_is_given_its_time_from_th
     story.now += 2.0
     assert cancels_at(Phase.QUEUED, 62)
     assert entry.state is TaskState.RUNNING
+
+
+def test_a_spread_run_may_wait_for_its_device_after_gaps_as_long_in_all_as_a_task_may_queue() -> None:
+    spread = a_task(1).model_copy(update={"measure": Measure(runs=120, loads=6, over_s=3600.0)})
+    story = Story([spread], 1)
+    story.grant(story.commits[0])
+    entry = story.core.state.tasks["c-one/1"]
+    limit_s, queue_s = entry.max_run_s(entry.current), spread.timeouts.queue_s
+    began, numbers = story.now, iter(range(100))
+
+    def cancels_at(phase: Phase) -> list[CancelOn]:
+        note = Progress(lease="l1", fence=Fence(incarnation=1, number=1), seq=next(numbers), phase=phase)
+        assert story.core.reconciler.progress(PEERS[0], note, story.now) is not None
+        return of(story.tell(story.core.tick(story.now)), CancelOn)
+
+    assert not cancels_at(Phase.RUN)
+    assert entry.max_run_s(entry.current) == limit_s, "a run that hangs is given no more time"
+    waited = 0.0
+    for wait_s in (queue_s / 4, queue_s / 2):
+        assert not cancels_at(Phase.QUEUED)
+        story.now += wait_s
+        waited += wait_s
+        assert not cancels_at(Phase.QUEUED)
+        assert not cancels_at(Phase.LOAD)
+        assert entry.max_run_s(entry.current) == limit_s + waited
+    assert not cancels_at(Phase.QUEUED)
+    story.now = began + limit_s + queue_s - 1.0
+    assert not cancels_at(Phase.QUEUED)
+    story.now += 2.0
+    assert cancels_at(Phase.QUEUED), "not for ever"
 
 
 def test_a_task_that_failed_before_a_restart_waits_its_backoff_anew_before_it_goes_back() -> None:

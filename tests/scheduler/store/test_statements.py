@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from protocol.errors import ResourceError
@@ -66,6 +67,20 @@ def test_a_connection_that_is_closed_already_is_the_librarys_error_too(store: St
     with pytest.raises(DBAPIError):
         TASKS.run(c, ids(1))
     assert len(TASKS.run(store.database.connection, ids(1))) == 1, "it is made anew"
+
+
+def test_a_connection_that_is_closed_meanwhile_is_the_librarys_error_too(store: Store) -> None:
+    def ask(c: sa.Connection) -> None:
+        with driver_cursor(c, "SELECT 1") as cursor:
+            c.connection.driver_connection.close()  # type: ignore[union-attr]
+            cursor.execute("SELECT 1")
+
+    with pytest.raises(DBAPIError):
+        ask(store.database.connection)
+
+
+def test_a_key_that_no_store_can_hold_has_no_row(store: Store) -> None:
+    assert TASKS.run(store.database.connection, ["c-one/1\0"]) == []
 
 
 @pytest.mark.parametrize("place", ["postgresql"], indirect=True)
