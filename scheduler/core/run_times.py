@@ -3,7 +3,8 @@
 A worker that grants a lease and only renews it could sit on the task until every limit of the task has passed. So each run has a deadline,
 which the submitter keeps to itself: nobody can arrange to be just in time. Past it, the task is hedged at another worker.
 
-    allowance  = LEAST_S + FACTOR × (expected run + fetch of its models), twice as long after each time that the task was hedged for it
+    allowance  = LEAST_S + FACTOR × (expected run + fetch of its models); at most FIRST_WORD_S for a run that has reported nothing yet;
+                 twice as long after each time that the task was hedged for it
     deadline   = the lease, or the last advance of the run, + allowance; at most the lease + MOST × allowance, whatever the run reports
 """
 
@@ -21,6 +22,8 @@ from results.row.rounds import timed_launches
 
 LEAST_S: Final = 10.0
 """What any run may take: two renewals, and the wait for an idle host, which is 10 s unless a worker's owner sets it otherwise."""
+FIRST_WORD_S: Final = 6.0
+"""What a run may take to report its first step, which a worker does at once: three renewals."""
 FACTOR: Final = 3.0
 """How much slower than expected a run may be without a word of it. Two launches of one task on one device differ by far less; devices of
 one requirement may differ more, and those say so by their progress."""
@@ -117,8 +120,14 @@ class RunTimes:
         ]
         return median(alike) if alike else default_run_s(task)
 
-    def allowance_s(self, task: Task, worker: str, *, warm: Collection[str], hedged: int) -> float:
-        """How long the run may be silent there. `warm`: models that are there. `hedged`: how often the task was hedged for its deadline."""
+    def allowance_s(
+        self, task: Task, worker: str, *, warm: Collection[str], hedged: int, silent: bool
+    ) -> float:
+        """How long the run may report nothing new there. `warm`: models that are there. `hedged`: how often the task was hedged for its
+        deadline. `silent`: the run was seen from its lease on, and has reported nothing yet.
+        """
+        if silent:
+            return FIRST_WORD_S * 2.0**hedged
         fetch_s = sum(model.size for model in task.files() if model.sha256 not in warm) / FETCH_RATE
         return (LEAST_S + FACTOR * (self.expect_s(task, worker) + fetch_s)) * 2.0**hedged
 

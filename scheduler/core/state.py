@@ -153,9 +153,16 @@ class State:
 
     def deadline(self, entry: TaskEntry, attempt: Attempt) -> float:
         """Until when a result of this attempt, which runs, is waited for alone: this scheduler's own value, which no message carries."""
-        warm = self.worker(attempt.worker).warm
-        allowance_s = self.run_times.allowance_s(entry.form, attempt.worker, warm=warm, hedged=attempt.hedged)
+        allowance_s = self.allowance_s(entry, attempt)
         return deadline(attempt.leased_at, attempt.since, attempt.advanced_at, allowance_s)
+
+    def allowance_s(self, entry: TaskEntry, attempt: Attempt) -> float:
+        """How long this attempt, which runs, may report nothing new."""
+        warm = self.worker(attempt.worker).warm
+        silent = attempt.started_at is not None and attempt.advanced_at is None
+        return self.run_times.allowance_s(
+            entry.form, attempt.worker, warm=warm, hedged=attempt.hedged, silent=silent
+        )
 
     # -- tasks --------------------------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ class Kind(StrEnum):
     WANTED = "wanted"
     """`who` wants this attempt to run: it took a grant, or said Start: task, attempt, worker, fence;
     number: with Start, other attempts of the task that its disk has as open."""
+    REPORTED = "reported"
+    """`who` heard of a step of a run: task, attempt, worker."""
     ATTEMPT_ENDED = "attempt-ended"
     """`who` gave an attempt up without a record: task, attempt; word: lost, refused, preempted, cancelled or failed; of one
     of two attempts: overtaken, it is to be stopped, or dropped, and the task goes on with the other."""

@@ -15,6 +15,8 @@ UNSTORED_S: Final = 1.2
 """A start is stored with the next beat."""
 DEADLINE_S: Final = 8.5
 """Sooner than this after it was granted no run is past its deadline, however fast its scheduler's clock runs."""
+FIRST_WORD_S: Final = 5.1
+"""Likewise of a run of which its scheduler has heard nothing."""
 
 
 def one_record(history: History) -> Iterator[Breach]:
@@ -111,16 +113,21 @@ def one_start(history: History) -> Iterator[Breach]:
 def deadlines_pass_first(history: History) -> Iterator[Breach]:
     """No run gets a hedge beside it before its scheduler could know that it takes too long."""
     wanted: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for event in history.of(Kind.COMMITTED, Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED):
+    reported: set[tuple[str, str, int]] = set()
+    for event in history.of(Kind.COMMITTED, Kind.WANTED, Kind.REPORTED, Kind.ATTEMPT_ENDED, Kind.RECORDED):
         runs = wanted[event.who, event.task]
         match event.kind:
             case Kind.COMMITTED if event.word == "beside":
-                youngest = event.decided_at - max(runs.values(), default=-1e9)
-                if youngest < DEADLINE_S:
-                    what = f"{event.task} is hedged {youngest:.1f} s after it was granted"
-                    yield Breach("deadlines_pass_first", what, event.at)
+                for attempt, granted_at in runs.items():
+                    heard = (event.who, event.task, attempt) in reported
+                    age_s = event.decided_at - granted_at
+                    if age_s < (DEADLINE_S if heard else FIRST_WORD_S):
+                        what = f"{event.task} is hedged {age_s:.1f} s after it was granted"
+                        yield Breach("deadlines_pass_first", what, event.at)
             case Kind.COMMITTED:
                 pass
+            case Kind.REPORTED:
+                reported.add((event.who, event.task, event.attempt))
             case Kind.WANTED:
                 runs.setdefault(event.attempt, event.decided_at)
             case _:

@@ -20,6 +20,7 @@ from protocol.messages.work import (
     Cancel,
     Commit,
     Denied,
+    Progress,
     Ready,
     Release,
     Renewed,
@@ -316,6 +317,12 @@ class SimScheduler:
                 rivals = 0 if self.has_copy else self.store.open_besides(entry.id, attempt.number)
                 ago = round(self.process.now() - attempt.leased_at, 3)  # it is said when it is on disk
                 self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word, number=rivals, ago=ago)
+        if isinstance(message, Progress):
+            held = self.core.state.by_lease(end.peer, message.lease, message.fence)
+            if held is not None and held[1].advanced_at is not None:
+                entry, attempt = held
+                what = {"task": entry.id, "attempt": attempt.number}
+                self._tell(Kind.REPORTED, who=self.name, worker=end.peer, **what)
         if isinstance(message, RevealRequest) and isinstance(reply, Reveal):
             held = self.core.state.by_lease(end.peer, message.lease, message.fence)
             # it may have ended while it waited for a commit, and the worker may no longer hear it
@@ -378,11 +385,7 @@ class SimScheduler:
             entry = state.tasks[task]
             attempt = entry.current
             assert attempt is not None
-            warm = state.worker(attempt.worker).warm
-            allowance_s = state.run_times.allowance_s(
-                entry.task, attempt.worker, warm=warm, hedged=attempt.hedged
-            )
-            longest_s = allowance_s * (1.0 if attempt.advanced_at is None else MOST)
+            longest_s = state.allowance_s(entry, attempt) * (1.0 if attempt.advanced_at is None else MOST)
             held_s = now - attempt.since
             if entry.hedge is None and not entry.stopping and held_s > longest_s and self._free(entry):
                 since = self._could.setdefault(task, now)

@@ -201,6 +201,20 @@ def test_a_start_that_was_said_just_before_a_kill_is_not_on_disk_and_a_grant_is(
     assert ("one_start" not in observed(*events)) is excused
 
 
+@pytest.mark.parametrize(
+    ("heard", "after_s", "allowed"),
+    [(False, 5.0, False), (False, 6.0, True), (True, 6.0, False), (True, 9.0, True)],
+)
+def test_only_a_run_that_was_not_heard_of_is_hedged_after_six_seconds(
+    heard: bool, after_s: float, allowed: bool
+) -> None:
+    task = TASK | {"task": "c/9"}
+    report = (Event(1.5, K.REPORTED, **task),) if heard else ()
+    hedge = Event(1.0 + after_s, K.COMMITTED, **task | {"attempt": 2, "worker": "v"}, word="beside")
+    events = (Event(1.0, K.WANTED, **task, number=0), *report, hedge)
+    assert ("deadlines_pass_first" not in observed(*events)) is allowed
+
+
 @pytest.mark.parametrize(("ago", "excused"), [(40.0, True), (0.05, False)])
 def test_a_deadline_counts_from_the_decision_to_start_however_late_that_is_on_disk(
     ago: float, excused: bool

@@ -25,7 +25,16 @@ from scheduler.core.commands import (
     SwitchAttempt,
 )
 from scheduler.core.entries import Attempt, TaskEntry
-from scheduler.core.run_times import FACTOR, FETCH_RATE, LEAST_S, MOST, RunTimes, default_run_s, past_run_s
+from scheduler.core.run_times import (
+    FACTOR,
+    FETCH_RATE,
+    FIRST_WORD_S,
+    LEAST_S,
+    MOST,
+    RunTimes,
+    default_run_s,
+    past_run_s,
+)
 from tests.scheduler.core_parts import PEERS, Story, a_record, a_task, advert, of, quote
 
 ONE = "c-one/1"
@@ -90,6 +99,7 @@ def stopped(orders: Iterable[Command]) -> list[str]:
 
 def test_a_run_past_its_deadline_is_hedged_at_another_worker_and_goes_on() -> None:
     story = knowing()
+    progress(story, 1, Phase.FETCH)
     assert not of(story.after(ALLOWED_S - 0.1), CommitTo)
     orders = story.after(0.2)
     (commit,) = of(orders, CommitTo)
@@ -98,9 +108,24 @@ def test_a_run_past_its_deadline_is_hedged_at_another_worker_and_goes_on() -> No
     assert [order.name for order in of(orders, RecordEvent)] == ["task.late"]
     orders = story.grant(commit)
     assert [grant.beside for grant in of(orders, RecordGrant)] == [True]
-    assert entry_of(story).state is TaskState.LEASED
+    assert entry_of(story).state is TaskState.RUNNING
     assert [len(story.core.renewable_on(peer)) for peer in PEERS[:2]] == [1, 1], "both are renewed"
     assert not of(story.after(1.0), CommitTo)
+
+
+def test_a_run_that_reports_nothing_at_all_is_hedged_sooner() -> None:
+    story = knowing()
+    assert not of(story.after(FIRST_WORD_S - 0.1), CommitTo)
+    assert len(of(story.after(0.2), CommitTo)) == 1
+
+
+def test_a_run_that_an_earlier_scheduler_granted_is_not_taken_for_a_silent_one() -> None:
+    story = knowing()
+    attempt = entry_of(story).current
+    assert attempt is not None
+    attempt.started_at = None
+    assert not of(story.after(ALLOWED_S - 0.1), CommitTo)
+    assert len(of(story.after(0.2), CommitTo)) == 1
 
 
 def test_with_no_other_worker_nothing_happens() -> None:
@@ -186,8 +211,10 @@ def test_a_hedge_that_is_only_queued_is_given_up_for_an_idle_worker() -> None:
 def test_of_two_workers_past_their_deadline_the_first_one_gives_way_to_a_third() -> None:
     story = knowing(workers=3)
     story.grant(late(story))
-    assert not of(story.after(ALLOWED_S + 0.1), CommitTo), "each hedge has twice the time of the one before"
-    orders = story.after(ALLOWED_S)
+    assert not of(story.after(FIRST_WORD_S + 0.1), CommitTo), (
+        "each hedge has twice the time of the one before"
+    )
+    orders = story.after(FIRST_WORD_S)
     (third,) = of(orders, CommitTo)
     assert stopped(orders) == ["l1"]
     assert [(order.before, order.event) for order in of(orders, SwitchAttempt)] == [(1, TaskEvent.CANCEL)]
@@ -213,6 +240,7 @@ def test_a_hedge_whose_ticket_comes_up_runs_beside_the_first_attempt() -> None:
 
 def test_progress_that_advances_extends_the_deadline_and_progress_that_repeats_itself_does_not() -> None:
     story = knowing()
+    progress(story, 1, Phase.FETCH)
     for step in range(4):
         story.after(ALLOWED_S / 2)
         progress(story, 1, Phase.RUN, step)
@@ -323,8 +351,8 @@ def test_the_fetch_of_every_model_counts_unless_it_is_there() -> None:
     both = alone.model_copy(update={"beside": (other,)})
     times.add(both, "a", 1.0)
     here, all_here = frozenset({alone.model.sha256}), frozenset({alone.model.sha256, other.sha256})
-    assert times.allowance_s(both, "a", warm=all_here, hedged=0) == LEAST_S + FACTOR
-    assert times.allowance_s(both, "a", warm=here, hedged=0) == LEAST_S + FACTOR * 61
+    assert times.allowance_s(both, "a", warm=all_here, hedged=0, silent=False) == LEAST_S + FACTOR
+    assert times.allowance_s(both, "a", warm=here, hedged=0, silent=False) == LEAST_S + FACTOR * 61
 
 
 def test_who_ran_a_comparison_has_both_models() -> None:

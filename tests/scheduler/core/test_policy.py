@@ -432,12 +432,14 @@ def test_a_worker_that_is_asked_and_never_answers_is_set_aside_for_longer_and_lo
 
 
 def test_a_worker_that_takes_a_task_and_never_begins_loses_it_to_another() -> None:
-    story = Story(workers=2)
+    story = Story(workers=1)
     silent = story.commits[0]
     story.grant(silent)
     assert not of(story.after(119.0), CancelOn)
     (stop,) = of(story.after(2.0), CancelOn)
     assert stop.peer == silent.peer
+    story.tell(story.core.workers.add_adverts(story.group, [advert(1)], story.now))
+    story.tell(story.core.workers.add_quote(PEERS[1], quote(), story.now))
     orders = story.tell(story.core.failures.confirm_stop(silent.peer, ["l1"], story.now))
     assert "never began" in of(orders, EndAttempt)[0].detail
     (again,) = of(orders, CommitTo)
