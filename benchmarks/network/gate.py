@@ -194,7 +194,7 @@ def idle(gate: Gate, what: str, window_s: float) -> None:
     memory = process.memory_info().rss
     observed = gate.standing()
     print(
-        f"{what:<22} {observed['connected'] - 1:>6} {observed['places']:>7} {observed['adverts']:>8} {memory / 2**20:>8.0f} MiB"
+        f"{what:<22} {observed['connected'] - 1:>6} {observed['reservations']:>12} {observed['adverts']:>8} {memory / 2**20:>8.0f} MiB"
         f" {100 * share:>8.2f} % {1000 * observed['lag_s']:>8.0f} ms",
         flush=True,
     )
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument(
         "--window", type=float, default=30.0, help="seconds for which the processor is watched"
     )
-    parser.add_argument("--size", type=int, default=32, help="MiB that each circuit carries")
+    parser.add_argument("--size", type=int, default=128, help="MiB that each circuit carries")
     parser.add_argument("--be", nargs=3, metavar=("FIRST", "COUNT", "GATE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.be:
@@ -237,7 +237,7 @@ def main() -> None:
         gate = Gate(Path(folder))
         try:
             print(
-                f"{'':<22} {'peers':>6} {'places':>7} {'adverts':>8} {'memory':>12} {'processor':>10} {'late':>11}"
+                f"{'':<22} {'peers':>6} {'reservations':>12} {'adverts':>8} {'memory':>12} {'processor':>10} {'late':>11}"
             )
             idle(gate, "nobody", given.window)
             here = 0

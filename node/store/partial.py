@@ -1,7 +1,8 @@
 """A partial download: a file with holes, and a list of the pieces that are in it, so that a kill costs little.
 
     HASH.part      the bytes; written in order by a plain source, piece by piece in any order by `swarm.blobs.swarm_download`
-    HASH.pieces    for the latter: for whom they were fetched, then a line for each piece with its sha256
+    HASH.pieces    for the latter: for whom they were fetched, then a line for each piece with its sha256; "-": it came from the leader
+                   itself, and was not hashed by itself
 
 The next life reads and hashes the listed pieces again. The whole is hashed as far as there is no gap, so that little is left to hash at
 the end.
@@ -9,6 +10,7 @@ the end.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -25,6 +27,7 @@ from swarm.blobs.pieces import Hashes, count_of, span
 
 READ_SIZE: Final = PIECE_SIZE
 LIST: Final = ".pieces"
+_UNHASHED: Final = "-"
 
 log = structlog.get_logger("sark.cache")
 
@@ -47,7 +50,7 @@ class PartialFile:
         self._lock = threading.Lock()
         self._hash, self._hashed = hashlib.sha256(), 0
         self._digests: dict[int, bytes] = {}
-        """By piece, when they come in pieces."""
+        """By piece, when they come in pieces; b"" for one that came from the leader in this life."""
         self._expected: Hashes = ()
         if path.stat().st_size > total:
             os.truncate(path, 0)
@@ -97,10 +100,11 @@ class PartialFile:
     def _take_listed(self, listed: dict[int, bytes]) -> None:
         for index in sorted(listed):
             data = self._read(index)
-            if hashlib.sha256(data).digest() != listed[index] or len(data) != span(index, self.total)[1]:
+            digest = hashlib.sha256(data).digest()
+            if digest != (listed[index] or digest) or len(data) != span(index, self.total)[1]:
                 log.warning("model.piece_damaged", file=self._path.name, piece=index)
                 continue
-            self._add(index, listed[index], data)
+            self._add(index, digest, data)
 
     def begin(self, principal: str) -> None:
         """From now on it comes in pieces, for `principal`. What is here already stays; it is shared only if it was brought for them too."""
@@ -114,7 +118,7 @@ class PartialFile:
                 self._add(index, hashlib.sha256(data).digest(), data)
         self.principal = principal if not self._digests or self._fetched_for == principal else None
         head = {"v": 1, "size": self.total, "for": self.principal or ""}
-        lines = [json.dumps(head), *(f"{i} {digest.hex()}" for i, digest in self._digests.items())]
+        lines = [json.dumps(head), *(_line(i, digest) for i, digest in self._digests.items())]
         self._close_list()
         write_atomically(self._list, ("\n".join(lines) + "\n").encode())
         self._journal = os.open(self._list, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
@@ -126,7 +130,7 @@ class PartialFile:
         """See `swarm.blobs.swarm_download.PartialStore`."""
         with self._lock:
             self._expected = hashes
-            wrong = {i for i, digest in self._digests.items() if digest != hashes[i]}
+            wrong = {i for i, digest in self._digests.items() if digest and digest != hashes[i]}
             for index in wrong:
                 del self._digests[index]
                 self.size -= span(index, self.total)[1]
@@ -135,18 +139,18 @@ class PartialFile:
                 self._hash, self._hashed = hashlib.sha256(), 0
             return wrong
 
-    def put(self, index: int, data: bytearray) -> bool:
+    def put(self, index: int, data: bytearray, *, trusted: bool) -> bool:
         """See `swarm.blobs.swarm_download.PartialStore`."""
-        digest = hashlib.sha256(data).digest()
+        digest = b"" if trusted else hashlib.sha256(data).digest()
         with self._lock:
-            if self._expected and digest != self._expected[index]:
+            if digest and self._expected and digest != self._expected[index]:
                 return False
             if index in self._digests:
                 return True
             self._file.seek(index * PIECE_SIZE)
             self._write(data)
             if self._journal is not None:
-                os.write(self._journal, f"{index} {digest.hex()}\n".encode())
+                os.write(self._journal, f"{_line(index, digest)}\n".encode())
             self._add(index, digest, data)
         return True
 
@@ -223,9 +227,14 @@ def remove_partial(path: Path) -> None:
     path.with_suffix(LIST).unlink(missing_ok=True)
 
 
+def _line(index: int, digest: bytes) -> str:
+    return f"{index} {digest.hex() or _UNHASHED}"
+
+
 def _read_list(path: Path, total: int) -> tuple[str, dict[int, bytes]] | None:
-    """For whom the pieces were brought, and which there are with their sha256; None: there is no list. A line that a kill cut short, and
-    whatever does not read well, is left out."""
+    """For whom the pieces were brought, and which there are with their sha256 (b"": unknown); None: there is no list. A line that a kill
+    cut short, and whatever does not read well, is left out.
+    """
     try:
         lines = path.read_text("ascii", errors="replace").splitlines()
     except OSError:
@@ -238,9 +247,10 @@ def _read_list(path: Path, total: int) -> tuple[str, dict[int, bytes]] | None:
     digests: dict[int, bytes] = {}
     for line in lines[1:] if principal is not None else ():
         number, _, digest = line.partition(" ")
-        if number.isdecimal() and len(digest) == 64 and int(number) < count_of(total):
-            try:
-                digests[int(number)] = bytes.fromhex(digest)
-            except ValueError:
-                continue
+        if number.isdecimal() and int(number) < count_of(total):
+            if digest == _UNHASHED:
+                digests[int(number)] = b""
+            elif len(digest) == 64:
+                with contextlib.suppress(ValueError):
+                    digests[int(number)] = bytes.fromhex(digest)
     return principal or "", digests

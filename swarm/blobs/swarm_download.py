@@ -6,8 +6,9 @@
     sources  one task for each peer: AskPieces, FetchPiece, FetchPiece, …; each piece is verified and stored in any order
     mirror   a source that is no peer, such as a URL: asked once the hashes are here
 
-The leader named the model by its hash, so its piece hashes are trusted. A piece that does not have its hash exposes a liar, who is
-dropped. Until the hashes are here, only the leader is asked. The caller verifies the whole. Memory is bounded: `DEPTH` pieces of each
+The leader named the model by its hash, so its piece hashes are trusted, and so are pieces that come from itself: the hash of the whole is
+enough for those. A piece of another source that does not have its hash exposes a liar, who is dropped. Until the hashes are here, only the
+leader is asked. The caller verifies the whole. Memory is bounded: `DEPTH` pieces of each
 of at most `MAX_SOURCES` sources are on their way, one of each being read, and `STORING` wait for the disk. `piece_picker.py` decides
 who is asked for what.
 """
@@ -18,6 +19,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -79,8 +81,8 @@ class PartialStore(Protocol):
         """Verify by these hashes from now on. Returns the stored pieces that were wrong: they are missing now."""
         ...
 
-    def put(self, index: int, data: bytearray) -> bool:
-        """Store a piece, and keep nothing of `data`; False when its hash is wrong."""
+    def put(self, index: int, data: bytearray, *, trusted: bool) -> bool:
+        """Store a piece, and keep nothing of `data`; False when its hash is wrong. `trusted`: it need not be looked at."""
         ...
 
 
@@ -428,7 +430,7 @@ class _Pull:
 
     async def _store(self, source: PieceSource, index: int, data: bytearray) -> None:
         try:
-            good = await HASHING.run(self.store.put, index, data)
+            good = await HASHING.run(partial(self.store.put, index, data, trusted=source.leader))
         except OSError as exc:
             self._fail(exc)
             return

@@ -16,9 +16,10 @@ MAX_INBOUND_OF_PROTOCOL: Final = 8
 """Of those, streams of one protocol."""
 
 SEPARATE_LIMITS: Final[Mapping[str, int]] = {
-    "/sark/hop/1": 320,
+    "/sark/hop/2": 320,
     "/libp2p/circuit/relay/0.2.0/hop": 320,
     "/libp2p/circuit/relay/0.2.0/stop": 64,
+    "/sark/stop/1": 64,
 }
 """Circuits have limits of their own: they live long, and their gate limits them too. They do not count against the limits above.
 

@@ -67,6 +67,12 @@ class PatientStream(yamux.YamuxStream):
     """What had arrived of a finished stream when its connection closed."""
     deaf = False
     """Nobody here reads or writes any more."""
+    expects_bare = False
+    """Its bytes may come unsealed."""
+    answer_first = False
+    """But first something sealed has to come: what we asked for is not to be answered by somebody between us and the peer."""
+    sends_bare = False
+    """Its bytes are sent unsealed."""
     refused = False
     """The peer is being reset for it."""
     _owed = 0
@@ -121,7 +127,7 @@ class PatientStream(yamux.YamuxStream):
             part = view[: min(self.send_window, self.conn.burst)]
             view = view[len(part) :]
             self.send_window -= len(part)
-            await self.conn.send(self.stream_id, part)
+            await self.conn.send(self.stream_id, part, bare=self.sends_bare)
 
     async def read(self, n: int | None = -1) -> bytes:
         """Between 1 and `n` bytes (all there are for -1). MuxedStreamEOF when the peer has finished, else MuxedStreamReset."""

@@ -89,6 +89,16 @@ class NodeStream:
         """This stream is a circuit from now on: who fills it is held back by its own window alone."""
         self._muxed.conn.carry(self._muxed)
 
+    def expect_bare(self, *, after_answer: bool) -> None:
+        """From now on what comes may be unsealed: a circuit, which is sealed end to end. `after_answer`: once the peer has answered what
+        is sent next.
+        """
+        self._muxed.expects_bare, self._muxed.answer_first = True, after_answer
+
+    def send_bare(self) -> None:
+        """From now on what is sent is not sealed. The peer has to expect it."""
+        self._muxed.sends_bare = True
+
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; reading goes on."""
         with self._one_sender(), self._translated():

@@ -22,10 +22,10 @@ from libp2p.stream_muxer.yamux import yamux
 
 from swarm.net.memory import MemoryAccount
 from swarm.p2p.connection_value import ConnectionUse
-from swarm.p2p.frames import FrameParser, YamuxFrame, header
+from swarm.p2p.frames import FrameParser, YamuxFrame, header, whole_data_frame
 from swarm.p2p.looks import Looks
 from swarm.p2p.muxed_stream import MAX_WINDOW, PatientStream, ReceiveBuffer
-from swarm.p2p.session import FRAME_HEADER, MAX_PLAINTEXT, RELAYED_PLAINTEXT
+from swarm.p2p.session import FRAME_HEADER, MAX_PLAINTEXT, RELAYED_PLAINTEXT, BareMessage, BatchSession
 
 MAX_FRAME: Final = MAX_PLAINTEXT - FRAME_HEADER
 """Payload that fills exactly one Noise message behind the 12-byte frame header; the fastest size (measured)."""
@@ -69,6 +69,8 @@ class Overrun(Exception):
 class BoundedYamux(yamux.Yamux):
     """A connection that closes itself on a peer that overruns its grants, and on one that has fallen silent."""
 
+    secured_conn: BatchSession
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.stream_buffers: dict[int, ReceiveBuffer] = {}  # type: ignore[assignment]  # libp2p looks at their lengths only
@@ -111,11 +113,12 @@ class BoundedYamux(yamux.Yamux):
                 while self._opened:  # no more is read of a peer that opens many streams
                     self._opened -= 1
                     await self.stream_turn()
-                data = await self.secured_conn.read()
-                if not data:
-                    break
+                message = await self.secured_conn.read_message()
                 self.heard_at = trio.current_time()
-                for frame, body, begins, ends in self._parser.feed(data):
+                if isinstance(message, BareMessage):
+                    self._take_bare(message.data)
+                    continue
+                for frame, body, begins, ends in self._parser.feed(message):
                     if begins:
                         await self._begin(frame)
                     if body:
@@ -127,6 +130,24 @@ class BoundedYamux(yamux.Yamux):
         except _LINK_ERRORS:
             pass  # the connection ended
         await self._cleanup_on_error()
+
+    def _take_bare(self, data: memoryview) -> None:
+        """A data frame that is not sealed, of a stream that may have such."""
+        found = whole_data_frame(data)
+        if found is None:
+            raise Overrun("a bare message that is no data frame")
+        stream_id, body = found
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return
+        if not _patient(stream).expects_bare or _patient(stream).answer_first:
+            raise Overrun(f"stream {stream_id}: a frame that is not sealed")
+        self._check_window(stream, len(body))
+        self._deliver(stream_id, body)
+
+    def _check_window(self, stream: yamux.YamuxStream, length: int) -> None:
+        if length > stream.recv_window and not _patient(stream).deaf:
+            raise Overrun(f"stream {stream.stream_id}: {length} bytes into a window of {stream.recv_window}")
 
     async def _begin(self, frame: YamuxFrame) -> None:
         """What a header says by itself, before any body."""
@@ -153,8 +174,8 @@ class BoundedYamux(yamux.Yamux):
             if kind == yamux.TYPE_WINDOW_UPDATE:
                 stream.send_window += length
                 _patient(stream).wake()
-            elif length > stream.recv_window and not _patient(stream).deaf:
-                raise Overrun(f"stream {stream_id}: {length} bytes into a window of {stream.recv_window}")
+            else:
+                self._check_window(stream, length)
 
     async def _accept(self, stream_id: int) -> None:
         """The peer opens a stream."""
@@ -179,6 +200,7 @@ class BoundedYamux(yamux.Yamux):
         if stream is None or stream.closed:
             return
         stream, size = _patient(stream), len(body)
+        stream.answer_first = False
         if stream.deaf:
             # once: who sends on and reads nothing would have us pile up replies
             if not stream.refused:
@@ -324,13 +346,13 @@ class BoundedYamux(yamux.Yamux):
         """Bytes of one stream that are written at once."""
         return self._burst * self.max_frame
 
-    async def send(self, stream_id: int, data: memoryview) -> None:
-        """Write data of a stream, at most a `burst`, in frames that each fill one message of Noise."""
+    async def send(self, stream_id: int, data: memoryview, *, bare: bool = False) -> None:
+        """Write data of a stream, at most a `burst`, in frames that each fill one message of Noise, or one `bare` one."""
         pieces: list[bytes | memoryview] = []
         for start in range(0, len(data), self.max_frame):
             part = data[start : start + self.max_frame]
             pieces += (header(yamux.TYPE_DATA, 0, stream_id, len(part)), part)
-        await self._write(pieces)
+        await self._write(pieces, bare=bare)
         if self._said_at <= self.heard_at:
             self._said_at = trio.current_time()
 
@@ -338,8 +360,10 @@ class BoundedYamux(yamux.Yamux):
         """Write one frame that carries no data."""
         await self._write((data,))
 
-    async def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write frames whole. Waiting for the turn can be cancelled; half a frame would garble every stream."""
+    async def _write(self, pieces: Sequence[bytes | memoryview], *, bare: bool = False) -> None:
+        """Write frames whole: `pieces` are headers and bodies in turns, or one frame. Waiting for the turn can be cancelled; half a frame
+        would garble every stream.
+        """
         try:
             self._write_lock.acquire_nowait()
         except trio.WouldBlock:
@@ -350,7 +374,10 @@ class BoundedYamux(yamux.Yamux):
             began, written = trio.current_time(), False
             within_s = self._write_within_s * max(1, len(pieces) // 2)
             with trio.move_on_after(within_s, shield=True):
-                await self.secured_conn.write(b"".join(pieces))
+                if bare:
+                    await self.secured_conn.write_bare(pieces)
+                else:
+                    await self.secured_conn.write(b"".join(pieces))
                 written = True
             quick = trio.current_time() - began < QUICK_S
             self._burst = min(2 * self._burst, MAX_BURST) if quick else 1

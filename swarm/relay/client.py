@@ -39,7 +39,7 @@ from swarm.net.identity import peer_id_bytes, peer_id_text
 from swarm.net.network import Reservation, Stream
 from swarm.p2p.dialler import NodeSwarm, OpenOn
 from swarm.p2p.yamux import BoundedYamux
-from swarm.relay.wire import HOP, OWN_HOP, REASONS, read_message, write_message
+from swarm.relay.wire import HOP, OWN_HOP, REASONS, begin_circuit, expect_circuit, read_message, write_message
 
 ANSWER_WITHIN_S: Final = 10.0
 """The gate first calls the target, for up to 8 s."""
@@ -128,7 +128,9 @@ class RelayClient:
             request = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
             stream = await self.open_on(connection, [OWN_HOP, HOP])
             try:
+                expect_circuit(stream, after_answer=True)
                 await self._request(stream, request, circuit.gate)
+                begin_circuit(stream)
                 return await self.swarm.upgrade_outbound_raw_conn(CircuitConn(stream, initiator=True), peer)
             except BaseException:
                 await stream.reset()
@@ -261,7 +263,9 @@ class StopServer:
         self._pending[caller] += 1
         self._through[stream.peer] += 1
         try:
+            expect_circuit(stream, after_answer=False)
             await _answer(stream, OK)
+            begin_circuit(stream)
             ended = await self.take(CircuitConn(stream, initiator=False), caller)
         finally:
             for counts, key in ((self._pending, caller), (self._through, stream.peer)):

@@ -29,7 +29,7 @@ from swarm.net.reservations import (
     ReservationDeclined,
 )
 from swarm.p2p.stream import NodeStream
-from swarm.relay.wire import OWN_HOP, STATUS, read_message, write_message
+from swarm.relay.wire import OWN_HOP, STATUS, begin_circuit, expect_circuit, read_message, write_message
 
 ASK_WITHIN_S: Final = 10.0
 """For a whole request."""
@@ -120,7 +120,9 @@ class RelayHop:
                 answer = HopMessage(
                     type=HopMessage.STATUS, status=OK, peer=_peer(stream.peer, observed), limit=self._limit()
                 )
+                expect_circuit(stream, after_answer=False)
                 await self._send(stream, answer)
+                begin_circuit(stream)
                 why = await self._splice(stream, other, circuit)
             finally:
                 await _end(other, why)
@@ -147,6 +149,7 @@ class RelayHop:
                 )
                 accepted = False
                 try:
+                    expect_circuit(other, after_answer=True)
                     await write_message(other, call)
                     answer = await read_message(other, StopMessage())
                     accepted = answer.type == StopMessage.STATUS and answer.status == OK
@@ -154,6 +157,7 @@ class RelayHop:
                     if not accepted:
                         await other.reset()
                 if accepted:
+                    begin_circuit(other)
                     return other
         except (Unreachable, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             log.debug("relay.unanswered", target=circuit.target, why=str(error))

@@ -27,7 +27,7 @@ from swarm.p2p.yamux import BoundedYamux
 from swarm.relay.client import RelayClient, StopServer
 from swarm.relay.hole_punch import Puncher
 from swarm.relay.hop import RelayHop
-from swarm.relay.wire import DCUTR, HOP, OWN_HOP, STOP
+from swarm.relay.wire import DCUTR, HOP, OWN_HOP, OWN_STOP, STOP
 
 OWN_PROTOCOLS: Final = "/sark/"
 LOOKS: Final = 40
@@ -83,7 +83,9 @@ class Relays(INotifee):
         """As `Network.reserve`; libp2p's errors when the gate cannot be reached."""
         if not self._accepts_circuits:
             self._accepts_circuits = True
-            self.handle(STOP, StopServer(self.client.holds, self.client.take).serve)
+            server = StopServer(self.client.holds, self.client.take)
+            for protocol in (STOP, OWN_STOP):
+                self.handle(protocol, server.serve)
         try:
             return await self.client.reserve(gate, addresses)
         except (RemoteProtocolError, trio.BrokenResourceError) as error:
@@ -122,7 +124,7 @@ class Relays(INotifee):
         if conn is None:
             raise Unreachable(f"no direct connection with {peer}")
         try:
-            return await self._open_on(conn, [STOP])
+            return await self._open_on(conn, [OWN_STOP, STOP])
         except BaseLibp2pError as error:
             raise Unreachable(f"{peer} accepts no circuits: {error}") from error
 

@@ -28,14 +28,18 @@ from protocol.errors import RemoteProtocolError
 from protocol.words import Reason
 from swarm.net.network import Stream
 from swarm.net.reservations import DeclineReason
+from swarm.p2p.stream import NodeStream
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 """To a gate: a reservation, or a circuit to a peer that has one."""
-OWN_HOP: Final = "/sark/hop/1"
-"""The same under our own name: a peer that uses it is one of ours, and its protocols need no check."""
+OWN_HOP: Final = "/sark/hop/2"
+"""The same under our own name: a peer that uses it is one of ours. Its protocols need no check, and its circuits go bare."""
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
 """From a gate: a peer opens a circuit to you."""
+OWN_STOP: Final = "/sark/stop/1"
+"""The same under our own name, for circuits that go bare."""
 DCUTR: Final = "/libp2p/dcutr"
+_BARE: Final = frozenset({OWN_HOP, OWN_STOP})
 MAX_MESSAGE: Final = 4096
 """Bytes; ours are under 1 KiB."""
 
@@ -63,6 +67,20 @@ REASONS: Final[Mapping[int, tuple[Reason, str]]] = {
 """What a received status means."""
 
 M = TypeVar("M", bound=Message)
+
+
+def expect_circuit(stream: Stream, *, after_answer: bool) -> None:
+    """The bytes of a circuit may come next, bare between two of our nodes. To be called before they can: before a request is sent
+    (`after_answer`: its answer is still sealed), or before one is answered.
+    """
+    if stream.protocol in _BARE and isinstance(stream, NodeStream):
+        stream.expect_bare(after_answer=after_answer)
+
+
+def begin_circuit(stream: Stream) -> None:
+    """The bytes of the circuit are sent next; the peer has said that it takes them."""
+    if stream.protocol in _BARE and isinstance(stream, NodeStream):
+        stream.send_bare()
 
 
 async def write_message(stream: Stream, message: Message) -> None:

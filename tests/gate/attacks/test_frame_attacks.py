@@ -29,12 +29,12 @@ from swarm.join.node import RunningNode
 from swarm.net.identity import Identity
 from swarm.net.link import Link
 from swarm.net.links import Links, serve_links
-from swarm.relay.wire import DCUTR, HOP, MAX_MESSAGE, OWN_HOP, STOP
+from swarm.relay.wire import DCUTR, HOP, MAX_MESSAGE, OWN_HOP, OWN_STOP, STOP
 from tests.swarm.attacker import LOOPBACK, RawLink, attack
 
 OURS = tuple(ProtocolId)
 """A 4-byte length and msgpack."""
-PROTOBUF = (HOP, OWN_HOP, STOP, DCUTR)
+PROTOBUF = (HOP, OWN_HOP, STOP, OWN_STOP, DCUTR)
 """A varint and protobuf."""
 NOTHING_READ = ("/ipfs/id/1.0.0", "/ipfs/ping/1.0.0")
 """Who asks on those says nothing, or 32 bytes of anything."""

@@ -113,11 +113,12 @@ async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_al
     async def bring(offset: int, target: PartialFile, progress: object) -> None:
         target.begin(ANN.peer_id)
         target.know(hashes_of(CONTENT))
-        target.put(1, bytearray(CONTENT[PIECE_SIZE : 2 * PIECE_SIZE]))
+        target.put(1, bytearray(CONTENT[PIECE_SIZE : 2 * PIECE_SIZE]), trusted=False)
         for who in (ANN, EVE):
             observed[who.peer_id] = holder.share(TAKER.peer_id, SHA, grant(giver=who))
         for index in (0, 2):
-            target.put(index, bytearray(CONTENT[index * PIECE_SIZE : (index + 1) * PIECE_SIZE]))
+            piece = bytearray(CONTENT[index * PIECE_SIZE : (index + 1) * PIECE_SIZE])
+            target.put(index, piece, trusted=False)
 
     await get_model(holder.cache, MODEL, bring)
     assert observed[EVE.peer_id] is Reason.UNKNOWN

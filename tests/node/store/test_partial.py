@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def begun(folder: Path, *indexes: int, principal: str = "ann") -> Path:
     half.begin(principal)
     half.know(HASHES)
     for index in indexes:
-        assert half.put(index, piece(index))
+        assert half.put(index, piece(index), trusted=False)
     half.close()
     return path
 
@@ -53,8 +54,8 @@ def test_what_a_kill_left_is_carried_on_and_the_whole_is_right(tmp_path: Path) -
     half.begin("ann")
     assert half.missing() == {1, 3}
     assert half.know(HASHES) == set()
-    assert half.put(3, piece(3))
-    assert half.put(1, piece(1))
+    assert half.put(3, piece(3), trusted=False)
+    assert half.put(1, piece(1), trusted=False)
     assert half.digest() == SHA
     half.keep(tmp_path / f"{SHA}.model")
     assert (tmp_path / f"{SHA}.model").read_bytes() == CONTENT
@@ -69,7 +70,7 @@ content = Path(sys.argv[1]).read_bytes()
 half = PartialFile(Path(sys.argv[2]), len(content))
 half.begin("ann")
 for index in (2, 0):
-    half.put(index, bytearray(content[index * 4194304 : (index + 1) * 4194304]))
+    half.put(index, bytearray(content[index * 4194304 : (index + 1) * 4194304]), trusted=index == 0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -98,6 +99,39 @@ def test_a_piece_that_was_damaged_on_the_disk_is_not_believed(tmp_path: Path) ->
     half.close()
 
 
+def test_a_piece_of_the_leaders_is_not_hashed_by_itself_and_is_shared_once_the_hashes_are_known(
+    tmp_path: Path,
+) -> None:
+    half = PartialFile(tmp_path / f"{SHA}.part", len(CONTENT))
+    half.begin("ann")
+    assert half.put(0, bytearray(PIECE_SIZE), trusted=True), "the hash of the whole finds it"
+    assert not half.has(0)
+    assert half.know(HASHES) == set()
+    assert half.has(0)
+    for index in (1, 2, 3):
+        assert half.put(index, piece(index), trusted=True)
+    assert half.digest() != SHA
+    half.close()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_piece_of_the_leaders_is_hashed_by_the_next_life(tmp_path: Path, damaged: bool) -> None:
+    path = tmp_path / f"{SHA}.part"
+    half = PartialFile(path, len(CONTENT))
+    half.begin("ann")
+    half.put(0, piece(0), trusted=True)
+    half.put(1, bytearray(PIECE_SIZE) if damaged else piece(1), trusted=True)
+    half.close()
+    half = PartialFile(path, len(CONTENT))
+    half.begin("ann")
+    assert half.missing() == {2, 3}
+    assert half.know(HASHES) == ({1} if damaged else set())
+    for index in sorted(half.missing()):
+        half.put(index, piece(index), trusted=True)
+    assert half.digest() == SHA
+    half.close()
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -117,7 +151,7 @@ def test_a_list_that_does_not_read_well_costs_pieces_and_nothing_else(
     half = PartialFile(path, len(CONTENT))
     half.begin("ann")
     for index in sorted(half.missing()):
-        half.put(index, piece(index))
+        half.put(index, piece(index), trusted=False)
     assert half.digest() == SHA
     half.close()
 
@@ -125,12 +159,12 @@ def test_a_list_that_does_not_read_well_costs_pieces_and_nothing_else(
 def test_a_wrong_piece_is_refused_and_one_that_came_before_the_hashes_is_found_out(tmp_path: Path) -> None:
     half = PartialFile(tmp_path / f"{SHA}.part", len(CONTENT))
     half.begin("ann")
-    assert half.put(0, bytearray(PIECE_SIZE)), "nothing is known of it yet"
+    assert half.put(0, bytearray(PIECE_SIZE), trusted=False), "nothing is known of it yet"
     assert not half.has(0), "so nobody else gets it"
     assert half.know(HASHES) == {0}
-    assert not half.put(0, bytearray(PIECE_SIZE))
+    assert not half.put(0, bytearray(PIECE_SIZE), trusted=False)
     for index in range(4):
-        assert half.put(index, piece(index))
+        assert half.put(index, piece(index), trusted=False)
     assert half.has(0)
     assert half.digest() == SHA
     half.close()
@@ -152,8 +186,8 @@ def test_a_half_in_order_becomes_pieces_and_the_other_way_round(tmp_path: Path) 
     half.begin("ann")
     assert half.missing() == {1, 2, 3}
     assert half.principal is None, "who brought it is not known"
-    half.put(1, piece(1))
-    half.put(3, piece(3))
+    half.put(1, piece(1), trusted=False)
+    half.put(3, piece(3), trusted=False)
     assert half.offset == 2 * PIECE_SIZE
     half(bytearray(CONTENT[2 * PIECE_SIZE :]))
     assert half.digest() == SHA
@@ -182,7 +216,7 @@ class Bringing:
         for index in sorted(target.missing(), reverse=True):
             if len(self.brought) >= self.most:
                 await trio.sleep_forever()
-            await trio.to_thread.run_sync(target.put, index, piece(index))
+            await trio.to_thread.run_sync(partial(target.put, index, piece(index), trusted=False))
             self.brought.append(index)
 
 
@@ -212,7 +246,7 @@ async def test_pieces_that_come_to_something_else_are_thrown_away(tmp_path: Path
 async def test_a_disk_that_fills_up_ends_in_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
     async def bring(offset: int, target: PartialFile, progress: Progress) -> None:
         target.begin("ann")
-        target.put(0, piece(0))
+        target.put(0, piece(0), trusted=False)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(RunError, match="is full") as error:

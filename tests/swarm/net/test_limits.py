@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from swarm.net.limits import MAX_INBOUND, MAX_INBOUND_OF_PROTOCOL, SEPARATE_LIMITS, InboundLimits
-from swarm.relay.wire import HOP, OWN_HOP, STOP
+from swarm.relay.wire import HOP, OWN_HOP, OWN_STOP, STOP
 
 
 def open_streams(limits: InboundLimits, stack: contextlib.ExitStack, protocol: str, count: int) -> int:
@@ -41,4 +41,4 @@ def test_every_place_comes_back() -> None:
 
 
 def test_the_names_are_those_that_are_spoken() -> None:
-    assert set(SEPARATE_LIMITS) == {HOP, OWN_HOP, STOP}
+    assert set(SEPARATE_LIMITS) == {HOP, OWN_HOP, STOP, OWN_STOP}

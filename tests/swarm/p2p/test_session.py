@@ -16,7 +16,7 @@ from libp2p.network.connection.exceptions import RawConnError
 from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport
 
-from swarm.p2p.session import MAX_PLAINTEXT, READ, RELAYED_PLAINTEXT, BatchSession
+from swarm.p2p.session import BARE, MAX_PLAINTEXT, READ, RELAYED_PLAINTEXT, BareMessage, BatchSession
 
 TEXT = bytes(range(256)) * 1024
 
@@ -145,6 +145,55 @@ async def test_a_reader_that_is_cancelled_has_taken_nothing() -> None:
         nursery.cancel_scope.cancel()
     await ends.theirs.write(b"still there")
     assert await ours.read() == b"still there"
+
+
+async def test_bare_messages_pass_as_they_are_between_sealed_ones() -> None:
+    ends = await shake_hands()
+    ours, theirs = BatchSession(ends.ours), BatchSession(ends.theirs)
+    await ours.write(b"sealed, in two reads")
+    assert await theirs.read(8) == b"sealed, "
+    ends.below.writes.clear()
+    await ours.write_bare([b"head", TEXT[: MAX_PLAINTEXT - 4], b"short", memoryview(b"!")])
+    assert ends.below.writes == [2 * 4 + MAX_PLAINTEXT + 6], "written at once"
+    await ours.write(b"sealed again")
+    came = [await theirs.read_message() for _ in range(4)]
+    assert [bytes(each.data) if isinstance(each, BareMessage) else each for each in came] == [
+        b"in two reads",
+        b"head" + TEXT[: MAX_PLAINTEXT - 4],
+        b"short!",
+        b"sealed again",
+    ]
+    assert [isinstance(each, BareMessage) for each in came] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5])
+async def test_a_bare_message_may_come_in_parts(cut: int) -> None:
+    ends = await shake_hands()
+    ours = BatchSession(ends.ours)
+    raw = ends.theirs.conn.read_writer.read_write_closer  # type: ignore[attr-defined]
+    message = BARE + b"\x00\x02" + b"ab"
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def send() -> None:
+            await raw.write(message[:cut])
+            await trio.testing.wait_all_tasks_blocked()
+            await raw.write(message[cut:])
+
+        came = await ours.read_message()
+    assert isinstance(came, BareMessage)
+    assert came.data == b"ab"
+
+
+@pytest.mark.parametrize("how", ["before there are streams", "empty"])
+async def test_bare_messages_that_nobody_agreed_on_break_the_session(how: str) -> None:
+    ends = await shake_hands()
+    ours = BatchSession(ends.ours)
+    raw = ends.theirs.conn.read_writer.read_write_closer  # type: ignore[attr-defined]
+    empty = how == "empty"
+    await raw.write(BARE + (b"\0\0" if empty else b"\0\1x"))
+    with pytest.raises(RawConnError, match=how):
+        await (ours.read_message() if empty else ours.read(1))
 
 
 def test_a_session_that_is_not_libp2ps_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -21,6 +21,7 @@ from swarm.net.memory import MemoryAccount, MemoryLimits
 from swarm.p2p.hardening import harden
 from swarm.p2p.looks import Looks
 from swarm.p2p.muxed_stream import MAX_WINDOW, PatientStream
+from swarm.p2p.session import BareMessage
 from swarm.p2p.yamux import (
     CASUAL_PING_EVERY_S,
     CASUAL_PONG_WITHIN_S,
@@ -44,28 +45,28 @@ class Pipe:
     is_initiator = False
 
     def __init__(self) -> None:
-        self._to_victim, self._victim_reads = trio.open_memory_channel[bytes](10_000)
+        self._to_victim, self._victim_reads = trio.open_memory_channel[bytes | BareMessage](10_000)
         self._victim_writes, self.replies = trio.open_memory_channel[bytes](10_000)
-        self._rest = b""
+        self.bare: list[bytes] = []
+        """What the victim sent unsealed."""
         self.blocked = False
         """The socket takes no more bytes."""
         self.closed = False
         self.kind = ConnectionType.DIRECT
 
-    async def read(self, n: int | None = None) -> bytes:
-        while not self._rest:
-            try:
-                self._rest = await self._victim_reads.receive()
-            except (trio.EndOfChannel, trio.ClosedResourceError):
-                raise IncompleteReadError("end", expected_bytes=n or 1, received_bytes=0) from None
-        size = len(self._rest) if n is None else n
-        part, self._rest = self._rest[:size], self._rest[size:]
-        return part
+    async def read_message(self) -> bytes | BareMessage:
+        try:
+            return await self._victim_reads.receive()
+        except (trio.EndOfChannel, trio.ClosedResourceError):
+            raise IncompleteReadError("end", expected_bytes=1, received_bytes=0) from None
 
     async def write(self, data: bytes) -> None:
         if self.blocked:
             await trio.sleep_forever()
         await self._victim_writes.send(data)
+
+    async def write_bare(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self.bare += [bytes(piece) for piece in pieces]
 
     def get_connection_type(self) -> ConnectionType:
         return self.kind
@@ -79,6 +80,14 @@ class Pipe:
         """What the attacker sends."""
         header = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, flags, stream_id, length)
         await self._to_victim.send(header + body)
+
+    async def bare_frame(
+        self, stream_id: int, body: bytes, flags: int = 0, length: int | None = None
+    ) -> None:
+        """The same, unsealed."""
+        length = len(body) if length is None else length
+        header = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, yamux.TYPE_DATA, flags, stream_id, length)
+        await self._to_victim.send(BareMessage(memoryview(header + body)))
 
     async def open(self, stream_id: int) -> None:
         await self.frame(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_SYN, stream_id, 0)
@@ -591,3 +600,89 @@ async def test_what_waits_on_circuits_is_bounded_by_their_own_windows(rig: Rig) 
     await rig.pipe.data(1, b"x")
     await rig.settled()
     assert rig.pipe.closed
+
+
+# -- circuits, which are sealed end to end and not once more -----------------------------------------------------------------------
+
+
+async def circuit(rig: Rig, *, answered: bool = True) -> PatientStream:
+    """A stream of the victim's on which it asked for a circuit."""
+    stream = await rig.conn.open_stream()
+    stream.expects_bare = stream.answer_first = True
+    if answered:
+        await rig.pipe.data(stream.stream_id, b"yes")
+        await rig.settled()
+        assert await stream.read() == b"yes"
+    return stream
+
+
+async def test_the_bytes_of_a_circuit_come_bare_after_a_sealed_answer(rig: Rig) -> None:
+    stream = await circuit(rig)
+    await rig.pipe.bare_frame(stream.stream_id, b"of the circuit")
+    await rig.settled()
+    assert await stream.read() == b"of the circuit"
+    assert stream.recv_window == WINDOW - len(b"yes" + b"of the circuit")
+
+
+async def test_nobody_between_us_and_the_gate_answers_for_it(rig: Rig) -> None:
+    stream = await circuit(rig, answered=False)
+    await rig.pipe.bare_frame(stream.stream_id, b"yes, and you are seen at my address")
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_a_stream_that_is_no_circuit_takes_nothing_bare(rig: Rig) -> None:
+    await rig.pipe.open(1)
+    await rig.pipe.bare_frame(1, b"slipped in")
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+@pytest.mark.parametrize(
+    ("body", "flags", "length"),
+    [
+        (b"x", yamux.FLAG_FIN, None),
+        (b"x", yamux.FLAG_RST, None),
+        (b"x", yamux.FLAG_SYN, None),
+        (b"x", 0, 2),
+        (b"xy", 0, 1),
+        (b"", 0, 0),
+    ],
+)
+async def test_only_whole_data_goes_bare(rig: Rig, body: bytes, flags: int, length: int | None) -> None:
+    stream = await circuit(rig)
+    await rig.pipe.bare_frame(stream.stream_id, body, flags, length)
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_bare_bytes_have_the_same_window(rig: Rig) -> None:
+    stream = await circuit(rig)
+    await rig.pipe.bare_frame(stream.stream_id, bytes(WINDOW - 3))
+    await rig.settled()
+    assert not rig.pipe.closed
+    await rig.pipe.bare_frame(stream.stream_id, b"x")
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_bare_bytes_of_a_stream_that_has_ended_are_dropped(rig: Rig) -> None:
+    stream = await circuit(rig)
+    await stream.reset()
+    await rig.pipe.bare_frame(stream.stream_id, b"on their way")
+    await rig.settled()
+    assert not rig.pipe.closed
+
+
+async def test_a_circuit_is_sent_bare_in_whole_frames_and_ends_sealed(rig: Rig) -> None:
+    stream = await circuit(rig)
+    stream.sends_bare = True
+    before = rig.pipe.replies.statistics().current_buffer_used
+    await stream.write(bytes(2 * MAX_FRAME))
+    heads = rig.pipe.bare[::2]
+    assert [struct.unpack(yamux.YAMUX_HEADER_FORMAT, head)[-2:] for head in heads] == 2 * [
+        (stream.stream_id, MAX_FRAME)
+    ]
+    assert rig.pipe.replies.statistics().current_buffer_used == before
+    await stream.close()
+    assert rig.pipe.replies.statistics().current_buffer_used == before + 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 import trio
@@ -15,8 +16,9 @@ from swarm.join.host import HostNetwork, open_host
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
 from swarm.net.reservations import CircuitEnd, RelayLimits, RelayReservations
+from swarm.p2p.session import BatchSession
 from swarm.p2p.stream import NodeStream
-from swarm.relay.wire import HOP, read_message, write_message
+from swarm.relay.wire import HOP, STOP, read_message, write_message
 
 ECHO = "/sark/echo/1"
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -127,6 +129,37 @@ async def test_a_node_without_a_port_is_reached_by_its_circuit_alone(field: Fiel
         assert one.remote_address(other.peer_id) is None
     assert server.bytes > 4_000_000
     assert [slot.peer for slot in server.reservations(trio.current_time())] == [node.peer_id]
+
+
+@pytest.mark.parametrize(
+    "which", ["all", "caller of another implementation", "called of another implementation"]
+)
+async def test_what_is_sealed_end_to_end_is_not_sealed_again_where_both_ends_are_ours(
+    field: Field, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    bare: Counter[str] = Counter()
+    sent = BatchSession.write_bare
+
+    async def counted(session: BatchSession, pieces: Sequence[bytes | memoryview]) -> None:
+        bare[str(session.get_local_peer())] += sum(map(len, pieces))
+        await sent(session, pieces)
+
+    monkeypatch.setattr(BatchSession, "write_bare", counted)
+    gate, _ = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    if which.startswith("caller"):
+        monkeypatch.setattr("swarm.relay.client.OWN_HOP", HOP)
+    elif which.startswith("called"):
+        monkeypatch.setattr("swarm.relay.service.OWN_STOP", STOP)
+    stream = await caller.open(node.peer_id, ECHO, [place.address])
+    assert await round_trip(stream, random.Random(1).randbytes(500_000))
+    expected = {
+        "all": {caller.peer_id: 1, node.peer_id: 1, gate.peer_id: 2},
+        "caller of another implementation": {node.peer_id: 1, gate.peer_id: 1},
+        "called of another implementation": {caller.peer_id: 1, gate.peer_id: 1},
+    }[which]
+    assert {peer: size // 500_000 for peer, size in bare.items()} == expected
 
 
 async def test_a_gate_neither_reads_nor_alters_what_it_carries(
