@@ -278,6 +278,12 @@ class LaunchEvents:
         if len(event.pauses_ns) != len(event.probes_ns) or not all(event.probes_ns):
             raise Garbled("a pause without the probe after it")
 
+    @property
+    def over(self) -> bool:
+        """Whether the launch has nothing to measure any more. A full one loads once again at its end, if its driver can."""
+        full = self._launch.job in (MeasureJob.RUN, MeasureJob.SUSTAIN)
+        return self._warm if full else self._required <= self._received
+
     def missing(self) -> str:
         """The required events that have not come, in words; empty: none."""
         missing = self._required - self._received - ({LoadReport} if self._served else set())

@@ -111,10 +111,12 @@ class Zygote:
         private: Mapping[str, str] | None = None,
         prefork: int = 0,
         device_lock: str = "",
+        held: Callable[[], int] = lambda: -1,
     ) -> None:
         """`tier`: the sandbox of each launch, which otherwise fails; None: the best that works. `private`: environment variables of this
-        driver alone. `prefork`: launches that are prepared while nobody has `device_lock`, a file; empty: while nothing of this runs."""
-        self._prefork, self._device_lock = prefork, device_lock
+        driver alone. `prefork`: launches that are prepared while nobody has `device_lock`, a file; empty: while nothing of this runs.
+        `held`: that file, open and locked, while this process has the device; else -1."""
+        self._prefork, self._device_lock, self._held = prefork, device_lock, held
         self.driver = driver
         self.simulate = simulate
         self._tier = "best" if tier is None else str(tier)
@@ -142,6 +144,14 @@ class Zygote:
             return SpawnedChild(packed, limits.output_bytes, self._private)
         preload = MAY_PRELOAD and job not in NO_MODEL and not order.unit.startswith(child.UNLIMITED_UNITS)
         return self._process(preload).fork(packed, limits.output_bytes, in_turns=job in IN_TURNS)
+
+    def prepare(self) -> None:
+        """Prepare the next launch while the one under way, which has nothing to measure any more, ends. The device's lock is shared until
+        it is prepared. Does nothing where launches are not prepared, or where this process does not have the device.
+        """
+        lock, process = self._held(), self._processes.get(True)
+        if self._prefork and lock >= 0 and process is not None:
+            process.prepare(lock)
 
     def _process(self, preload: bool) -> ZygoteProcess:
         with self._lock:
@@ -396,11 +406,15 @@ class Launch:
             witnessed=self._order.witnessed,
             beside=len(self._order.beside),
         )
+        prepared = False
         with contextlib.closing(received(running, clock.deadline, self._limits)) as messages:
             for message in messages:
                 event = checker.take(message)
                 if isinstance(event, LoadReport) or self._served:
                     clock.loaded()
+                if checker.over and not prepared:
+                    prepared = True
+                    self._zygote.prepare()
                 yield event
         if missing := checker.missing():
             raise frames.Garbled(f"it ended without {missing}")

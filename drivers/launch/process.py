@@ -295,6 +295,11 @@ class ZygoteProcess:
                     raise Crashed(f"the process that launches drivers is gone: {why}") from why
             return ForkedChild(control, events, log, folder, output_bytes, turns)
 
+    def prepare(self, lock: int) -> None:
+        """Have it prepare a launch if none is. `lock`: the device's, held and open here; the zygote has it too until that is done."""
+        with contextlib.suppress(OSError), self._sending:  # the next launch finds out that it is gone
+            frames.send_request(self._socket, b"", [lock])
+
     def close(self) -> str:
         """End it; launches that are still running end by their own sockets. Returns the last of what it printed."""
         self._socket.close()

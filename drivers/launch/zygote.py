@@ -6,9 +6,10 @@
 
 The full sandbox costs some milliseconds of namespaces and mounts. So that a launch need not wait for them, reapers are forked in advance:
 one for the first launch, and as many as a task has launches while tasks keep coming. Each takes some MiB, which an idle device should not
-pay six times. In a queue the next launch comes too soon for all of them: one is forked as soon as a task has ended, while the node makes a
-record of it. Never during a measurement: a zygote has the device's lock until what it has forked is idle, as a run has it while it lasts,
-whichever driver, node or user it is of.
+pay six times. In a queue, and within a task, the next launch comes too soon for that: one is forked as soon as a launch has nothing to
+measure any more, while it ends and the node makes a record of it; the node asks for it. Never during a measurement: a zygote has the
+device's lock until what it has forked is idle, its own or the node's, as a run has it while it lasts, whichever driver, node or user it
+is of.
 
 `multiprocessing`'s forkserver imports the parent's main module in every child, unpickles what children send, and hands its alive-pipe on
 to them. Here nothing crosses but three file descriptors and one JSON order.
@@ -115,16 +116,16 @@ def serve(
         theirs.close()
         return own, pid
 
-    def make() -> bool:
+    def make(shared: int = -1) -> bool:
         """Fork a reaper in advance, and hold the device until it is idle, with all below it. False if the device is in use, or short of
-        processes, memory or time."""
-        if not device.take():
+        processes, memory or time. `shared`: the lock of a node that has the device; it is closed."""
+        if shared < 0 and not device.take():
             return False
         try:
             made, makers = socket.socketpair()
             with made:
                 with makers:
-                    reaper, pid = fork(base, made=(made, makers))
+                    reaper, pid = fork(base, [shared] if shared >= 0 else (), made=(made, makers))
                 if not poll(made.fileno(), timeout_ms=MAKE_MS):
                     os.kill(pid, signal.SIGKILL)  # and with it those below it
                     reaper.close()
@@ -134,7 +135,10 @@ def serve(
         except OSError:
             return False
         finally:
-            device.give()
+            if shared >= 0:
+                os.close(shared)  # not unlocked: the node may still have it
+            else:
+                device.give()
 
     retry_ms = 0
     while True:
@@ -159,6 +163,12 @@ def serve(
         if request is None:
             os._exit(0)
         order_bytes, request_fds = request
+        if not order_bytes:
+            if prefork and not ready:
+                make(*request_fds)
+            else:
+                os.close(*request_fds)
+            continue
         sandbox = sandbox_for(order_bytes, loaded, tier)
         view = sandbox.plan if sandbox is not None and sandbox.tier is Tier.FULL else None
         ready = alive(ready)  # one may have been killed while it waited, as on a device short of memory

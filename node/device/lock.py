@@ -38,6 +38,8 @@ class DeviceLock:
         name = hashlib.sha256(device.encode()).hexdigest()[:16]
         self.path = (folder or shared_folder()) / f"sark-device-{name}.lock"
         self._next = self.path.with_suffix(".next")
+        self.handle = -1
+        """The locked file, open, while this process has the device. Whoever is given it shares the lock until both have closed it."""
 
     @contextlib.asynccontextmanager
     async def hold(self, on_wait: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
@@ -57,9 +59,11 @@ class DeviceLock:
                     await trio.sleep(pause_s)  # another process has it: there is no event to wait for
                     waited_s += pause_s
             os.close(head)
-            head = -1
+            head, self.handle = -1, device
             yield
         finally:
+            if self.handle == device:
+                self.handle = -1
             if head >= 0:
                 os.close(head)
             os.close(device)

@@ -128,6 +128,7 @@ async def run_process(
                     tier=sandbox.tier,
                     prefork=AHEAD,
                     device_lock=str(lock.path),
+                    held=lambda: lock.handle,
                 )
             )
             try:

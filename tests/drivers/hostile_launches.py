@@ -39,6 +39,9 @@ class HostileZygote:
         self.tier = tier
         self.process = Stage("hostile", False, True, tier)
 
+    def prepare(self) -> None:
+        """Nothing is prepared for here."""
+
     def launch(self, order: WorkOrder, limits: Limits, job: str) -> ForkedChild:
         """See `Zygote.launch`."""
         return self.process.fork(

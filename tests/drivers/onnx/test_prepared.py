@@ -9,12 +9,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 import pytest
 
-from drivers.contract.base import Limits, MeasureReport, WorkOrder
+from drivers.contract.base import Event, Limits, LoadKind, LoadReport, MeasureReport, WorkOrder
 from drivers.launch import probe_tier as sandbox
 from drivers.launch.device_lock import FreeDevice
 from drivers.launch.launch import Zygote, measure
@@ -134,6 +134,67 @@ def test_while_somebody_has_the_device_nothing_is_made_nor_half_made(
         assert seen[-1] == 12
         # nor can a launch keep it from others
         assert not any(file.path == str(path) for one in below(zygote) for file in one.open_files())
+
+
+class AskedZygote(Zygote):
+    """Remembers when it was asked to prepare for the next launch: how many events had come."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.events: list[Event] = []
+        self.asked: list[int] = []
+
+    def prepare(self) -> None:
+        self.asked.append(len(self.events))
+        super().prepare()
+
+
+def test_who_has_the_device_has_the_next_launch_prepared_for_while_one_ends(
+    tmp_path: Path, reached: sandbox.TierProbe
+) -> None:
+    path = tmp_path / "device.lock"
+    path.touch()
+    device, other = FreeDevice(str(path)), FreeDevice(str(path))
+    model = tmp_path / "script.json"
+    model.write_text('{"latencies_ms": [1, 2]}')
+    order = WorkOrder(str(model), UNIT, 8, 2)
+    assert device.take()
+    handle = device._handle
+    options: dict[str, Any] = {"prefork": 4, "device_lock": str(path), "held": lambda: handle}
+    with AskedZygote("fake", simulate=True, tier=reached.tier, **options).start() as zygote:
+        for event in measure(order, Limits(load_s=20, run_s=20), zygote):
+            zygote.events.append(event)
+        first, second = (zygote.events[at:] for at in zygote.asked)
+        assert isinstance(first[0], LoadReport)
+        assert first[0].kind is LoadKind.WARM, "the last of a full launch"
+        assert [type(event) for event in second] == [MeasureReport], "the last of one that times alone"
+        if reached.tier is not Tier.FULL:
+            assert reached.reasons
+            return
+        prepared = waiting_below(zygote, reached)
+        assert len(prepared) == 3, "one, although the device is in use"
+        assert not other.take(), "and it still is"
+        assert not any(file.path == str(path) for one in prepared for file in one.open_files())
+        zygote.prepare()
+        handle = -1
+        device.forget()  # as a node does it: closed, not unlocked
+        until = time.monotonic() + 20
+        while not other.take() and time.monotonic() < until:
+            threading.Event().wait(0.001)
+        assert other._handle >= 0
+        assert len(below(zygote)) == 3, "one was enough"
+
+
+def test_without_the_device_nothing_is_prepared_for(tmp_path: Path, reached: sandbox.TierProbe) -> None:
+    path = tmp_path / "device.lock"
+    path.touch()
+    device = FreeDevice(str(path))
+    assert device.take()
+    with Zygote("fake", simulate=True, tier=reached.tier, prefork=4, device_lock=str(path)).start() as zygote:
+        zygote.prepare()
+        threading.Event().wait(2 * IDLE_MS / 1000)
+        assert below(zygote) == []
+    device.give()
 
 
 def test_where_the_lock_cannot_be_used_nobody_has_the_device(tmp_path: Path) -> None:

@@ -273,8 +273,11 @@ def test_every_folder_of_the_view_is_made_before_what_lies_in_it() -> None:
         exists.add(step.path)
 
 
-def test_a_program_in_one_file_is_seen_by_those_that_read_modules_from_it() -> None:
+def test_a_program_in_one_file_is_seen_by_those_that_read_modules_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pairs = str(Path(sys.executable).parent)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != pairs])
     assert pairs in mounts.code_folders(frozen=True)
     assert pairs not in mounts.code_folders(frozen=False)
 

@@ -45,6 +45,26 @@ async def test_two_nodes_never_hold_one_device_at_once_and_both_get_it(tmp_path:
     assert sorted(order) == list(range(6))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is prepared for there")
+async def test_whoever_is_given_the_locked_file_shares_the_device_until_both_have_closed_it(
+    tmp_path: Path,
+) -> None:
+    lock = DeviceLock("d-1", tmp_path)
+    assert lock.handle == -1
+    async with lock.hold():
+        shared = os.dup(lock.handle)
+    assert lock.handle == -1
+    with trio.move_on_after(0.1) as waited:
+        async with lock.hold():
+            pass
+    assert waited.cancelled_caught
+    assert lock.handle == -1
+    os.close(shared)
+    with trio.fail_after(5):
+        async with lock.hold():
+            assert lock.handle >= 0
+
+
 async def test_a_holder_sees_whether_somebody_waits(tmp_path: Path) -> None:
     lock = DeviceLock("d-1", tmp_path)
     waits = trio.Event()

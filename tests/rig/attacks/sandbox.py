@@ -40,6 +40,9 @@ class RigZygote:
         self.tier = tier
         self.process = _Process("rig", False, True, tier)
 
+    def prepare(self) -> None:
+        """Nothing is prepared for here."""
+
     def launch(self, order: WorkOrder, limits: Limits, job: str) -> ForkedChild:
         """See `Zygote.launch`."""
         return self.process.fork(
