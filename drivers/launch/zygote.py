@@ -164,10 +164,10 @@ def serve(
             os._exit(0)
         order_bytes, request_fds = request
         if not order_bytes:
-            if prefork and not ready:
-                make(*request_fds)
-            else:
-                os.close(*request_fds)
+            if prefork and not ready and request_fds:
+                make(request_fds.pop())
+            for fd in request_fds:
+                os.close(fd)
             continue
         sandbox = sandbox_for(order_bytes, loaded, tier)
         view = sandbox.plan if sandbox is not None and sandbox.tier is Tier.FULL else None

@@ -65,8 +65,8 @@ WEAKNESSES: Final[dict[str, tuple[Weakness, ...]]] = {
     "window-overrun": (
         Weakness(
             "swarm/p2p/yamux.py",
-            "elif length > stream.recv_window and not _patient(stream).deaf:",
-            "elif False:",
+            "if length > stream.recv_window and not _patient(stream).deaf:",
+            "if False:",
         ),
         Weakness("swarm/p2p/yamux.py", "if waiting > MAX_BUFFERED:", "if False:"),
         Weakness("swarm/p2p/yamux.py", "if not self.memory.buffer(self, waiting):", "if False:"),
