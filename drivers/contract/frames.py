@@ -31,6 +31,7 @@ HEADER_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 """Two million samples fit."""
 MAX_FDS: Final = 4
+MAX_READ: Final = 65_536
 """File descriptors of one request."""
 TURN, NO_MORE_TURNS = b"1", b"0"
 """What a parent writes for each turn that it gives, and after the last where the pipe stays open."""
@@ -95,17 +96,26 @@ def send_request(to: socket.socket, payload: bytes, fds: Sequence[int]) -> None:
 
 def receive_request(control: socket.socket) -> tuple[bytes, list[int]] | None:
     """The other end of `send_request`; None: the sender is gone."""
-    data, ancillary, _, _ = control.recvmsg(65536, socket.CMSG_LEN(MAX_FDS * array.array("i").itemsize))
+    room = socket.CMSG_LEN(MAX_FDS * array.array("i").itemsize)
+    head, ancillary, _, _ = control.recvmsg(HEADER_BYTES, room)  # descriptors come with the first byte
     fds = array.array("i")
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(content)
-    while len(data) < HEADER_BYTES or len(data) < HEADER_BYTES + int.from_bytes(data[:HEADER_BYTES], "big"):
-        more = control.recv(65536) if data else b""
+    rest = receive_exactly(control, HEADER_BYTES - len(head)) if head else None
+    payload = None if rest is None else receive_exactly(control, int.from_bytes(head + rest, "big"))
+    return None if payload is None else (payload, fds.tolist())
+
+
+def receive_exactly(control: socket.socket, size: int) -> bytes | None:
+    """So many bytes, and none of what follows them; None: the sender is gone."""
+    data = bytearray()
+    while len(data) < size:
+        more = control.recv(min(size - len(data), MAX_READ))
         if not more:
             return None
         data += more
-    return data[HEADER_BYTES:], fds.tolist()
+    return bytes(data)
 
 
 class Reassembler:

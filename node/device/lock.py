@@ -1,6 +1,7 @@
 """One run at a time measures on a device, whoever on this host runs it: nodes of other users and other homes too.
 
-Two file locks in the host's temporary folder, which end with their process, however that ends. A waiter first takes the lock of the
+Two file locks in the host's temporary folder, which end with their process, however that ends, or some milliseconds later, when a zygote
+that shares the device's has prepared a launch. A waiter first takes the lock of the
 next in line, then the device's: whoever just had the device queues behind it, so that none of several workers starves.
 """
 

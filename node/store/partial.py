@@ -1,8 +1,8 @@
 """A partial download: a file with holes, and a list of the pieces that are in it, so that a kill costs little.
 
     HASH.part      the bytes; written in order by a plain source, piece by piece in any order by `swarm.blobs.swarm_download`
-    HASH.pieces    for the latter: for whom they were fetched, then a line for each piece with its sha256; "-": it came from the leader
-                   itself, and was not hashed by itself
+    HASH.pieces    for the latter: for whom they were fetched, then a line for each piece with its sha256; "-": it was trusted, and not
+                   hashed by itself
 
 The next life reads and hashes the listed pieces again. The whole is hashed as far as there is no gap, so that little is left to hash at
 the end.
@@ -50,7 +50,7 @@ class PartialFile:
         self._lock = threading.Lock()
         self._hash, self._hashed = hashlib.sha256(), 0
         self._digests: dict[int, bytes] = {}
-        """By piece, when they come in pieces; b"" for one that came from the leader in this life."""
+        """By piece, when they come in pieces; b"" for one that was trusted."""
         self._expected: Hashes = ()
         if path.stat().st_size > total:
             os.truncate(path, 0)
@@ -130,14 +130,30 @@ class PartialFile:
         """See `swarm.blobs.swarm_download.PartialStore`."""
         with self._lock:
             self._expected = hashes
-            wrong = {i for i, digest in self._digests.items() if digest and digest != hashes[i]}
-            for index in wrong:
-                del self._digests[index]
-                self.size -= span(index, self.total)[1]
-            if wrong:
-                log.warning("model.pieces_wrong", file=self._path.name, pieces=len(wrong))
-                self._hash, self._hashed = hashlib.sha256(), 0
-            return wrong
+            return self._drop_wrong()
+
+    def verify(self) -> set[int]:
+        """See `swarm.blobs.swarm_download.PartialStore`."""
+        for index in [each for each, digest in dict(self._digests).items() if not digest]:
+            with self._lock:  # for each by itself: others come meanwhile
+                self._digests[index] = hashlib.sha256(self._read(index)).digest()
+        with self._lock:
+            return self._drop_wrong()
+
+    def _drop_wrong(self) -> set[int]:
+        """As far as their hashes are known, here and from the leader."""
+        wrong = {
+            index
+            for index, digest in self._digests.items()
+            if digest and self._expected and digest != self._expected[index]
+        }
+        for index in wrong:
+            del self._digests[index]
+            self.size -= span(index, self.total)[1]
+        if wrong:
+            log.warning("model.pieces_wrong", file=self._path.name, pieces=len(wrong))
+            self._hash, self._hashed = hashlib.sha256(), 0
+        return wrong
 
     def put(self, index: int, data: bytearray, *, trusted: bool) -> bool:
         """See `swarm.blobs.swarm_download.PartialStore`."""
@@ -165,10 +181,13 @@ class PartialFile:
 
     def has(self, index: int) -> bool:
         """Whether a piece is here and is what the speaker says that it must be."""
-        return bool(self._expected) and index in self._digests
+        return bool(self._expected) and bool(self._digests.get(index))
 
     def held(self) -> frozenset[int]:
-        return frozenset(dict(self._digests)) if self._expected else frozenset()
+        known = dict(self._digests)  # another thread may be adding to it
+        return (
+            frozenset(index for index, digest in known.items() if digest) if self._expected else frozenset()
+        )
 
     def digest(self) -> str:
         """The sha256 of the whole; reads what was not hashed on the way."""

@@ -22,6 +22,7 @@ from scheduler.core.commands import (
 from scheduler.core.entries import LEASED, LIMITS, Attempt, CampaignRun, PendingOutcome, TaskEntry
 from scheduler.core.hedging import Hedging
 from scheduler.core.ranking import QUICK_S, WorkerView
+from scheduler.core.run_times import LEAST_S
 from scheduler.core.state import State
 from scheduler.core.stops import OWED_S, OwedStop
 from scheduler.core.words import ELSEWHERE
@@ -211,13 +212,14 @@ class Failures:
 
     def count_hold(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
         """A worker held a task past its deadline, and another one took its place there. That counts, and double if nothing was heard of
-        a run.
+        a run for longer than it takes to notice that a link is dead.
         """
         if not entry.runs(attempt) or now < self._state.deadline(entry, attempt):
             return []
         entry.tried |= {attempt.worker}
         view = self._state.worker(attempt.worker)
-        return self.count_failure(view, HELD, now, double=attempt.advanced_at is None)
+        silent = attempt.advanced_at is None and now >= attempt.since + LEAST_S
+        return self.count_failure(view, HELD, now, double=silent)
 
     def _hold_against(
         self,

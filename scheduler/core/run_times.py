@@ -3,7 +3,7 @@
 A worker that grants a lease and only renews it could sit on the task until every limit of the task has passed. So each run has a deadline,
 which the submitter keeps to itself: nobody can arrange to be just in time. Past it, the task is hedged at another worker.
 
-    allowance  = LEAST_S + FACTOR × (expected run + fetch of its models); at most FIRST_WORD_S for a run that has reported nothing yet;
+    allowance  = LEAST_S + FACTOR × (expected run + fetch of its models); FIRST_WORD_S for a run that has reported nothing yet;
                  twice as long after each time that the task was hedged for it
     deadline   = the lease, or the last advance of the run, + allowance; at most the lease + MOST × allowance, whatever the run reports
 """

@@ -3,12 +3,12 @@
     await pull(network, store, DownloadRequest(sha256, size, leader=…), rng=rng)
 
     hashes   the leader alone says what each piece has to be, and, again and again, who else has pieces
-    sources  one task for each peer: AskPieces, FetchPiece, FetchPiece, …; each piece is verified and stored in any order
+    sources  one task for each peer: AskPieces, FetchPiece, FetchPiece, …; pieces are verified and stored in any order
     mirror   a source that is no peer, such as a URL: asked once the hashes are here
 
-The leader named the model by its hash, so its piece hashes are trusted, and so are pieces that come from itself: the hash of the whole is
-enough for those. A piece of another source that does not have its hash exposes a liar, who is dropped. Until the hashes are here, only the
-leader is asked. The caller verifies the whole. Memory is bounded: `DEPTH` pieces of each
+The leader named the model by its hash, so its piece hashes are trusted. A piece that does not have its hash exposes a liar, who is
+dropped. Until the hashes are here, only the leader is asked. The caller verifies the whole, and while there is no source but the leader
+that is enough: only then is a piece not verified by itself. Memory is bounded: `DEPTH` pieces of each
 of at most `MAX_SOURCES` sources are on their way, one of each being read, and `STORING` wait for the disk. `piece_picker.py` decides
 who is asked for what.
 """
@@ -82,7 +82,12 @@ class PartialStore(Protocol):
         ...
 
     def put(self, index: int, data: bytearray, *, trusted: bool) -> bool:
-        """Store a piece, and keep nothing of `data`; False when its hash is wrong. `trusted`: it need not be looked at."""
+        """Store a piece, and keep nothing of `data`; False when its hash is wrong. `trusted`: it need not be verified; then nobody else
+        gets it before `verify`."""
+        ...
+
+    def verify(self) -> Collection[int]:
+        """Verify what was trusted. Returns the pieces that were wrong: they are missing now."""
         ...
 
 
@@ -147,6 +152,8 @@ class _Pull:
     memory: PieceMemory = field(default_factory=lambda: PieceMemory(STORING))
     leader_error: SarkError | None = None
     """Why the leader gives nothing more."""
+    alone: bool = True
+    """Nobody but the leader was ever a source, so the hash of the whole is enough."""
     no_hashes: bool = False
     """The leader has no hashes, so nobody else can be asked."""
     grew_at: float = -math.inf
@@ -206,6 +213,16 @@ class _Pull:
             pause = min(2 * pause, longest)
             await self._ask_holders()
 
+    async def _verify(self) -> None:
+        """What was trusted can now be taken from others, and given to them."""
+        try:
+            wrong = await HASHING.run(self.store.verify)
+        except OSError as exc:
+            self._fail(exc)
+            return
+        self.picker.missing |= set(wrong)
+        self._notify()
+
     async def _ask_leader(
         self, message: AskHolders | AskPieceHashes, max_wait_s: float
     ) -> tuple[Message, bytearray]:
@@ -253,6 +270,9 @@ class _Pull:
         for holder in holders:
             if len(self.picker.alive()) >= MAX_SOURCES:
                 return
+            if self.alone:
+                self.alone = False
+                self.nursery.start_soon(self._verify)
             source = PieceSource(holder.peer, holder.addresses)
             self.picker.add(source, trio.current_time())
             self.nursery.start_soon(self._draw, source)
@@ -430,7 +450,8 @@ class _Pull:
 
     async def _store(self, source: PieceSource, index: int, data: bytearray) -> None:
         try:
-            good = await HASHING.run(partial(self.store.put, index, data, trusted=source.leader))
+            trusted = source.leader and self.alone
+            good = await HASHING.run(partial(self.store.put, index, data, trusted=trusted))
         except OSError as exc:
             self._fail(exc)
             return

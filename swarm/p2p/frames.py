@@ -54,6 +54,11 @@ class FrameParser:
         self._left = 0
         """Bytes of its body that have not come."""
 
+    @property
+    def within(self) -> bool:
+        """Whether the rest of a frame has still to come."""
+        return self._frame is not None or bool(self._rest)
+
     def feed(self, data: bytes) -> Iterator[FramePart]:
         """The frames, and parts of them, in `data`, which follows on what was fed before. To be used up before more is fed."""
         data, at = self._rest + data if self._rest else data, 0

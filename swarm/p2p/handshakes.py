@@ -21,7 +21,7 @@ from libp2p.security.noise.transport import Transport as NoiseTransport
 from swarm.net.addresses import PeerId
 from swarm.net.cost import Bucket, FairQueue, Share
 from swarm.net.limits import decrement
-from swarm.p2p.session import BatchSession
+from swarm.p2p.session import BatchSession, CarriedConnection
 
 HANDSHAKE_US: Final = 5_000.0
 """Proving both keys and setting up the muxer and its tasks (an estimate)."""
@@ -124,16 +124,23 @@ class PacedNoise(NoiseTransport):
         """As libp2p's, and many messages at once from then on."""
         remote = conn.get_remote_address()
         if remote is None:
-            return BatchSession(await super().secure_inbound(conn))
+            return _batched(await super().secure_inbound(conn), conn)
         paced = PacedConnection(conn, partial(self.may_begin, remote[0]))
         return BatchSession(await super().secure_inbound(paced), conn)
 
     async def secure_outbound(self, conn: IRawConnection, peer_id: ID) -> ISecureConn:
         """The same."""
-        return BatchSession(await super().secure_outbound(conn, peer_id))
+        return _batched(await super().secure_outbound(conn, peer_id), conn)
 
     async def may_begin(self, ip: str) -> None:
         """Waits for the turn of an address; a node sets it."""
+
+
+def _batched(session: ISecureConn, conn: IRawConnection) -> BatchSession:
+    """From the end of its handshake on."""
+    if isinstance(conn, CarriedConnection):
+        conn.secured()
+    return BatchSession(session)
 
 
 class PacedConnection(RawConnection):

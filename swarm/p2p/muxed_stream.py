@@ -19,20 +19,38 @@ GROW_WITHIN_S: Final = 0.5
 
 
 class ReceiveBuffer:
-    """Bytes that came, in the parts in which they came; its length is theirs."""
+    """Bytes that came, in the parts in which they came; its length is theirs. What came bare comes after all that came sealed."""
 
-    __slots__ = ("_at", "_parts", "_size")
+    __slots__ = ("_at", "_parts", "_sealed", "_size")
 
     def __init__(self) -> None:
         self._parts: deque[bytes] = deque()
         self._at = 0
         """Bytes of the first part that were taken."""
         self._size = 0
+        self._sealed: int | None = None
+        """Bytes from before the first that came bare; None: none did."""
 
     def __len__(self) -> int:
         return self._size
 
-    def append(self, part: bytes) -> None:
+    @property
+    def has_bare(self) -> bool:
+        """Whether something came bare, ever."""
+        return self._sealed is not None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether all that is left came bare."""
+        return self._sealed == 0
+
+    def ready(self, *, bare: bool) -> int:
+        """Bytes that may be taken at once: sealed ones, or, if there are none and they are wanted, `bare` ones."""
+        return self._size if self._sealed is None or (bare and self.is_bare) else self._sealed
+
+    def append(self, part: bytes, *, bare: bool = False) -> None:
+        if bare and self._sealed is None:
+            self._sealed = self._size
         self._parts.append(part)
         self._size += len(part)
 
@@ -53,6 +71,8 @@ class ReceiveBuffer:
             most -= len(part)
         data = taken[0] if len(taken) == 1 else b"".join(taken)
         self._size -= len(data)
+        if self._sealed:
+            self._sealed -= len(data)
         return data
 
 
@@ -68,11 +88,13 @@ class PatientStream(yamux.YamuxStream):
     deaf = False
     """Nobody here reads or writes any more."""
     expects_bare = False
-    """Its bytes may come unsealed."""
-    answer_first = False
-    """But first something sealed has to come: what we asked for is not to be answered by somebody between us and the peer."""
+    """Bytes may come bare. They are kept until `takes_bare`."""
+    takes_bare = False
+    """Bytes that came bare are read, after those that came sealed."""
+    went_bare = False
+    """Such bytes have been read."""
     sends_bare = False
-    """Its bytes are sent unsealed."""
+    """What is sent goes bare."""
     refused = False
     """The peer is being reset for it."""
     _owed = 0
@@ -135,8 +157,9 @@ class PatientStream(yamux.YamuxStream):
         conn, stream_id = self.conn, self.stream_id
         while not self.deaf:
             buffer = conn.stream_buffers.get(stream_id)
-            if buffer:
-                data = buffer.take(len(buffer) if n is None or n < 0 else n)
+            if buffer and (ready := buffer.ready(bare=self.takes_bare)):
+                self.went_bare |= buffer.is_bare
+                data = buffer.take(ready if n is None or n < 0 else min(n, ready))
                 self._give_back(len(data))
                 if self.closed and not buffer:
                     conn._finalize_stream_locked(self, fully_closed=True)

@@ -12,6 +12,7 @@ gate sees them anyway (docs/decisions/2026-11-25-bare-circuits.md).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
@@ -38,6 +39,14 @@ FRAME_HEADER: Final = 12
 """Of yamux."""
 RELAYED_PLAINTEXT: Final = MAX_PLAINTEXT - FRAME_HEADER - PREFIX - SEAL
 """On a circuit: a message, sealed, then fits one frame in one message of the connection that carries it."""
+
+
+class CarriedConnection(IRawConnection):
+    """A raw connection that another one carries."""
+
+    @abstractmethod
+    def secured(self) -> None:
+        """Noise's handshake on it is over."""
 
 
 class BareMessage(NamedTuple):

@@ -101,6 +101,8 @@ class BoundedYamux(yamux.Yamux):
         self.max_frame = RELAYED_FRAME if self.relayed else MAX_FRAME
         self._write_within_s = RELAYED_WRITE_WITHIN_S if self.relayed else WRITE_WITHIN_S
         self._burst = 1
+        self.had_circuits = False
+        """Whether a stream of it carries, or carried, a circuit that may go bare."""
         self.carriers: set[int] = set()
         """Streams that carry circuits: what waits on them is bounded by their own windows."""
 
@@ -114,10 +116,10 @@ class BoundedYamux(yamux.Yamux):
                     self._opened -= 1
                     await self.stream_turn()
                 message = await self.secured_conn.read_message()
-                self.heard_at = trio.current_time()
                 if isinstance(message, BareMessage):
                     self._take_bare(message.data)
                     continue
+                self.heard_at = trio.current_time()
                 for frame, body, begins, ends in self._parser.feed(message):
                     if begins:
                         await self._begin(frame)
@@ -132,18 +134,19 @@ class BoundedYamux(yamux.Yamux):
         await self._cleanup_on_error()
 
     def _take_bare(self, data: memoryview) -> None:
-        """A data frame that is not sealed, of a stream that may have such."""
+        """A data frame that is not sealed, of a stream that may have such. Anybody on the way can have made it."""
         found = whole_data_frame(data)
-        if found is None:
-            raise Overrun("a bare message that is no data frame")
+        if found is None or self._parser.within or not self.had_circuits:
+            raise Overrun("a bare message that is no data frame of a circuit")
         stream_id, body = found
         stream = self.streams.get(stream_id)
         if stream is None:
-            return
-        if not _patient(stream).expects_bare or _patient(stream).answer_first:
+            return  # it has ended
+        if not _patient(stream).expects_bare or stream.recv_closed:
             raise Overrun(f"stream {stream_id}: a frame that is not sealed")
+        self.heard_at = trio.current_time()  # the ends of a circuit ask each other too, sealed
         self._check_window(stream, len(body))
-        self._deliver(stream_id, body)
+        self._deliver(stream_id, body, bare=True)
 
     def _check_window(self, stream: yamux.YamuxStream, length: int) -> None:
         if length > stream.recv_window and not _patient(stream).deaf:
@@ -194,13 +197,12 @@ class BoundedYamux(yamux.Yamux):
         self.stream_buffers[stream.stream_id] = ReceiveBuffer()
         self.stream_events[stream.stream_id] = trio.Event()
 
-    def _deliver(self, stream_id: int, body: bytes) -> None:
+    def _deliver(self, stream_id: int, body: bytes, *, bare: bool = False) -> None:
         """Bytes for a stream, which may have gone meanwhile. Raises `Overrun` when there is no room."""
         stream = self.streams.get(stream_id)
         if stream is None or stream.closed:
             return
         stream, size = _patient(stream), len(body)
-        stream.answer_first = False
         if stream.deaf:
             # once: who sends on and reads nothing would have us pile up replies
             if not stream.refused:
@@ -213,7 +215,10 @@ class BoundedYamux(yamux.Yamux):
                 raise Overrun(f"more than {MAX_BUFFERED} bytes wait on one connection")
             if not self.memory.buffer(self, waiting):
                 raise Overrun("no memory is left, and this peer takes most of it")
-        self.stream_buffers[stream_id].append(body)
+        buffer = self.stream_buffers[stream_id]
+        if buffer.has_bare and not bare:
+            raise Overrun(f"stream {stream_id}: sealed again after it went bare")
+        buffer.append(body, bare=bare)
         stream.recv_window -= size
         stream.hear()
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 import trio
-from libp2p.abc import INetConn, IRawConnection
+from libp2p.abc import INetConn
 from libp2p.connection_types import ConnectionType
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.network.connection.exceptions import RawConnError
@@ -38,8 +38,9 @@ from swarm.net.addresses import Address, Circuit, PeerId, from_wire, is_private,
 from swarm.net.identity import peer_id_bytes, peer_id_text
 from swarm.net.network import Reservation, Stream
 from swarm.p2p.dialler import NodeSwarm, OpenOn
+from swarm.p2p.session import CarriedConnection
 from swarm.p2p.yamux import BoundedYamux
-from swarm.relay.wire import HOP, OWN_HOP, REASONS, begin_circuit, expect_circuit, read_message, write_message
+from swarm.relay.wire import HOP, OWN_HOP, REASONS, expect_circuit, goes_bare, read_message, write_message
 
 ANSWER_WITHIN_S: Final = 10.0
 """The gate first calls the target, for up to 8 s."""
@@ -128,9 +129,8 @@ class RelayClient:
             request = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
             stream = await self.open_on(connection, [OWN_HOP, HOP])
             try:
-                expect_circuit(stream, after_answer=True)
+                expect_circuit(stream)
                 await self._request(stream, request, circuit.gate)
-                begin_circuit(stream)
                 return await self.swarm.upgrade_outbound_raw_conn(CircuitConn(stream, initiator=True), peer)
             except BaseException:
                 await stream.reset()
@@ -185,7 +185,7 @@ class RelayClient:
 # -- circuits ----------------------------------------------------------------------------------------------------------------
 
 
-class CircuitConn(IRawConnection):
+class CircuitConn(CarriedConnection):
     """A stream with a gate as a raw connection of libp2p, on which Noise and yamux run end to end."""
 
     def __init__(self, stream: Stream, *, initiator: bool) -> None:
@@ -207,6 +207,12 @@ class CircuitConn(IRawConnection):
             await self._stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise RawConnError("the circuit closed") from error
+
+    def secured(self) -> None:
+        """Noise's handshake is over: no second layer of it is needed on the way to the gate."""
+        if goes_bare(self._stream):
+            self._stream.take_bare()
+            self._stream.send_bare()
 
     async def close(self) -> None:
         """End the circuit; the gate then ends the other side."""
@@ -263,9 +269,8 @@ class StopServer:
         self._pending[caller] += 1
         self._through[stream.peer] += 1
         try:
-            expect_circuit(stream, after_answer=False)
+            expect_circuit(stream)
             await _answer(stream, OK)
-            begin_circuit(stream)
             ended = await self.take(CircuitConn(stream, initiator=False), caller)
         finally:
             for counts, key in ((self._pending, caller), (self._through, stream.peer)):

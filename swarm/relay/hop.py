@@ -29,7 +29,15 @@ from swarm.net.reservations import (
     ReservationDeclined,
 )
 from swarm.p2p.stream import NodeStream
-from swarm.relay.wire import OWN_HOP, STATUS, begin_circuit, expect_circuit, read_message, write_message
+from swarm.relay.wire import (
+    OWN_HOP,
+    STATUS,
+    expect_circuit,
+    pass_on,
+    read_message,
+    take_circuit,
+    write_message,
+)
 
 ASK_WITHIN_S: Final = 10.0
 """For a whole request."""
@@ -120,9 +128,8 @@ class RelayHop:
                 answer = HopMessage(
                     type=HopMessage.STATUS, status=OK, peer=_peer(stream.peer, observed), limit=self._limit()
                 )
-                expect_circuit(stream, after_answer=False)
+                expect_circuit(stream)
                 await self._send(stream, answer)
-                begin_circuit(stream)
                 why = await self._splice(stream, other, circuit)
             finally:
                 await _end(other, why)
@@ -149,7 +156,7 @@ class RelayHop:
                 )
                 accepted = False
                 try:
-                    expect_circuit(other, after_answer=True)
+                    expect_circuit(other)
                     await write_message(other, call)
                     answer = await read_message(other, StopMessage())
                     accepted = answer.type == StopMessage.STATUS and answer.status == OK
@@ -157,7 +164,6 @@ class RelayHop:
                     if not accepted:
                         await other.reset()
                 if accepted:
-                    begin_circuit(other)
                     return other
         except (Unreachable, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             log.debug("relay.unanswered", target=circuit.target, why=str(error))
@@ -167,6 +173,7 @@ class RelayHop:
         """Pass bytes both ways until one side ends it, or a limit is reached."""
         why = CircuitEnd.CLOSED
         for stream in (a, b):
+            take_circuit(stream)
             if isinstance(stream, NodeStream):
                 stream.carries()
         with trio.CancelScope() as both, trio.move_on_at(circuit.ends_at) as lifetime:
@@ -190,6 +197,7 @@ class RelayHop:
                         wait_s = self.relay.pace(len(data), trio.current_time())
                         if wait_s > 0:
                             await trio.sleep(wait_s)
+                        pass_on(source, sink)
                         with trio.fail_after(SEND_WITHIN_S):
                             await sink.send_all(data)
                     await sink.send_eof()

@@ -7,7 +7,7 @@ so nothing may be read beyond a message.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from libp2p.exceptions import BaseLibp2pError
@@ -69,18 +69,27 @@ REASONS: Final[Mapping[int, tuple[Reason, str]]] = {
 M = TypeVar("M", bound=Message)
 
 
-def expect_circuit(stream: Stream, *, after_answer: bool) -> None:
-    """The bytes of a circuit may come next, bare between two of our nodes. To be called before they can: before a request is sent
-    (`after_answer`: its answer is still sealed), or before one is answered.
-    """
-    if stream.protocol in _BARE and isinstance(stream, NodeStream):
-        stream.expect_bare(after_answer=after_answer)
+def goes_bare(stream: Stream) -> TypeGuard[NodeStream]:
+    """Whether the circuit on it goes bare, once its ends have secured it: if both ends of the stream are ours."""
+    return stream.protocol in _BARE and isinstance(stream, NodeStream)
 
 
-def begin_circuit(stream: Stream) -> None:
-    """The bytes of the circuit are sent next; the peer has said that it takes them."""
-    if stream.protocol in _BARE and isinstance(stream, NodeStream):
-        stream.send_bare()
+def expect_circuit(stream: Stream) -> None:
+    """To be called before a circuit is asked for, or granted: from then on bytes may come bare."""
+    if goes_bare(stream):
+        stream.expect_bare()
+
+
+def take_circuit(stream: Stream) -> None:
+    """Of a gate: all that comes now is of the circuit."""
+    if goes_bare(stream):
+        stream.take_bare()
+
+
+def pass_on(source: Stream, sink: Stream) -> None:
+    """Of a gate that has read from `source`: what came bare goes on bare."""
+    if goes_bare(source) and source.went_bare and goes_bare(sink):
+        sink.send_bare()
 
 
 async def write_message(stream: Stream, message: Message) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import sys
+import threading
 from dataclasses import asdict, fields
 from typing import get_args, get_type_hints
 
@@ -205,3 +209,28 @@ def test_an_order_arrives_as_it_was_given() -> None:
         False,
         "run",
     )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no descriptors are passed there")
+def test_requests_that_follow_each_other_are_read_one_by_one_with_their_own_descriptors() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull) as file:  # noqa: PTH123
+        theirs.settimeout(10)  # instead of waiting for ever
+        order = bytes(150_000)
+
+        def send() -> None:
+            frames.send_request(ours, order, [file.fileno(), file.fileno()])
+            frames.send_request(ours, b"", [file.fileno()])
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        first, second = frames.receive_request(theirs), frames.receive_request(theirs)
+        sender.join()
+        ours.close()
+        assert first is not None
+        assert second is not None
+        assert (first[0], len(first[1])) == (order, 2)
+        assert (second[0], len(second[1])) == (b"", 1)
+        assert frames.receive_request(theirs) is None
+        for fd in (*first[1], *second[1]):
+            os.close(fd)

@@ -99,23 +99,28 @@ def test_a_piece_that_was_damaged_on_the_disk_is_not_believed(tmp_path: Path) ->
     half.close()
 
 
-def test_a_piece_of_the_leaders_is_not_hashed_by_itself_and_is_shared_once_the_hashes_are_known(
+def test_a_trusted_piece_is_not_hashed_and_not_shared_before_it_is_verified(
     tmp_path: Path,
 ) -> None:
     half = PartialFile(tmp_path / f"{SHA}.part", len(CONTENT))
     half.begin("ann")
     assert half.put(0, bytearray(PIECE_SIZE), trusted=True), "the hash of the whole finds it"
-    assert not half.has(0)
     assert half.know(HASHES) == set()
-    assert half.has(0)
     for index in (1, 2, 3):
         assert half.put(index, piece(index), trusted=True)
+    assert half.held() == set()
+    assert not half.has(1)
     assert half.digest() != SHA
+    assert half.verify() == {0}
+    assert half.held() == {1, 2, 3}
+    assert half.missing() == {0}
+    assert half.put(0, piece(0), trusted=False)
+    assert half.digest() == SHA
     half.close()
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_piece_of_the_leaders_is_hashed_by_the_next_life(tmp_path: Path, damaged: bool) -> None:
+def test_a_trusted_piece_is_hashed_by_the_next_life(tmp_path: Path, damaged: bool) -> None:
     path = tmp_path / f"{SHA}.part"
     half = PartialFile(path, len(CONTENT))
     half.begin("ann")

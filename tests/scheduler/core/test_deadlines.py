@@ -287,6 +287,19 @@ def test_a_worker_whose_tasks_had_to_be_finished_elsewhere_again_and_again_is_se
     assert "past their deadline" in asides[0].why
 
 
+@pytest.mark.parametrize(("silent_s", "counts"), [(FIRST_WORD_S + 0.1, 1), (LEAST_S + 0.1, 2)])
+def test_silence_that_may_be_a_broken_link_counts_once_and_longer_silence_twice(
+    silent_s: float, counts: int
+) -> None:
+    story = knowing()
+    story.grant(late(story, FIRST_WORD_S + 0.1))
+    story.after(silent_s - FIRST_WORD_S - 0.1)
+    entry = entry_of(story)
+    first, second = entry.attempts()
+    result(story, second)
+    assert len(story.core.state.worker(first.worker).failures) == counts
+
+
 def test_the_outer_limit_of_a_run_that_is_hedged_stops_it_and_fails_nothing() -> None:
     story = knowing()
     progress(story, 1, Phase.RUN)

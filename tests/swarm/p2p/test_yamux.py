@@ -605,35 +605,55 @@ async def test_what_waits_on_circuits_is_bounded_by_their_own_windows(rig: Rig) 
 # -- circuits, which are sealed end to end and not once more -----------------------------------------------------------------------
 
 
-async def circuit(rig: Rig, *, answered: bool = True) -> PatientStream:
-    """A stream of the victim's on which it asked for a circuit."""
+async def circuit(rig: Rig, *, taken: bool = True) -> PatientStream:
+    """A stream of the victim's that carries a circuit. `taken`: what comes bare is read."""
     stream = await rig.conn.open_stream()
-    stream.expects_bare = stream.answer_first = True
-    if answered:
-        await rig.pipe.data(stream.stream_id, b"yes")
-        await rig.settled()
-        assert await stream.read() == b"yes"
+    stream.expects_bare = rig.conn.had_circuits = True
+    stream.takes_bare = taken
     return stream
 
 
-async def test_the_bytes_of_a_circuit_come_bare_after_a_sealed_answer(rig: Rig) -> None:
+async def test_what_came_sealed_is_read_first_and_by_itself(rig: Rig) -> None:
     stream = await circuit(rig)
-    await rig.pipe.bare_frame(stream.stream_id, b"of the circuit")
+    await rig.pipe.data(stream.stream_id, b"sealed")
+    await rig.pipe.bare_frame(stream.stream_id, b"bare")
     await rig.settled()
-    assert await stream.read() == b"of the circuit"
-    assert stream.recv_window == WINDOW - len(b"yes" + b"of the circuit")
+    assert (await stream.read(), stream.went_bare) == (b"sealed", False)
+    assert (await stream.read(), stream.went_bare) == (b"bare", True)
+    assert stream.recv_window == WINDOW - len(b"sealed" + b"bare")
 
 
-async def test_nobody_between_us_and_the_gate_answers_for_it(rig: Rig) -> None:
-    stream = await circuit(rig, answered=False)
+async def test_nobody_on_the_way_answers_for_the_peer(rig: Rig) -> None:
+    stream = await circuit(rig, taken=False)
     await rig.pipe.bare_frame(stream.stream_id, b"yes, and you are seen at my address")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.read)
+        await rig.settled()
+        assert not stream.went_bare
+        nursery.cancel_scope.cancel()
+    stream.takes_bare = True
+    assert await stream.read() == b"yes, and you are seen at my address"
+
+
+async def test_sealed_bytes_that_come_after_what_is_kept_end_the_connection(rig: Rig) -> None:
+    stream = await circuit(rig, taken=False)
+    await rig.pipe.bare_frame(stream.stream_id, b"slipped in before the answer")
+    await rig.pipe.data(stream.stream_id, b"the answer")
     await rig.settled()
     assert rig.pipe.closed
 
 
-async def test_a_stream_that_is_no_circuit_takes_nothing_bare(rig: Rig) -> None:
+@pytest.mark.parametrize("circuits", [False, True])
+async def test_a_stream_that_is_no_circuit_takes_nothing_bare(rig: Rig, circuits: bool) -> None:
+    rig.conn.had_circuits = circuits
     await rig.pipe.open(1)
     await rig.pipe.bare_frame(1, b"slipped in")
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_a_connection_without_circuits_takes_nothing_bare(rig: Rig) -> None:
+    await rig.pipe.bare_frame(4242, b"x")
     await rig.settled()
     assert rig.pipe.closed
 
@@ -658,10 +678,27 @@ async def test_only_whole_data_goes_bare(rig: Rig, body: bytes, flags: int, leng
 
 async def test_bare_bytes_have_the_same_window(rig: Rig) -> None:
     stream = await circuit(rig)
-    await rig.pipe.bare_frame(stream.stream_id, bytes(WINDOW - 3))
+    await rig.pipe.bare_frame(stream.stream_id, bytes(WINDOW))
     await rig.settled()
     assert not rig.pipe.closed
     await rig.pipe.bare_frame(stream.stream_id, b"x")
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_nothing_bare_comes_within_a_sealed_frame(rig: Rig) -> None:
+    """Whose window was looked at when it began."""
+    stream = await circuit(rig)
+    await rig.pipe.frame(yamux.TYPE_DATA, 0, stream.stream_id, WINDOW, bytes(WINDOW - 1))
+    await rig.pipe.bare_frame(stream.stream_id, b"x")
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_nothing_bare_comes_after_the_end(rig: Rig) -> None:
+    stream = await circuit(rig)
+    await rig.pipe.data(stream.stream_id, b"end", yamux.FLAG_FIN)
+    await rig.pipe.bare_frame(stream.stream_id, b"after the end")
     await rig.settled()
     assert rig.pipe.closed
 
@@ -674,15 +711,26 @@ async def test_bare_bytes_of_a_stream_that_has_ended_are_dropped(rig: Rig) -> No
     assert not rig.pipe.closed
 
 
+async def test_what_came_bare_of_a_stream_that_has_ended_is_no_sign_of_life(
+    rig: Rig, autojump_clock: trio.testing.MockClock
+) -> None:
+    stream = await circuit(rig)
+    await stream.reset()
+    rig.conn.watched = True
+    with trio.move_on_after(60):
+        while not rig.pipe.closed:
+            await rig.pipe.bare_frame(stream.stream_id, b"x")
+            await trio.sleep(1)
+    assert rig.pipe.closed
+
+
 async def test_a_circuit_is_sent_bare_in_whole_frames_and_ends_sealed(rig: Rig) -> None:
     stream = await circuit(rig)
     stream.sends_bare = True
     before = rig.pipe.replies.statistics().current_buffer_used
     await stream.write(bytes(2 * MAX_FRAME))
-    heads = rig.pipe.bare[::2]
-    assert [struct.unpack(yamux.YAMUX_HEADER_FORMAT, head)[-2:] for head in heads] == 2 * [
-        (stream.stream_id, MAX_FRAME)
-    ]
+    heads = [struct.unpack(yamux.YAMUX_HEADER_FORMAT, head) for head in rig.pipe.bare[::2]]
+    assert [head[-2:] for head in heads] == 2 * [(stream.stream_id, MAX_FRAME)]
     assert rig.pipe.replies.statistics().current_buffer_used == before
     await stream.close()
     assert rig.pipe.replies.statistics().current_buffer_used == before + 1
