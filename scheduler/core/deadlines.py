@@ -61,7 +61,7 @@ class Deadlines:
 
     def _is_late(self, entry: TaskEntry, now: float) -> bool:
         """Whether every attempt of the task that runs is past its deadline, and no other worker is being asked."""
-        if entry.stopping or entry.last >= LAST_HEDGE:
+        if entry.stopping or entry.last >= LAST_HEDGE or self._state.sits_too_soon(entry, now):
             return False
         return all(self._past(entry, attempt, now) for attempt in entry.attempts())
 

@@ -52,7 +52,7 @@ class Hedging:
         tickets = [state.tasks[task] for task in islice(reversed(state.queued), LOOKED_AT)]
         tickets.sort(key=lambda entry: -state.campaign_of(entry).limits.priority)
         for entry in tickets if idle else ():
-            if not _may_hedge(entry) or not self._waits_behind(entry, now):
+            if not self._may_hedge(entry, now) or not self._waits_behind(entry, now):
                 continue
             if entry.hedge is not None and entry.hedge.lease is None:
                 continue  # another worker is being asked already
@@ -76,7 +76,7 @@ class Hedging:
             if len(commands) >= MAX_HEDGES:
                 break
             current = entry.current
-            if current is None or entry.hedge is not None or not _may_hedge(entry):
+            if current is None or entry.hedge is not None or not self._may_hedge(entry, now):
                 continue
             wait = current.wait_s(now)
             if now - current.since < SOON_S or (wait is not None and wait < SOON_S):
@@ -93,6 +93,15 @@ class Hedging:
                 best = min(soon, key=lambda pair: (pair[0], state.rng.random()))[1]
                 commands.append(self._allocator.commit(entry, best, now, hedge=True))
         return commands
+
+    def _may_hedge(self, entry: TaskEntry, now: float) -> bool:
+        return (
+            entry.outcome is None
+            and entry.current is not None
+            and entry.current.status is AttemptStatus.QUEUED
+            and entry.last < LAST_HEDGE
+            and not self._state.sits_too_soon(entry, now)
+        )
 
     def _may_take(self, view: WorkerView, entry: TaskEntry, now: float) -> bool:
         """Whether this worker may be asked for the task's hedge."""
@@ -195,12 +204,3 @@ class Hedging:
             if attempt.lease == lease and entry.state is TaskState.QUEUED:
                 return any(other.worker != peer and other.lease is None for other in entry.attempts())
         return False
-
-
-def _may_hedge(entry: TaskEntry) -> bool:
-    return (
-        entry.outcome is None
-        and entry.current is not None
-        and entry.current.status is AttemptStatus.QUEUED
-        and entry.last < LAST_HEDGE
-    )

@@ -156,6 +156,16 @@ class State:
         allowance_s = self.allowance_s(entry, attempt)
         return deadline(attempt.leased_at, attempt.since, attempt.advanced_at, allowance_s)
 
+    def sits_too_soon(self, entry: TaskEntry, now: float) -> bool:
+        """Whether it is a sitting that would begin too soon after the one before. Such a one can be under way only where a campaign was
+        adopted: it was found at a worker before the end of the one before was known.
+        """
+        sitting = entry.form.sitting
+        before = None if sitting is None else self.tasks.get(sitting.task(entry.id, sitting.number - 1))
+        if sitting is None or before is None or before.ended_at is None:
+            return False
+        return now < before.ended_at + sitting.apart_s
+
     def allowance_s(self, entry: TaskEntry, attempt: Attempt) -> float:
         """How long this attempt, which runs, may report nothing new."""
         warm = self.worker(attempt.worker).warm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
@@ -17,6 +18,8 @@ DEADLINE_S: Final = 8.5
 """Sooner than this after it was granted no run is past its deadline, however fast its scheduler's clock runs."""
 FIRST_WORD_S: Final = 5.1
 """Likewise of a run of which its scheduler has heard nothing."""
+ROUNDED_S: Final = 0.001
+"""When something was decided is told in milliseconds."""
 
 
 def one_record(history: History) -> Iterator[Breach]:
@@ -113,13 +116,21 @@ def one_start(history: History) -> Iterator[Breach]:
 def deadlines_pass_first(history: History) -> Iterator[Breach]:
     """No run gets a hedge beside it before its scheduler could know that it takes too long."""
     wanted: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    reported: set[tuple[str, str, int]] = set()
-    for event in history.of(Kind.COMMITTED, Kind.WANTED, Kind.REPORTED, Kind.ATTEMPT_ENDED, Kind.RECORDED):
+    reported: dict[tuple[str, str, int], float] = {}
+    for event in history.of(
+        Kind.UP, Kind.COMMITTED, Kind.WANTED, Kind.REPORTED, Kind.ATTEMPT_ENDED, Kind.RECORDED
+    ):
+        if event.kind is Kind.UP:  # it knows nothing of what its earlier lives heard
+            reported = {key: at for key, at in reported.items() if key[0] != event.worker}
+            continue
         runs = wanted[event.who, event.task]
         match event.kind:
             case Kind.COMMITTED if event.word == "beside":
                 for attempt, granted_at in runs.items():
-                    heard = (event.who, event.task, attempt) in reported
+                    heard = (
+                        reported.get((event.who, event.task, attempt), math.inf)
+                        < event.decided_at - ROUNDED_S
+                    )
                     age_s = event.decided_at - granted_at
                     if age_s < (DEADLINE_S if heard else FIRST_WORD_S):
                         what = f"{event.task} is hedged {age_s:.1f} s after it was granted"
@@ -127,7 +138,7 @@ def deadlines_pass_first(history: History) -> Iterator[Breach]:
             case Kind.COMMITTED:
                 pass
             case Kind.REPORTED:
-                reported.add((event.who, event.task, event.attempt))
+                reported.setdefault((event.who, event.task, event.attempt), event.at)
             case Kind.WANTED:
                 runs.setdefault(event.attempt, event.decided_at)
             case _:

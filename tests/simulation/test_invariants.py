@@ -215,6 +215,16 @@ def test_only_a_run_that_was_not_heard_of_is_hedged_after_six_seconds(
     assert ("deadlines_pass_first" not in observed(*events)) is allowed
 
 
+def test_what_is_heard_of_a_run_after_its_hedge_was_decided_changes_nothing() -> None:
+    task = TASK | {"task": "c/9"}
+    events = (
+        Event(1.0, K.WANTED, **task, number=0),
+        Event(7.3, K.REPORTED, **task),
+        Event(7.4, K.COMMITTED, **task | {"attempt": 2, "worker": "v"}, word="beside", ago=0.2),
+    )
+    assert "deadlines_pass_first" not in observed(*events)
+
+
 @pytest.mark.parametrize(("ago", "excused"), [(40.0, True), (0.05, False)])
 def test_a_deadline_counts_from_the_decision_to_start_however_late_that_is_on_disk(
     ago: float, excused: bool

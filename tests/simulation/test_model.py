@@ -28,6 +28,11 @@ def test_whatever_goes_wrong_every_invariant_holds(first: int) -> None:
     assert figures.faults.total() > 100, "the runs are not fair weather"
 
 
+def test_a_sitting_that_was_found_under_way_is_not_hedged_before_its_time() -> None:
+    """Its campaign was adopted, and the result of the sitting before came after that."""
+    assert not run(26910).breaches
+
+
 def test_the_store_and_its_double_answer_and_hold_the_same() -> None:
     figures = some(200, 4, "real-store")
     assert not figures.failed, figures.failed

@@ -234,3 +234,9 @@ def test_one_that_is_found_at_a_worker_before_the_first_ones_result_stays_with_t
     decided(core, core.failures.settle("c-one/1", event, why, now), now)
     check(core.state)
     assert queued.pin == PEERS[0]
+    state = core.state
+    first, ended_at = state.tasks["c-one/1"], state.tasks["c-one/1"].ended_at
+    assert ended_at is not None
+    assert state.sits_too_soon(queued, ended_at + HOUR - 1)
+    assert not state.sits_too_soon(queued, ended_at + HOUR)
+    assert not state.sits_too_soon(first, ended_at)
