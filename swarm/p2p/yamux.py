@@ -142,8 +142,10 @@ class BoundedYamux(yamux.Yamux):
         stream = self.streams.get(stream_id)
         if stream is None:
             return  # it has ended
-        if not _patient(stream).expects_bare or stream.recv_closed:
+        if not _patient(stream).expects_bare or _patient(stream).finished:
             raise Overrun(f"stream {stream_id}: a frame that is not sealed")
+        if stream.closed:
+            return  # it was reset, and what had come before is still there
         self.heard_at = trio.current_time()  # the ends of a circuit ask each other too, sealed
         self._check_window(stream, len(body))
         self._deliver(stream_id, body, bare=True)

@@ -613,6 +613,16 @@ async def circuit(rig: Rig, *, taken: bool = True) -> PatientStream:
     return stream
 
 
+async def ended_circuit(rig: Rig, unread: bytes) -> PatientStream:
+    """One that was reset here, with bytes that nobody had read."""
+    stream = await circuit(rig)
+    if unread:
+        await rig.pipe.bare_frame(stream.stream_id, unread)
+        await rig.settled()
+    await stream.reset()
+    return stream
+
+
 async def test_what_came_sealed_is_read_first_and_by_itself(rig: Rig) -> None:
     stream = await circuit(rig)
     await rig.pipe.data(stream.stream_id, b"sealed")
@@ -703,19 +713,20 @@ async def test_nothing_bare_comes_after_the_end(rig: Rig) -> None:
     assert rig.pipe.closed
 
 
-async def test_bare_bytes_of_a_stream_that_has_ended_are_dropped(rig: Rig) -> None:
-    stream = await circuit(rig)
-    await stream.reset()
+@pytest.mark.parametrize("unread", [b"", b"not yet read"])
+async def test_bare_bytes_of_a_stream_that_has_ended_are_dropped(rig: Rig, unread: bytes) -> None:
+    stream = await ended_circuit(rig, unread)
     await rig.pipe.bare_frame(stream.stream_id, b"on their way")
     await rig.settled()
     assert not rig.pipe.closed
+    assert rig.conn.waiting() == len(unread)
 
 
+@pytest.mark.parametrize("unread", [b"", b"not yet read"])
 async def test_what_came_bare_of_a_stream_that_has_ended_is_no_sign_of_life(
-    rig: Rig, autojump_clock: trio.testing.MockClock
+    rig: Rig, autojump_clock: trio.testing.MockClock, unread: bytes
 ) -> None:
-    stream = await circuit(rig)
-    await stream.reset()
+    stream = await ended_circuit(rig, unread)
     rig.conn.watched = True
     with trio.move_on_after(60):
         while not rig.pipe.closed:
