@@ -2,11 +2,12 @@
 
     python benchmarks/network/transfer.py [--mib 256] [--rounds 3]
 
-Five ways, in turns, the medians compared: `noise` is one Noise session on a TCP connection with nothing above it; `stream` is a raw
-libp2p stream (Noise and yamux); `file` is the same stream into a new file, on disk when it ends, and nothing hashed; `blob` is `fetch_blob`
-into a file on disk, hashed on the way, as a large record comes; `model` is what a worker does for a task: into its model cache, in pieces
-that are hashed each and as a whole, and on disk when it ends. Beside the speed: processor seconds for each GiB, of both processes, which
-say more than the clock on a machine that has other work.
+Six ways, in turns, the medians compared: `noise` is one Noise session on a TCP connection with nothing above it; `stock` is a stream of
+py-libp2p as it is installed, between two other processes (`stock.py`); `stream` is a raw libp2p stream of ours (Noise and yamux); `file`
+is the same stream into a new file, on disk when it ends, and nothing hashed; `blob` is `fetch_blob` into a file on disk, hashed on the way,
+as a large record comes; `model` is what a worker does for a task: into its model cache, in pieces that are hashed each and as a whole, and
+on disk when it ends. Beside the speed: processor seconds for each GiB, of both processes, which say more than the clock on a machine that
+has other work.
 
 What `file` costs above `stream` is the system's: 0.2 s/GiB where the guest has the memory, ten times that on a virtual machine whose host
 takes free memory back after seconds, and gives it again page by page.
@@ -24,7 +25,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,41 @@ async def take_model(network: Any, peer: str, sha256: str, size: int, folder: Pa
     path.unlink()
 
 
+class Stock:
+    """Two processes with py-libp2p as it is installed."""
+
+    def __init__(self, give: subprocess.Popen[str], take: subprocess.Popen[str]) -> None:
+        self._giver, self._take = psutil.Process(give.pid), take
+
+    def turn(self) -> tuple[float, float, float]:
+        """Seconds of one transfer, and processor seconds of who takes and who gives."""
+        assert self._take.stdin is not None
+        assert self._take.stdout is not None
+        before = self._giver.cpu_times()
+        self._take.stdin.write("again\n")
+        self._take.stdin.flush()
+        seconds, takes = map(float, self._take.stdout.readline().split())
+        after = self._giver.cpu_times()
+        return seconds, takes, after.user + after.system - before.user - before.system
+
+
+@contextmanager
+def stock(size: int) -> Iterator[Stock]:
+    """The two, until the end of the block."""
+    command = [sys.executable, str(Path(__file__).with_name("stock.py"))]
+    with subprocess.Popen([*command, "give", str(size)], stdout=subprocess.PIPE, text=True) as give:
+        assert give.stdout is not None
+        address = give.stdout.readline().strip()
+        with subprocess.Popen(
+            [*command, "take", address, str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as take:
+            try:
+                yield Stock(give, take)
+            finally:
+                take.kill()
+                give.kill()
+
+
 def compare(size: int, rounds: int, folder: Path) -> None:
     """Measure and print."""
     source = folder / "model"
@@ -151,7 +188,10 @@ def compare(size: int, rounds: int, folder: Path) -> None:
     try:
         assert child.stdout is not None
         peer, address, port, bare = child.stdout.readline().split()
-        taken = trio.run(take_turns, peer, address, int(port), bare, size, sha256, rounds, folder, child.pid)
+        with stock(size) as other:
+            taken = trio.run(
+                take_turns, peer, address, int(port), bare, size, sha256, rounds, folder, child.pid, other
+            )
     finally:
         child.kill()
         child.communicate()
@@ -163,7 +203,7 @@ def compare(size: int, rounds: int, folder: Path) -> None:
             f"{way:8} {size / MIB / seconds:8.1f} MiB/s   {100 * middle['noise'][0] / seconds:5.1f} % of noise   "
             f"{takes * GIB / size:5.2f} s/GiB to take, {gives * GIB / size:5.2f} to give"
         )
-    for way, base in (("blob", "stream"), ("model", "stream"), ("model", "file")):
+    for way, base in (("blob", "stream"), ("model", "stream"), ("model", "file"), ("model", "stock")):
         clock = 100 * middle[base][0] / middle[way][0]
         processor = 100 * sum(middle[base][1:]) / sum(middle[way][1:])
         print(
@@ -182,6 +222,7 @@ async def take_turns(
     rounds: int,
     folder: Path,
     holder: int,
+    other: Stock,
 ) -> dict[str, list[tuple[float, float, float]]]:
     """For each way and round: seconds, and processor seconds of this process and of the holder."""
     process = psutil.Process(holder)
@@ -193,8 +234,9 @@ async def take_turns(
             "blob": lambda: take_blob(network, peer, address, sha256, folder),
             "model": lambda: take_model(network, peer, sha256, size, folder),
         }
-        taken: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
+        taken: dict[str, list[tuple[float, float, float]]] = {way: [] for way in (*ways, "stock")}
         for _ in range(rounds):
+            taken["stock"].append(await trio.to_thread.run_sync(other.turn))
             for way, take in ways.items():
                 before = process.cpu_times()
                 began, used = time.perf_counter(), time.process_time()

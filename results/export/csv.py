@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from results.row.row import COLUMNS, Row
 from swarm.base.text import safe_text
 
+_values: Final = operator.attrgetter(*Row.model_fields)
 CELL: Final = 2000
 """Characters of a text cell."""
 _FORMULA: Final = re.compile(r"^\s*[=+\-@＝＋－＠]")
@@ -20,13 +22,12 @@ def csv_lines(rows: Iterable[Row]) -> Iterable[str]:
     """The header and one line for each row, each ending in CR LF (RFC 4180)."""
     yield ",".join(COLUMNS) + "\r\n"
     for row in rows:
-        values = (getattr(row, name) for name in Row.model_fields)
-        yield ",".join(csv_cell(value) for value in values) + "\r\n"
+        yield ",".join([csv_cell(value) for value in _values(row)]) + "\r\n"
 
 
 def csv_cell(value: object) -> str:
     """One cell: None is empty, a number is plain with a point, a text is safe and quoted where it must be."""
-    if value is None:
+    if value is None or value == "":
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"

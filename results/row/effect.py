@@ -98,7 +98,7 @@ def waiting_effect(launches: Sequence[RecordLaunch], threads: int | None) -> flo
             start += block.samples
         cleared.append(samples)
     cleared_median = median([median(samples) for samples in cleared])
-    found = median(launch_medians([launch.samples for launch in launches]))
+    found = median(launch_medians([launch.ordered for launch in launches]))
     return max(0.0, found / cleared_median - 1) if cleared_median > 0 else None
 
 

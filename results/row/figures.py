@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final, Literal
 
 from protocol.values.record import Accelerator, LoadSample, Record, Timing
@@ -194,7 +195,8 @@ def _loads(record: Record, observed: RecordView) -> dict[str, object]:
 
 def _inferences(record: Record, observed: RecordView, batch: int | None) -> dict[str, object]:
     timings = record.timings
-    run, middle = summarise(observed.runs), centre([launch.samples for launch in observed.launches])
+    ordered = [launch.ordered for launch in observed.launches]
+    run, middle = summarise(list(chain.from_iterable(ordered))), centre(ordered)
     per_sample = max(timing.per_sample for timing in timings)
     # means of several inferences scatter less than single ones: leave spread and percentiles empty
     single = per_sample == 1
@@ -233,7 +235,7 @@ def _outliers(observed: RecordView) -> dict[str, object]:
     """Of single inferences: means of several have others."""
     if any(launch.per_sample != 1 for launch in observed.launches):
         return {}
-    odd = outliers([launch.samples for launch in observed.launches])
+    odd = outliers([launch.ordered for launch in observed.launches])
     return {"outliers_mild": odd.mild, "outliers_severe": odd.severe, "outliers_mad": odd.far}
 
 

@@ -9,6 +9,7 @@ What cannot be said of so few samples is None: a deviation of one, a 99th percen
 from __future__ import annotations
 
 import math
+import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def summarise(samples: Sequence[int]) -> SampleSummary:
     total = sum(ordered)
     stddev = None
     if n > 1:
-        squares = sum(sample * sample for sample in ordered)
+        squares = sum(map(operator.mul, ordered, ordered))
         stddev = math.sqrt((n * squares - total * total) / (n * (n - 1))) / 1e6
     return SampleSummary(
         n=n,

@@ -117,7 +117,7 @@ def findings(
     `unrepeated`: of a stranger's row, why its times are not witnessed, and its outputs only claimed.
     """
     launches = [launch for launch in observed.launches if launch.samples]
-    medians = launch_medians([launch.samples for launch in launches])
+    medians = launch_medians([launch.ordered for launch in launches])
     middle = centre_of(medians)
     times = [*_unsteady(launches, medians), *_noisy(launches, middle, precision)]
     effect = waiting_effect(launches, threads)
@@ -238,7 +238,7 @@ def _halves(launches: Sequence[RecordLaunch]) -> Finding | None:
     steps = []
     for launch in launches:
         samples = launch.samples
-        half, whole = len(samples) // 2, median(samples)
+        half, whole = len(samples) // 2, median(launch.ordered)
         if len(samples) >= MIN_DRIFT and whole > 0:
             steps.append((median(samples[-half:]) - median(samples[:half])) / whole)
     step = median(steps) if steps else 0.0

@@ -13,7 +13,7 @@ What holds whatever crashes when:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -91,8 +91,6 @@ class RestoredCampaign:
     entries: Sequence[TaskEntry]
     bodies: TaskBodies
     """Signed tasks by id."""
-    cancels: Collection[str] = ()
-    """What of it is to be cancelled: its own id, or those of tasks."""
     unfit: Mapping[str, str] = field(default_factory=dict)
     """Units that cannot run its tasks of theirs, and why."""
     unscored: Mapping[str, int] = field(default_factory=dict)
@@ -173,9 +171,13 @@ class SchedulerConversation:
         if self._coming and not self._taking_up:
             self._taking_up = True
             self._shell.start(self._take_up_all())
+        self.carry_out(self._cancel_requested())
+
+    def _cancel_requested(self) -> list[Command]:
+        """Cancel what of the campaigns under way somebody wants cancelled."""
         now, core, store = self._shell.now(), self.core, self._store
         cancels = core.cancel_campaigns(store.campaigns.cancel_requests(), now)
-        self.carry_out(cancels + core.cancel(store.tasks.cancel_requests(), now))
+        return cancels + core.cancel(store.tasks.cancel_requests(), now)
 
     async def _take_up_all(self) -> None:
         try:
@@ -194,9 +196,9 @@ class SchedulerConversation:
         if restored is None:
             return
         self.bodies.add(restored.bodies)
-        now, core, cancels = self._shell.now(), self.core, restored.cancels
+        now, core = self._shell.now(), self.core
         commands = core.add(restored.limits, restored.entries, now, restored.unscored)
-        self.carry_out(commands + core.cancel_campaigns(cancels, now) + core.cancel(cancels, now))
+        self.carry_out(commands + self._cancel_requested())  # which may have come since it was read
         self.carry_out(core.end_unfit(campaign, restored.unfit, now))
         held = (attempt.worker for entry in restored.entries for attempt in entry.attempts())
         for peer in dict.fromkeys(held):

@@ -76,8 +76,6 @@ class RestoredTasks:
 
     bodies: dict[str, bytes]
     entries: list[TaskEntry]
-    cancels: list[str]
-    """Those that somebody wants cancelled."""
 
 
 def restore_some(store: Store, campaign: str, after: int, reader: TaskReader) -> RestoredTasks | None:
@@ -89,9 +87,8 @@ def restore_some(store: Store, campaign: str, after: int, reader: TaskReader) ->
         return None
     low, high = rows[0].n, rows[-1].n
     bodies = store.tasks.bodies(campaign, low, high)
-    cancels = [row.id for row in rows if row.cancel and not final(TASK, row.state)]
     in_order = {row.id: bodies[row.id] for row in rows}
-    return RestoredTasks(in_order, _entries(store, campaign, rows, bodies, reader), cancels)
+    return RestoredTasks(in_order, _entries(store, campaign, rows, bodies, reader))
 
 
 def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list[TaskEntry]:

@@ -296,13 +296,11 @@ class SchedulerService:
         self._claims.take_up(row.id, row.scheduler, epoch)
         bodies = TaskBodies()
         entries: list[TaskEntry] = []
-        cancels = [campaign] if row.cancel else []
         try:
             reader = TaskReader()
             while part := restore_some(store, row.id, len(entries), reader):
                 bodies.update(part.bodies)
                 entries += part.entries
-                cancels += part.cancels
                 if len(part.entries) < PORTION:
                     break
                 await SleepUntil(trio.current_time())
@@ -340,7 +338,7 @@ class SchedulerService:
             trust=trust_of_spec(row.spec),
         )
         unscored = store.scores.waiting(row.id) if any(model.evaluation for model in models) else {}
-        return RestoredCampaign(limits, entries, bodies, cancels, unfit_jobs_of_spec(row.spec), unscored)
+        return RestoredCampaign(limits, entries, bodies, unfit_jobs_of_spec(row.spec), unscored)
 
     def _left_s(self, row: CampaignRow) -> float | None:
         """Seconds until the campaign's limit. A clock that was set meanwhile neither prolongs it nor ends it before it began."""

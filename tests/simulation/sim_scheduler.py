@@ -31,12 +31,10 @@ from protocol.messages.work import (
     Stopped,
 )
 from protocol.values.advert import Advert
-from protocol.values.attempt import TASK
 from protocol.values.record import read_record
 from protocol.values.task import TaskBodies
 from protocol.values.trust import OWN, Trust, TrustScope
 from protocol.wire.base import Message
-from protocol.wire.table import final
 from protocol.words import Reason, RunOutcome
 from results.row.canary import unchecked
 from results.row.record import observe
@@ -278,8 +276,7 @@ class SimScheduler:
         entries = self.store.restored(name) or [
             adapter.restored_entry(row, self.store.tries(row.id)) for row in rows
         ]
-        cancels = [row.id for row in rows if row.cancel and not final(TASK, row.state)]
-        return RestoredCampaign(limits, entries, TaskBodies({row.id: row.body for row in rows}), cancels)
+        return RestoredCampaign(limits, entries, TaskBodies({row.id: row.body for row in rows}))
 
     def _others(self, intent: CommitTo) -> int:
         """Workers that could have had it and have not tried it."""

@@ -10,8 +10,13 @@ from trio.testing import MockClock
 
 from protocol.errors import ResourceError
 from protocol.values.attempt import TaskState
+from protocol.values.task import TaskReader
+from scheduler.conversation.effects import SleepUntil
 from scheduler.core.commands import EndPending
 from scheduler.core.failures import PORTION
+from scheduler.run import service
+from scheduler.run.restore import PORTION as RESTORED
+from scheduler.run.restore import RestoredTasks, restore_some
 from scheduler.store.rows import CampaignStatus as CampaignStatus
 from scheduler.store.store import Store
 
@@ -76,3 +81,24 @@ async def test_a_cancel_of_a_task_on_a_vanished_worker_ends_when_its_lease_does(
         asked = trio.current_time()
         await world.until(lambda: world.task().state is TaskState.CANCELLED)
         assert trio.current_time() - asked < 20
+
+
+@pytest.mark.parametrize("target", ["c-one", "c-one/1"])
+async def test_a_cancel_counts_that_comes_while_the_campaign_is_taken_up(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    world.submit(2 * RESTORED + 1)
+
+    def restore(store: Store, campaign: str, after: int, reader: TaskReader) -> RestoredTasks | None:
+        if after == RESTORED:  # the campaign itself, and its first tasks, have been read
+            with Store(world.store_path) as other:
+                assert other.campaigns.request_cancel(target)
+        return restore_some(store, campaign, after, reader)
+
+    monkeypatch.setattr(service, "restore_some", restore)
+    # between two portions others have their turn: here two seconds, so that the request is looked at before the campaign is there
+    monkeypatch.setattr(service, "SleepUntil", lambda at: SleepUntil(at + 2))
+    async with world.scheduler():
+        await world.until(lambda: world.store.tasks.get("c-one/1").state is TaskState.CANCELLED)
+        await trio.sleep(5)
+    assert world.states() == {TaskState.CANCELLED} | ({TaskState.PENDING} if "/" in target else set())
