@@ -54,6 +54,12 @@ class ReceiveBuffer:
         self._parts.append(part)
         self._size += len(part)
 
+    def clear(self) -> None:
+        """Nobody reads it any more."""
+        self._parts.clear()
+        self._at = self._size = 0
+        self._sealed = None if self._sealed is None else 0
+
     def take(self, most: int) -> bytes:
         """Up to `most` bytes, in whole parts where there is one of at most that many; b"" when there are none."""
         parts, taken = self._parts, list[bytes]()
@@ -115,24 +121,38 @@ class PatientStream(yamux.YamuxStream):
             event.set()
 
     def stop(self) -> None:
-        """Nobody here will read or write any more: whoever still waits is woken, and a peer that sends on is reset."""
+        """Nobody here will read or write any more: what came is dropped, whoever still waits is woken, a peer that sends on is reset."""
         self.deaf = True
+        for buffer in (self.conn.stream_buffers.get(self.stream_id), self.rest):
+            if buffer is not None:
+                buffer.clear()
+        if self.expects_bare:
+            self.conn.expect_late_bytes()
         self.wake()
         self.hear()
 
     async def close(self) -> None:
-        """As libp2p's: nothing more will be sent."""
+        """Nothing more will be sent. libp2p's forgets to say so if it is cancelled, and takes a stream that the peer has reset for open."""
+        said = self.send_closed or self.closed
+        self.send_closed = True
+        self.closed |= self.recv_closed
+        self.wake()
         try:
-            await super().close()
+            if not said:
+                await self.conn.say_end(self.stream_id, yamux.FLAG_FIN)
         finally:
-            self.wake()
+            self.conn._finalize_stream_locked(self, fully_closed=self.closed)
 
     async def reset(self) -> None:
-        """As libp2p's: nothing more will be sent or read."""
+        """Nothing more will be sent or read."""
+        said = self.closed
+        self.closed = self.send_closed = self.recv_closed = self.reset_received = True
+        self.stop()
         try:
-            await super().reset()
+            if not said:
+                await self.conn.say_end(self.stream_id, yamux.FLAG_RST)
         finally:
-            self.wake()
+            self.conn._finalize_stream_locked(self, fully_closed=True)
 
     async def writable(self) -> None:
         """Wait until at least a byte can be sent, or nothing ever can."""
@@ -156,7 +176,7 @@ class PatientStream(yamux.YamuxStream):
         await trio.lowlevel.checkpoint()  # cancelled here or while waiting, never after bytes were taken
         conn, stream_id = self.conn, self.stream_id
         while not self.deaf:
-            buffer = conn.stream_buffers.get(stream_id)
+            buffer = conn.stream_buffers.get(stream_id) or self.rest
             if buffer and (ready := buffer.ready(bare=self.takes_bare)):
                 self.went_bare |= buffer.is_bare
                 data = buffer.take(ready if n is None or n < 0 else min(n, ready))
@@ -164,8 +184,6 @@ class PatientStream(yamux.YamuxStream):
                 if self.closed and not buffer:
                     conn._finalize_stream_locked(self, fully_closed=True)
                 return data
-            if self.rest:
-                return self.rest.take(len(self.rest) if n is None or n < 0 else n)
             if self.finished:
                 raise MuxedStreamEOF("the peer has finished")
             event = conn.stream_events.get(stream_id)

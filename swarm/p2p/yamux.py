@@ -9,6 +9,7 @@ of its own; the frames on the wire are the same.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ CASUAL_PING_EVERY_S: Final = 30.0
 CASUAL_PONG_WITHIN_S: Final = 12.0
 """The same where nobody waits for anything. Each of 60 nodes has a connection with each other: asked every 4 s on a busy machine, many
 answered too late, and connections that ended for it made more work (docs/decisions/2026-11-21-casual-connections.md)."""
-LATE_S: Final = 1.0
+BUSY_S: Final = 1.0
 """Who looks so much later than meant had no processor to look with: it says nothing of the peer, which is asked again."""
 WRITE_WITHIN_S: Final = 5.0
 """For each frame: once begun it must be finished; a socket that takes no bytes for so long is dead."""
@@ -53,6 +54,8 @@ RELAYED_FRAME: Final = RELAYED_PLAINTEXT - FRAME_HEADER
 RELAYED_WRITE_WITHIN_S: Final = 20.0
 """On a circuit: it waits for the stream that carries it, and that for a gate and for a link beyond it."""
 
+LATE_S: Final = 30.0
+"""How long bytes of a circuit may still be on their way after it has ended here: 4 MiB at 1 Mbit/s."""
 SWEEP_S: Final = 30.0
 """Between two looks for streams that ended with bytes that nobody read."""
 
@@ -103,6 +106,8 @@ class BoundedYamux(yamux.Yamux):
         self._burst = 1
         self.had_circuits = False
         """Whether a stream of it carries, or carried, a circuit that may go bare."""
+        self._late_until = -math.inf
+        """Until when bytes of circuits that have ended count as a sign of life."""
         self.carriers: set[int] = set()
         """Streams that carry circuits: what waits on them is bounded by their own windows."""
 
@@ -140,13 +145,14 @@ class BoundedYamux(yamux.Yamux):
             raise Overrun("a bare message that is no data frame of a circuit")
         stream_id, body = found
         stream = self.streams.get(stream_id)
-        if stream is None:
-            return  # it has ended
-        if not _patient(stream).expects_bare or _patient(stream).finished:
+        if stream is not None and (not _patient(stream).expects_bare or _patient(stream).finished):
             raise Overrun(f"stream {stream_id}: a frame that is not sealed")
-        if stream.closed:
-            return  # it was reset, and what had come before is still there
-        self.heard_at = trio.current_time()  # the ends of a circuit ask each other too, sealed
+        now = trio.current_time()
+        if stream is None or stream.closed:
+            # it has ended, and a slow link has first to carry what was on its way: a pong comes after that
+            self.heard_at = now if now < self._late_until else self.heard_at
+            return
+        self.heard_at = now  # the ends of a circuit ask each other too, sealed
         self._check_window(stream, len(body))
         self._deliver(stream_id, body, bare=True)
 
@@ -240,6 +246,10 @@ class BoundedYamux(yamux.Yamux):
             stream.wake()
             self._finalize_stream_locked(stream, fully_closed=True)
 
+    def expect_late_bytes(self) -> None:
+        """A circuit ends here, and more of it may be on its way."""
+        self._late_until = trio.current_time() + LATE_S
+
     def waiting(self) -> int:
         """Bytes for readers that have not come yet."""
         if self.event_closed.is_set():
@@ -332,7 +342,7 @@ class BoundedYamux(yamux.Yamux):
             await self._write_frame(header(yamux.TYPE_PING, yamux.FLAG_SYN, 0, self._ping_id))
             await self._ping_event.wait()
         late = trio.current_time() - request - within
-        if self.heard_at < request and not first and late < LATE_S:
+        if self.heard_at < request and not first and late < BUSY_S:
             await self.cut()
         else:
             self.looks.add(self, trio.current_time())
@@ -362,6 +372,17 @@ class BoundedYamux(yamux.Yamux):
         await self._write(pieces, bare=bare)
         if self._said_at <= self.heard_at:
             self._said_at = trio.current_time()
+
+    async def say_end(self, stream_id: int, flag: int) -> None:
+        """Tell the peer that a stream ends, or one way of it: also where who asks for it is cancelled while others write."""
+        frame, said = header(yamux.TYPE_WINDOW_UPDATE, flag, stream_id, 0), False
+        try:
+            with contextlib.suppress(*_LINK_ERRORS):
+                await self._write_frame(frame)
+            said = True
+        finally:
+            if not said:
+                self.later(self._write_frame, frame)
 
     async def _write_frame(self, data: bytes) -> None:
         """Write one frame that carries no data."""

@@ -25,6 +25,7 @@ from swarm.p2p.session import BareMessage
 from swarm.p2p.yamux import (
     CASUAL_PING_EVERY_S,
     CASUAL_PONG_WITHIN_S,
+    LATE_S,
     MAX_BUFFERED,
     MAX_BURST,
     MAX_FRAME,
@@ -260,7 +261,7 @@ async def test_a_stream_that_was_reset_within_a_frame_does_not_get_the_rest(rig:
     await rig.pipe.open(3)
     await rig.settled()
     assert not rig.pipe.closed
-    assert (len(rig.accepted), rig.conn.waiting()) == (2, len(b"half"))
+    assert (len(rig.accepted), rig.conn.waiting()) == (2, 0)
 
 
 async def test_a_writer_is_woken_when_its_stream_is_reset_by_the_peer(rig: Rig) -> None:
@@ -602,6 +603,49 @@ async def test_what_waits_on_circuits_is_bounded_by_their_own_windows(rig: Rig) 
     assert rig.pipe.closed
 
 
+@pytest.mark.parametrize("flag", [yamux.FLAG_FIN, yamux.FLAG_RST])
+async def test_the_end_of_a_stream_is_said_later_where_others_write_for_long(
+    rig: Rig, autojump_clock: trio.testing.MockClock, flag: int
+) -> None:
+    stream, other = await rig.conn.open_stream(), await rig.conn.open_stream()
+    plain = rig.pipe.write
+
+    async def slow(data: bytes) -> None:
+        await trio.sleep(3)
+        await plain(data)
+
+    rig.pipe.write = slow  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other.write, b"what keeps the socket")
+        await rig.settled()
+        with trio.move_on_after(1):
+            await (stream.close() if flag == yamux.FLAG_FIN else stream.reset())
+    await trio.sleep(10)
+    frames = [struct.unpack(yamux.YAMUX_HEADER_FORMAT, each[:12]) for each in sent(rig)]
+    assert (0, yamux.TYPE_WINDOW_UPDATE, flag, stream.stream_id, 0) in frames
+    assert (stream.stream_id in rig.conn.streams) == (flag == yamux.FLAG_FIN)
+
+
+def sent(rig: Rig) -> list[bytes]:
+    """What the victim has sent."""
+    messages = []
+    with contextlib.suppress(trio.WouldBlock):
+        while True:
+            messages.append(rig.pipe.replies.receive_nowait())
+    return messages
+
+
+@pytest.mark.parametrize("flag", [yamux.FLAG_FIN, yamux.FLAG_RST])
+async def test_a_stream_that_both_have_ended_is_gone_whatever_was_not_read(rig: Rig, flag: int) -> None:
+    await rig.pipe.open(1)
+    await rig.pipe.data(1, b"not read")
+    await rig.pipe.frame(yamux.TYPE_WINDOW_UPDATE, flag, 1, 0)
+    await rig.settled()
+    rig.accepted[0].stop()
+    await rig.accepted[0].close()
+    assert (dict(rig.conn.streams), rig.conn.waiting()) == ({}, 0)
+
+
 # -- circuits, which are sealed end to end and not once more -----------------------------------------------------------------------
 
 
@@ -643,6 +687,16 @@ async def test_nobody_on_the_way_answers_for_the_peer(rig: Rig) -> None:
         nursery.cancel_scope.cancel()
     stream.takes_bare = True
     assert await stream.read() == b"yes, and you are seen at my address"
+
+
+async def test_nobody_on_the_way_answers_for_a_peer_that_has_gone(rig: Rig) -> None:
+    stream = await circuit(rig, taken=False)
+    await rig.pipe.bare_frame(stream.stream_id, b"slipped in")
+    await rig.pipe.frame(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_FIN, stream.stream_id, 0)
+    rig.pipe._to_victim.close()
+    await rig.settled()
+    with pytest.raises(MuxedStreamEOF):
+        await stream.read()
 
 
 async def test_sealed_bytes_that_come_after_what_is_kept_end_the_connection(rig: Rig) -> None:
@@ -719,7 +773,20 @@ async def test_bare_bytes_of_a_stream_that_has_ended_are_dropped(rig: Rig, unrea
     await rig.pipe.bare_frame(stream.stream_id, b"on their way")
     await rig.settled()
     assert not rig.pipe.closed
-    assert rig.conn.waiting() == len(unread)
+    assert rig.conn.waiting() == 0
+
+
+async def test_bare_bytes_that_were_on_their_way_hold_up_the_pong_behind_them(
+    rig: Rig, autojump_clock: trio.testing.MockClock
+) -> None:
+    await ended_circuit(rig, b"")
+    rig.conn.watched = True
+    began = trio.current_time()
+    with trio.move_on_after(60):
+        while not rig.pipe.closed:
+            await rig.pipe.bare_frame(2, bytes(MAX_FRAME))
+            await trio.sleep(1)
+    assert LATE_S < trio.current_time() - began < LATE_S + PING_EVERY_S + PONG_WITHIN_S + 2
 
 
 @pytest.mark.parametrize("unread", [b"", b"not yet read"])
