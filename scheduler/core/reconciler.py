@@ -267,6 +267,8 @@ class Reconciler:
             attempt.found = True
             grant = RecordGrant(entry.id, attempt.number, lease.lease, lease.fence, lease.queued)
             return self.grant(attempt.worker, grant, now, observed=False)
+        if lease.phase is not None and not lease.queued:
+            attempt.advance(lease.phase, lease.done, now)  # what it reported itself may have been lost
         commands: list[Command] = []
         owes = (lease.settled or lease.reporting) and not lease.queued  # a worker may claim both
         if attempt.status is AttemptStatus.RESTORED and not owes and self._meets_replica(entry, attempt):

@@ -119,6 +119,24 @@ def test_a_run_that_reports_nothing_at_all_is_hedged_sooner() -> None:
     assert len(of(story.after(0.2), CommitTo)) == 1
 
 
+@pytest.mark.parametrize(("phase", "hedged"), [(Phase.LOAD, False), (None, True)])
+def test_a_run_whose_first_reports_were_lost_with_its_link_is_not_taken_for_a_silent_one(
+    phase: Phase | None, hedged: bool
+) -> None:
+    story = knowing()
+    attempt = entry_of(story).current
+    assert attempt is not None
+    assert attempt.lease is not None
+    assert attempt.fence is not None
+    story.after(3.0)
+    known = LiveLease(task=ONE, attempt=attempt.number, lease=attempt.lease, fence=attempt.fence, phase=phase)
+    expected = frozenset({attempt.lease})
+    story.tell(
+        story.core.reconciler.reconcile(attempt.worker, "c-one", 1, (known,), story.now, expected=expected)
+    )
+    assert bool(of(story.after(FIRST_WORD_S - 2.9), CommitTo)) == hedged
+
+
 def test_a_run_that_an_earlier_scheduler_granted_is_not_taken_for_a_silent_one() -> None:
     story = knowing()
     attempt = entry_of(story).current
