@@ -164,6 +164,7 @@ def serve(
             os._exit(0)
         order_bytes, request_fds = request
         if not order_bytes:
+            ready = alive(ready)
             if prefork and not ready and request_fds:
                 make(request_fds.pop())
             for fd in request_fds:

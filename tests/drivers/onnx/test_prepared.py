@@ -175,6 +175,10 @@ def test_who_has_the_device_has_the_next_launch_prepared_for_while_one_ends(
         assert len(prepared) == 3, "one, although the device is in use"
         assert not other.take(), "and it still is"
         assert not any(file.path == str(path) for one in prepared for file in one.open_files())
+        prepared[0].kill()
+        assert psutil.wait_procs(prepared, timeout=5)[1] == []
+        zygote.prepare()
+        assert len(waiting_below(zygote, reached)) == 3, "another, for one that was ended"
         zygote.prepare()
         handle = -1
         device.forget()  # as a node does it: closed, not unlocked
