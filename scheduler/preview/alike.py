@@ -38,7 +38,7 @@ class AlikeTasks:
     tried: list[AttemptRow] = field(default_factory=list)
     """Attempts so far; of several tasks only those that did not go well."""
 
-    def add(self, task: str, n: int, model: str, unit: str, since: float) -> None:
+    def add(self, n: int, model: str, unit: str, since: float) -> None:
         self.numbers.append(n)
         self.what[model, unit] += 1
         self.since = min(self.since, since)
@@ -61,8 +61,10 @@ def alike_tasks(store: Store, campaign: CampaignRow, one: TaskRow | None = None)
         tried.setdefault(attempt.task, []).append(attempt)
     found: list[AlikeTasks] = []
     for state in counts:
-        if state in _SHOWN:
-            found += _light(store, campaign, state, asked, tried)
+        if state is TaskState.PENDING:
+            found += _pending(store, campaign, asked, tried)
+        elif state in _SHOWN:
+            found += _ended(store, campaign, state, tried)
         else:
             rows = store.tasks.standing(campaign.id, state)
             bodies = store.tasks.bodies_of([row.id for row in rows]) if state in _WITH_BODIES else {}
@@ -84,33 +86,55 @@ def _whole(
         since = row.begun if row.state is TaskState.RUNNING and row.begun is not None else since
         body = reader.read(row.id, bodies[row.id]) if row.id in bodies else None
         alike = AlikeTasks(row, since, body, tried=list(tried.get(row.id, ())))
-        alike.add(row.id, row.n, row.model, row.unit, since)
+        alike.add(row.n, row.model, row.unit, since)
         found.append(alike)
     return found
 
 
-def _light(
+def _ended(
+    store: Store, campaign: CampaignRow, state: TaskState, tried: Mapping[str, Sequence[AttemptRow]]
+) -> list[AlikeTasks]:
+    """The database puts them together."""
+    shown = _SHOWN[state]
+    by_number = {int(task.rpartition("/")[2]): attempts for task, attempts in tried.items()}
+    groups: dict[Any, AlikeTasks] = {}
+    for since, numbers, (model, unit, *values) in store.tasks.ended_alike(
+        campaign.id, state, ("model", "unit", *shown)
+    ):
+        alike = groups.get(key := tuple(values))
+        if alike is None:
+            n, fields = numbers[0], dict(zip(shown, values, strict=True))
+            first = TaskRow(f"{campaign.id}/{n}", campaign.id, n, model, "", unit, state, **fields)
+            alike = groups[key] = AlikeTasks(first, since)
+        alike.since = min(alike.since, since)
+        alike.what[model, unit] += len(numbers)
+        alike.numbers += numbers
+        for n in by_number.keys() & set(numbers) if by_number else ():
+            alike.tried += by_number[n]
+    return list(groups.values())
+
+
+def _pending(
     store: Store,
     campaign: CampaignRow,
-    state: TaskState,
     asked: Mapping[str, float],
     tried: Mapping[str, Sequence[AttemptRow]],
 ) -> list[AlikeTasks]:
-    shown, reader = _SHOWN[state], TaskReader()
-    waits = state in _WITH_BODIES
-    names = ("id", "n", "model", "unit", "ended", *(("body",) if waits else ()), *shown)
+    """They are alike if their bodies differ in their ids alone."""
+    shown, reader = _SHOWN[TaskState.PENDING], TaskReader()
     groups: dict[Any, AlikeTasks] = {}
-    for id, n, model, unit, ended, *more in store.tasks.fields(campaign.id, state, names):
-        body, values = (bytes(more[0]), more[1:]) if waits else (b"", more)
-        since = asked.get(id, campaign.created) if ended is None else ended
+    for id, n, model, unit, body, *values in store.tasks.fields(
+        campaign.id, TaskState.PENDING, ("id", "n", "model", "unit", "body", *shown)
+    ):
+        body, since = bytes(body), asked.get(id)
         # when a task is tried again follows from when it was tried
-        key = (*values, *body.split(id.encode(), 1), since if id in asked else None)
+        key = (*values, body.replace(id.encode(), b"", 1), since)
+        since = campaign.created if since is None else since
         alike = groups.get(key)
         if alike is None:
-            first = TaskRow(
-                id, campaign.id, n, model, "", unit, state, **dict(zip(shown, values, strict=True))
-            )
-            alike = groups[key] = AlikeTasks(first, since, reader.read(id, body) if waits else None)
-        alike.add(id, n, model, unit, since)
+            fields = dict(zip(shown, values, strict=True))
+            first = TaskRow(id, campaign.id, n, model, "", unit, TaskState.PENDING, **fields)
+            alike = groups[key] = AlikeTasks(first, since, reader.read(id, body))
+        alike.add(n, model, unit, since)
         alike.tried += tried.get(id, ())
     return list(groups.values())

@@ -61,6 +61,20 @@ class TaskRepository:
         query = sa.select(*(c[name] for name in names)).where(c.campaign == campaign, c.state == state)
         return self._database.stream(query)
 
+    def ended_alike(
+        self, campaign: str, state: TaskState, names: Sequence[str]
+    ) -> Iterator[tuple[float, list[int], Sequence[Any]]]:
+        """The ended tasks of a campaign in this state, by what they have in these columns: when the first of them ended, their numbers in
+        any order, and the values as the database has them."""
+        c = t.tasks.c
+        columns = [c[name] for name in names]
+        numbers = sa.func.aggregate_strings(sa.cast(c.n, sa.String), ",")
+        query = sa.select(sa.func.min(c.ended), numbers, *columns).group_by(*columns)
+        for since, text, *values in self._database.stream(
+            query.where(c.campaign == campaign, c.state == state)
+        ):
+            yield since, list(map(int, text.split(","))), values
+
     def notes(self, campaign: str) -> Sequence[Sequence[str]]:
         """Why its pending tasks wait: (task, note)."""
         c = t.tasks.c

@@ -99,15 +99,18 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`3, 5, 8-42`"""
+    """`3, 5, 8-42`, the first twelve"""
     spans: list[list[int]] = []
     for number in sorted(numbers):
         if spans and number == spans[-1][1] + 1:
             spans[-1][1] = number
-        else:
+        elif len(spans) < 12:
             spans.append([number, number])
-    parts = [str(low) if low == high else f"{low}-{high}" for low, high in spans]
-    return ", ".join(parts[:12]) + (" …" if len(parts) > 12 else "")
+        else:
+            spans.append([])
+            break
+    parts = [str(low) if low == high else f"{low}-{high}" for low, high in spans[:12]]
+    return ", ".join(parts) + (" …" if len(spans) > 12 else "")
 
 
 def safe_columns(line: str) -> str:

@@ -25,6 +25,7 @@ from scheduler.store.database import Location
 from scheduler.store.events import check_chain
 from scheduler.store.progress import waiting_text
 from scheduler.store.rows import AttemptState, CampaignStatus, NewCampaign, NewModel
+from scheduler.store.schema import tasks
 from scheduler.store.store import Store
 from swarm.base.units import local_time
 from swarm.net.identity import Identity
@@ -445,3 +446,20 @@ def test_of_what_waits_for_an_instant_that_is_said(store: Store) -> None:
         assert waiting_text(note, 1_763_800_000.0 + passed) == f"waits for its 2nd sitting, {text}"
     for other in ("paused, until", "paused, until tomorrow", "busy, since 09:00", ""):
         assert waiting_text(other, 0.0) == other
+
+
+def test_ended_tasks_are_told_by_what_they_share(store: Store) -> None:
+    fill(store, "c-two", tasks=12)
+    c = tasks.c
+    with store.database.transaction() as connection:
+        for n, (state, reason, detail) in enumerate(
+            [(TaskState.FAILED, Reason.CRASHED, "signal 11")] * 10 + [(TaskState.FAILED, None, "")], start=1
+        ):
+            values = {"state": state, "reason": reason, "detail": detail, "ended": 100.0 - n}
+            connection.execute(tasks.update().where(c.campaign == "c-two", c.n == n).values(**values))
+    found = store.tasks.ended_alike("c-two", TaskState.FAILED, ("model", "reason", "detail"))
+    in_order = sorted((since, sorted(numbers), *values) for since, numbers, values in found)
+    assert in_order == [
+        (89.0, [11], "m.onnx", None, ""),
+        (90.0, list(range(1, 11)), "m.onnx", "crashed", "signal 11"),
+    ]
