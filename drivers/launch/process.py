@@ -29,6 +29,8 @@ KILL_S: Final = 2.0
 """How long a killed launch may take to be gone before its group is killed without its reaper."""
 CLOSE_S: Final = 0.3
 """How long an idle zygote may take to see that its node has hung up; one that still imports is killed."""
+ANSWER_MS: Final = 20
+"""How long a zygote may take to say whether it would prepare a launch: 0.1 ms unless the machine is overloaded."""
 READ_BYTES: Final = 1 << 16
 MAX_POLL_S: Final = 60.0
 """poll(2) counts milliseconds in 31 bits, and a limit may be a year."""
@@ -296,9 +298,17 @@ class ZygoteProcess:
             return ForkedChild(control, events, log, folder, output_bytes, turns)
 
     def prepare(self, lock: int) -> None:
-        """Have it prepare a launch if none is. `lock`: the device's, held and open here; the zygote has it too until that is done."""
+        """Have it prepare a launch if none is. `lock`: the device's, held and open here; the zygote has it too until that is done, so one
+        that does not answer does not get it: if it is stopped it would never give the lock back.
+        """
         with contextlib.suppress(OSError), self._sending:  # the next launch finds out that it is gone
-            frames.send_request(self._socket, b"", [lock])
+            with contextlib.suppress(BlockingIOError):
+                self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)  # an answer that came too late
+            frames.send_request(self._socket, b"", [])
+            answers = select.poll()
+            answers.register(self._socket, select.POLLIN)
+            if answers.poll(ANSWER_MS) and self._socket.recv(1) == frames.TO_PREPARE:
+                frames.send_request(self._socket, b"", [lock])
 
     def close(self) -> str:
         """End it; launches that are still running end by their own sockets. Returns the last of what it printed."""

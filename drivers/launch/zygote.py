@@ -35,7 +35,7 @@ from typing import Final, NoReturn
 
 from drivers.contract import registry
 from drivers.contract.base import Driver, Unfit, looks_outside, opens_connections
-from drivers.contract.frames import receive_request, send_request
+from drivers.contract.frames import NOTHING_TO_PREPARE, TO_PREPARE, receive_request, send_request
 from drivers.contract.memory import leave_libraries
 from drivers.launch.device_lock import FreeDevice
 from drivers.launch.reaper import poll, sandbox_for, serve_launch, watch_children
@@ -165,7 +165,11 @@ def serve(
         order_bytes, request_fds = request
         if not order_bytes:
             ready = alive(ready)
-            if prefork and not ready and request_fds:
+            missing = prefork and not ready
+            if not request_fds:
+                with suppress(OSError):
+                    control.sendall(TO_PREPARE if missing else NOTHING_TO_PREPARE)
+            elif missing:
                 make(request_fds.pop())
             for fd in request_fds:
                 os.close(fd)
