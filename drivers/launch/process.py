@@ -301,7 +301,8 @@ class ZygoteProcess:
         """Have it prepare a launch if none is. `lock`: the device's, held and open here; the zygote has it too until that is done, so one
         that does not answer does not get it: if it is stopped it would never give the lock back.
         """
-        with contextlib.suppress(OSError), self._sending:  # the next launch finds out that it is gone
+        # the next launch finds out that it is gone, or that it was closed
+        with contextlib.suppress(OSError, ValueError), self._sending:
             with contextlib.suppress(BlockingIOError):
                 self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)  # an answer that came too late
             frames.send_request(self._socket, b"", [])

@@ -173,11 +173,11 @@ class SchedulerConversation:
             self._shell.start(self._take_up_all())
         self.carry_out(self._cancel_requested())
 
-    def _cancel_requested(self) -> list[Command]:
-        """Cancel what of the campaigns under way somebody wants cancelled."""
+    def _cancel_requested(self, campaign: str = "") -> list[Command]:
+        """Cancel what of the campaigns under way somebody wants cancelled. `campaign`: tasks of this one alone."""
         now, core, store = self._shell.now(), self.core, self._store
         cancels = core.cancel_campaigns(store.campaigns.cancel_requests(), now)
-        return cancels + core.cancel(store.tasks.cancel_requests(), now)
+        return cancels + core.cancel(store.tasks.cancel_requests(campaign), now)
 
     async def _take_up_all(self) -> None:
         try:
@@ -198,7 +198,7 @@ class SchedulerConversation:
         self.bodies.add(restored.bodies)
         now, core = self._shell.now(), self.core
         commands = core.add(restored.limits, restored.entries, now, restored.unscored)
-        self.carry_out(commands + self._cancel_requested())  # which may have come since it was read
+        self.carry_out(commands + self._cancel_requested(campaign))  # which may have come since it was read
         self.carry_out(core.end_unfit(campaign, restored.unfit, now))
         held = (attempt.worker for entry in restored.entries for attempt in entry.attempts())
         for peer in dict.fromkeys(held):

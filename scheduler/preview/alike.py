@@ -101,6 +101,7 @@ def _ended(
     for since, numbers, (model, unit, *values) in store.tasks.ended_alike(
         campaign.id, state, ("model", "unit", *shown)
     ):
+        since = campaign.created if since is None else since
         alike = groups.get(key := tuple(values))
         if alike is None:
             n, fields = numbers[0], dict(zip(shown, values, strict=True))

@@ -63,7 +63,7 @@ class TaskRepository:
 
     def ended_alike(
         self, campaign: str, state: TaskState, names: Sequence[str]
-    ) -> Iterator[tuple[float, list[int], Sequence[Any]]]:
+    ) -> Iterator[tuple[float | None, list[int], Sequence[Any]]]:
         """The ended tasks of a campaign in this state, by what they have in these columns: when the first of them ended, their numbers in
         any order, and the values as the database has them."""
         c = t.tasks.c
@@ -167,12 +167,13 @@ class TaskRepository:
         )
         return tuple((row.body, row.ended - row.begun) for row in self._database.all(query))
 
-    def cancel_requests(self) -> tuple[str, ...]:
-        """Ids of open tasks whose own cancellation was requested; see `CampaignRepository.cancel_requests`."""
+    def cancel_requests(self, campaign: str = "") -> tuple[str, ...]:
+        """Ids of open tasks whose own cancellation was requested, of one campaign or of all; see `CampaignRepository.cancel_requests`."""
         query = (
             sa.select(t.tasks.c.id)
             .join(t.campaigns)
             .where(
+                *([t.tasks.c.campaign == campaign] if campaign else []),
                 t.campaigns.c.ended.is_(None),
                 sa.not_(t.campaigns.c.cancel),
                 t.tasks.c.state.not_in(ENDED),

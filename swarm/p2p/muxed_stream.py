@@ -132,7 +132,10 @@ class PatientStream(yamux.YamuxStream):
         self.hear()
 
     async def close(self) -> None:
-        """Nothing more will be sent. libp2p's forgets to say so if it is cancelled, and takes a stream that the peer has reset for open."""
+        """Nothing more will be sent. libp2p's forgets to say so if it is cancelled, and takes a stream that the peer has reset for open. A
+        peer that waits for room to send in, where nobody reads, is reset."""
+        if self.deaf and self.recv_window <= 0 and not self.recv_closed:
+            return await self.reset()
         said = self.send_closed or self.closed
         self.send_closed = True
         self.closed |= self.recv_closed

@@ -273,7 +273,8 @@ class BoundedYamux(yamux.Yamux):
     def later(self, action: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         """Run `action` in a task of its own, so that who asked for it need not wait and cannot cancel it."""
         if self._nursery is not None and not self.event_shutting_down.is_set():
-            self._nursery.start_soon(self._ignoring_a_lost_link, action, *arguments)
+            with contextlib.suppress(RuntimeError):  # it is closed: the connection ends
+                self._nursery.start_soon(self._ignoring_a_lost_link, action, *arguments)
 
     async def _ignoring_a_lost_link(self, action: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         with contextlib.suppress(*_LINK_ERRORS):
@@ -378,7 +379,7 @@ class BoundedYamux(yamux.Yamux):
         frame, said = header(yamux.TYPE_WINDOW_UPDATE, flag, stream_id, 0), False
         try:
             with contextlib.suppress(*_LINK_ERRORS):
-                await self._write_frame(frame)
+                await self._put((frame,))
             said = True
         finally:
             if not said:
@@ -389,8 +390,13 @@ class BoundedYamux(yamux.Yamux):
         await self._write((data,))
 
     async def _write(self, pieces: Sequence[bytes | memoryview], *, bare: bool = False) -> None:
-        """Write frames whole: `pieces` are headers and bodies in turns, or one frame. Waiting for the turn can be cancelled; half a frame
-        would garble every stream.
+        """As `_put`, and who was cancelled meanwhile learns of it."""
+        await self._put(pieces, bare=bare)
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _put(self, pieces: Sequence[bytes | memoryview], *, bare: bool = False) -> None:
+        """Write frames whole: `pieces` are headers and bodies in turns, or one frame. Waiting for the turn can be cancelled: nothing was
+        written then; half a frame would garble every stream.
         """
         try:
             self._write_lock.acquire_nowait()
@@ -414,7 +420,6 @@ class BoundedYamux(yamux.Yamux):
                 raise RawConnError(f"the peer took no bytes for {within_s:g} s")
         finally:
             self._write_lock.release()
-        await trio.lowlevel.checkpoint_if_cancelled()
 
     async def cut(self) -> None:
         """Close the socket; the reading loop then finds the end and tells every stream."""

@@ -123,10 +123,10 @@ class RealStore(SimStore):
         super().end_campaign(campaign, **words)
         self.real.campaigns.end(campaign, **words)
 
-    def cancel_requests(self) -> list[str]:
+    def cancel_requests(self, campaign: str = "") -> list[str]:
         self.commit()
-        requests = super().cancel_requests()
-        _same(sorted(requests), sorted(self.real.tasks.cancel_requests()), "requests to cancel")
+        requests = super().cancel_requests(campaign)
+        _same(sorted(requests), sorted(self.real.tasks.cancel_requests(campaign)), "requests to cancel")
         return requests
 
     def owed_stops(self, now: float) -> list[OwedStop]:

@@ -307,9 +307,11 @@ class SimStore:
         """Campaigns that have not ended."""
         return [folder for folder in self.campaigns.values() if folder.ended is None]
 
-    def cancel_requests(self) -> list[str]:
-        """Open tasks that somebody wants cancelled."""
-        return [row.id for row in self.tasks.values() if row.cancel and not final(TASK, row.state)]
+    def cancel_requests(self, campaign: str = "") -> list[str]:
+        """Open tasks that somebody wants cancelled, of one campaign or of all."""
+        some = self.campaigns[campaign].tasks if campaign else self.tasks
+        rows = (self.tasks[task] for task in some)
+        return [row.id for row in rows if row.cancel and not final(TASK, row.state)]
 
     def open_besides(self, task: str, attempt: int) -> int:
         """Number of other attempts of the task that could still be started, but for one that was asked for beside its run."""

@@ -603,9 +603,10 @@ async def test_what_waits_on_circuits_is_bounded_by_their_own_windows(rig: Rig) 
     assert rig.pipe.closed
 
 
+@pytest.mark.parametrize("others", [True, False])
 @pytest.mark.parametrize("flag", [yamux.FLAG_FIN, yamux.FLAG_RST])
-async def test_the_end_of_a_stream_is_said_later_where_others_write_for_long(
-    rig: Rig, autojump_clock: trio.testing.MockClock, flag: int
+async def test_the_end_of_a_stream_is_said_once_however_long_it_takes(
+    rig: Rig, autojump_clock: trio.testing.MockClock, flag: int, others: bool
 ) -> None:
     stream, other = await rig.conn.open_stream(), await rig.conn.open_stream()
     plain = rig.pipe.write
@@ -616,13 +617,14 @@ async def test_the_end_of_a_stream_is_said_later_where_others_write_for_long(
 
     rig.pipe.write = slow  # type: ignore[method-assign]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(other.write, b"what keeps the socket")
-        await rig.settled()
+        if others:
+            nursery.start_soon(other.write, b"what keeps the socket")
+            await rig.settled()
         with trio.move_on_after(1):
             await (stream.close() if flag == yamux.FLAG_FIN else stream.reset())
     await trio.sleep(10)
     frames = [struct.unpack(yamux.YAMUX_HEADER_FORMAT, each[:12]) for each in sent(rig)]
-    assert (0, yamux.TYPE_WINDOW_UPDATE, flag, stream.stream_id, 0) in frames
+    assert frames.count((0, yamux.TYPE_WINDOW_UPDATE, flag, stream.stream_id, 0)) == 1
     assert (stream.stream_id in rig.conn.streams) == (flag == yamux.FLAG_FIN)
 
 
@@ -633,6 +635,25 @@ def sent(rig: Rig) -> list[bytes]:
         while True:
             messages.append(rig.pipe.replies.receive_nowait())
     return messages
+
+
+async def test_a_writer_that_waits_for_room_is_reset_when_nobody_reads_any_more(rig: Rig) -> None:
+    await rig.pipe.open(1)
+    await rig.pipe.data(1, bytes(WINDOW))
+    await rig.settled()
+    sent(rig)
+    rig.accepted[0].stop()
+    await rig.accepted[0].close()
+    assert struct.unpack(yamux.YAMUX_HEADER_FORMAT, sent(rig)[0])[2] == yamux.FLAG_RST
+    assert not rig.conn.streams
+
+
+async def test_what_was_to_be_done_later_is_left_when_the_connection_ends(rig: Rig) -> None:
+    async with trio.open_nursery() as rig.conn._nursery:
+        pass
+    rig.conn.later(rig.conn.cut)
+    await rig.settled()
+    assert not rig.pipe.closed
 
 
 @pytest.mark.parametrize("flag", [yamux.FLAG_FIN, yamux.FLAG_RST])
