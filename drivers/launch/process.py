@@ -29,7 +29,7 @@ KILL_S: Final = 2.0
 """How long a killed launch may take to be gone before its group is killed without its reaper."""
 CLOSE_S: Final = 0.3
 """How long an idle zygote may take to see that its node has hung up; one that still imports is killed."""
-ANSWER_MS: Final = 20
+ANSWER_MS: Final = 500
 """How long a zygote may take to say whether it would prepare a launch: 0.1 ms unless the machine is overloaded."""
 READ_BYTES: Final = 1 << 16
 MAX_POLL_S: Final = 60.0

@@ -37,13 +37,11 @@ def waiting_below(zygote: Zygote, reached: sandbox.TierProbe, reapers: int = 1) 
     """Reapers forked in advance with their inits and workers, once they are there; nobody where none are."""
     until = time.monotonic() + 20
     wanted = 3 * reapers if reached.tier is Tier.FULL else 0
-    while time.monotonic() < until:
-        found = below(zygote)
-        # none may be left of a launch that just ended
-        if len(found) == wanted and len(psutil.Process(zygote.pids[0]).children()) == wanted // 3:
-            return found
-        threading.Event().wait(0.01)
-    return below(zygote)
+    before, found = list[psutil.Process](), below(zygote)
+    while time.monotonic() < until and not (len(found) == wanted and found == before):
+        threading.Event().wait(0.2)  # what is left of a launch that just ended is gone by then
+        before, found = found, below(zygote)
+    return found
 
 
 def below(zygote: Zygote) -> list[psutil.Process]:
