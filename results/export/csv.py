@@ -10,9 +10,9 @@ from typing import Final
 from results.row.row import COLUMNS, Row
 from swarm.base.text import safe_text
 
-_values: Final = operator.attrgetter(*Row.model_fields)
 CELL: Final = 2000
 """Characters of a text cell."""
+_VALUES: Final = operator.attrgetter(*Row.model_fields)
 _FORMULA: Final = re.compile(r"^\s*[=+\-@＝＋－＠]")
 _AFTER_SEPARATOR: Final = re.compile(r"([;|]\s*)(?=[=+\-@＝＋－＠])")
 _QUOTED: Final = re.compile(r'[",;\r\n\t]|^\s|\s$')
@@ -22,7 +22,7 @@ def csv_lines(rows: Iterable[Row]) -> Iterable[str]:
     """The header and one line for each row, each ending in CR LF (RFC 4180)."""
     yield ",".join(COLUMNS) + "\r\n"
     for row in rows:
-        yield ",".join([csv_cell(value) for value in _values(row)]) + "\r\n"
+        yield ",".join([csv_cell(value) for value in _VALUES(row)]) + "\r\n"
 
 
 def csv_cell(value: object) -> str:

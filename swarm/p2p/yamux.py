@@ -149,8 +149,8 @@ class BoundedYamux(yamux.Yamux):
             raise Overrun(f"stream {stream_id}: a frame that is not sealed")
         now = trio.current_time()
         if stream is None or stream.closed:
-            # it has ended, and a slow link has first to carry what was on its way: a pong comes after that
-            self.heard_at = now if now < self._late_until else self.heard_at
+            if now < self._late_until:
+                self.heard_at = now  # it has ended, and on a slow link a pong comes after what was on its way
             return
         self.heard_at = now  # the ends of a circuit ask each other too, sealed
         self._check_window(stream, len(body))

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
-from libp2p.connection_types import ConnectionType
-from libp2p.io.exceptions import IncompleteReadError
 from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
 from libp2p.stream_muxer.yamux import yamux
 
-from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.memory import MemoryAccount, MemoryLimits
 from swarm.p2p.hardening import harden
 from swarm.p2p.looks import Looks
-from swarm.p2p.muxed_stream import MAX_WINDOW, PatientStream
-from swarm.p2p.session import BareMessage
+from swarm.p2p.muxed_stream import MAX_WINDOW
 from swarm.p2p.yamux import (
     CASUAL_PING_EVERY_S,
     CASUAL_PONG_WITHIN_S,
-    LATE_S,
     MAX_BUFFERED,
     MAX_BURST,
     MAX_FRAME,
@@ -33,98 +26,8 @@ from swarm.p2p.yamux import (
     PING_EVERY_S,
     PONG_WITHIN_S,
     QUICK_S,
-    BoundedYamux,
 )
-
-PEER = ID(peer_id_bytes(Identity.from_seed("attacker").peer_id))
-WINDOW = 256 * 1024
-
-
-class Pipe:
-    """A secured connection whose far end is held by the test."""
-
-    is_initiator = False
-
-    def __init__(self) -> None:
-        self._to_victim, self._victim_reads = trio.open_memory_channel[bytes | BareMessage](10_000)
-        self._victim_writes, self.replies = trio.open_memory_channel[bytes](10_000)
-        self.bare: list[bytes] = []
-        """What the victim sent unsealed."""
-        self.blocked = False
-        """The socket takes no more bytes."""
-        self.closed = False
-        self.kind = ConnectionType.DIRECT
-
-    async def read_message(self) -> bytes | BareMessage:
-        try:
-            return await self._victim_reads.receive()
-        except (trio.EndOfChannel, trio.ClosedResourceError):
-            raise IncompleteReadError("end", expected_bytes=1, received_bytes=0) from None
-
-    async def write(self, data: bytes) -> None:
-        if self.blocked:
-            await trio.sleep_forever()
-        await self._victim_writes.send(data)
-
-    async def write_bare(self, pieces: Sequence[bytes | memoryview]) -> None:
-        self.bare += [bytes(piece) for piece in pieces]
-
-    def get_connection_type(self) -> ConnectionType:
-        return self.kind
-
-    async def close(self) -> None:
-        self.closed = True
-        self._victim_reads.close()
-        await trio.lowlevel.checkpoint()
-
-    async def frame(self, kind: int, flags: int, stream_id: int, length: int, body: bytes = b"") -> None:
-        """What the attacker sends."""
-        header = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, flags, stream_id, length)
-        await self._to_victim.send(header + body)
-
-    async def bare_frame(
-        self, stream_id: int, body: bytes, flags: int = 0, length: int | None = None
-    ) -> None:
-        """The same, unsealed."""
-        length = len(body) if length is None else length
-        header = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, yamux.TYPE_DATA, flags, stream_id, length)
-        await self._to_victim.send(BareMessage(memoryview(header + body)))
-
-    async def open(self, stream_id: int) -> None:
-        await self.frame(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_SYN, stream_id, 0)
-
-    async def data(self, stream_id: int, body: bytes, flags: int = 0) -> None:
-        await self.frame(yamux.TYPE_DATA, flags, stream_id, len(body), body)
-
-
-class Rig:
-    """A victim's connection, the attacker's end of it, and the streams that the victim accepted and never reads."""
-
-    def __init__(self, nursery: trio.Nursery, memory: MemoryAccount | None = None, peer: ID = PEER) -> None:
-        self.pipe = Pipe()
-        self.conn = BoundedYamux(cast(Any, self.pipe), peer)
-        self.conn.memory = memory or self.conn.memory
-        self.accepted: list[PatientStream] = []
-        nursery.start_soon(self.conn.start)
-        nursery.start_soon(self._accept)
-
-    async def _accept(self) -> None:
-        async for stream in self.conn.new_stream_receive_channel:
-            self.accepted.append(cast(PatientStream, stream))
-
-    async def settled(self) -> None:
-        """Until everybody waits for somebody."""
-        await trio.testing.wait_all_tasks_blocked()
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    harden()
-    async with trio.open_nursery() as nursery:
-        rig = Rig(nursery)
-        await rig.settled()
-        yield rig
-        nursery.cancel_scope.cancel()
+from tests.swarm.p2p.yamux_parts import WINDOW, Rig, sent
 
 
 async def test_a_peer_within_its_window_is_welcome(rig: Rig) -> None:
@@ -628,15 +531,6 @@ async def test_the_end_of_a_stream_is_said_once_however_long_it_takes(
     assert (stream.stream_id in rig.conn.streams) == (flag == yamux.FLAG_FIN)
 
 
-def sent(rig: Rig) -> list[bytes]:
-    """What the victim has sent."""
-    messages = []
-    with contextlib.suppress(trio.WouldBlock):
-        while True:
-            messages.append(rig.pipe.replies.receive_nowait())
-    return messages
-
-
 async def test_a_writer_that_waits_for_room_is_reset_when_nobody_reads_any_more(rig: Rig) -> None:
     await rig.pipe.open(1)
     await rig.pipe.data(1, bytes(WINDOW))
@@ -665,171 +559,3 @@ async def test_a_stream_that_both_have_ended_is_gone_whatever_was_not_read(rig: 
     rig.accepted[0].stop()
     await rig.accepted[0].close()
     assert (dict(rig.conn.streams), rig.conn.waiting()) == ({}, 0)
-
-
-# -- circuits, which are sealed end to end and not once more -----------------------------------------------------------------------
-
-
-async def circuit(rig: Rig, *, taken: bool = True) -> PatientStream:
-    """A stream of the victim's that carries a circuit. `taken`: what comes bare is read."""
-    stream = await rig.conn.open_stream()
-    stream.expects_bare = rig.conn.had_circuits = True
-    stream.takes_bare = taken
-    return stream
-
-
-async def ended_circuit(rig: Rig, unread: bytes) -> PatientStream:
-    """One that was reset here, with bytes that nobody had read."""
-    stream = await circuit(rig)
-    if unread:
-        await rig.pipe.bare_frame(stream.stream_id, unread)
-        await rig.settled()
-    await stream.reset()
-    return stream
-
-
-async def test_what_came_sealed_is_read_first_and_by_itself(rig: Rig) -> None:
-    stream = await circuit(rig)
-    await rig.pipe.data(stream.stream_id, b"sealed")
-    await rig.pipe.bare_frame(stream.stream_id, b"bare")
-    await rig.settled()
-    assert (await stream.read(), stream.went_bare) == (b"sealed", False)
-    assert (await stream.read(), stream.went_bare) == (b"bare", True)
-    assert stream.recv_window == WINDOW - len(b"sealed" + b"bare")
-
-
-async def test_nobody_on_the_way_answers_for_the_peer(rig: Rig) -> None:
-    stream = await circuit(rig, taken=False)
-    await rig.pipe.bare_frame(stream.stream_id, b"yes, and you are seen at my address")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stream.read)
-        await rig.settled()
-        assert not stream.went_bare
-        nursery.cancel_scope.cancel()
-    stream.takes_bare = True
-    assert await stream.read() == b"yes, and you are seen at my address"
-
-
-async def test_nobody_on_the_way_answers_for_a_peer_that_has_gone(rig: Rig) -> None:
-    stream = await circuit(rig, taken=False)
-    await rig.pipe.bare_frame(stream.stream_id, b"slipped in")
-    await rig.pipe.frame(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_FIN, stream.stream_id, 0)
-    rig.pipe._to_victim.close()
-    await rig.settled()
-    with pytest.raises(MuxedStreamEOF):
-        await stream.read()
-
-
-async def test_sealed_bytes_that_come_after_what_is_kept_end_the_connection(rig: Rig) -> None:
-    stream = await circuit(rig, taken=False)
-    await rig.pipe.bare_frame(stream.stream_id, b"slipped in before the answer")
-    await rig.pipe.data(stream.stream_id, b"the answer")
-    await rig.settled()
-    assert rig.pipe.closed
-
-
-@pytest.mark.parametrize("circuits", [False, True])
-async def test_a_stream_that_is_no_circuit_takes_nothing_bare(rig: Rig, circuits: bool) -> None:
-    rig.conn.had_circuits = circuits
-    await rig.pipe.open(1)
-    await rig.pipe.bare_frame(1, b"slipped in")
-    await rig.settled()
-    assert rig.pipe.closed
-
-
-async def test_a_connection_without_circuits_takes_nothing_bare(rig: Rig) -> None:
-    await rig.pipe.bare_frame(4242, b"x")
-    await rig.settled()
-    assert rig.pipe.closed
-
-
-@pytest.mark.parametrize(
-    ("body", "flags", "length"),
-    [
-        (b"x", yamux.FLAG_FIN, None),
-        (b"x", yamux.FLAG_RST, None),
-        (b"x", yamux.FLAG_SYN, None),
-        (b"x", 0, 2),
-        (b"xy", 0, 1),
-        (b"", 0, 0),
-    ],
-)
-async def test_only_whole_data_goes_bare(rig: Rig, body: bytes, flags: int, length: int | None) -> None:
-    stream = await circuit(rig)
-    await rig.pipe.bare_frame(stream.stream_id, body, flags, length)
-    await rig.settled()
-    assert rig.pipe.closed
-
-
-async def test_bare_bytes_have_the_same_window(rig: Rig) -> None:
-    stream = await circuit(rig)
-    await rig.pipe.bare_frame(stream.stream_id, bytes(WINDOW))
-    await rig.settled()
-    assert not rig.pipe.closed
-    await rig.pipe.bare_frame(stream.stream_id, b"x")
-    await rig.settled()
-    assert rig.pipe.closed
-
-
-async def test_nothing_bare_comes_within_a_sealed_frame(rig: Rig) -> None:
-    """Whose window was looked at when it began."""
-    stream = await circuit(rig)
-    await rig.pipe.frame(yamux.TYPE_DATA, 0, stream.stream_id, WINDOW, bytes(WINDOW - 1))
-    await rig.pipe.bare_frame(stream.stream_id, b"x")
-    await rig.settled()
-    assert rig.pipe.closed
-
-
-async def test_nothing_bare_comes_after_the_end(rig: Rig) -> None:
-    stream = await circuit(rig)
-    await rig.pipe.data(stream.stream_id, b"end", yamux.FLAG_FIN)
-    await rig.pipe.bare_frame(stream.stream_id, b"after the end")
-    await rig.settled()
-    assert rig.pipe.closed
-
-
-@pytest.mark.parametrize("unread", [b"", b"not yet read"])
-async def test_bare_bytes_of_a_stream_that_has_ended_are_dropped(rig: Rig, unread: bytes) -> None:
-    stream = await ended_circuit(rig, unread)
-    await rig.pipe.bare_frame(stream.stream_id, b"on their way")
-    await rig.settled()
-    assert not rig.pipe.closed
-    assert rig.conn.waiting() == 0
-
-
-async def test_bare_bytes_that_were_on_their_way_hold_up_the_pong_behind_them(
-    rig: Rig, autojump_clock: trio.testing.MockClock
-) -> None:
-    await ended_circuit(rig, b"")
-    rig.conn.watched = True
-    began = trio.current_time()
-    with trio.move_on_after(60):
-        while not rig.pipe.closed:
-            await rig.pipe.bare_frame(2, bytes(MAX_FRAME))
-            await trio.sleep(1)
-    assert LATE_S < trio.current_time() - began < LATE_S + PING_EVERY_S + PONG_WITHIN_S + 2
-
-
-@pytest.mark.parametrize("unread", [b"", b"not yet read"])
-async def test_what_came_bare_of_a_stream_that_has_ended_is_no_sign_of_life(
-    rig: Rig, autojump_clock: trio.testing.MockClock, unread: bytes
-) -> None:
-    stream = await ended_circuit(rig, unread)
-    rig.conn.watched = True
-    with trio.move_on_after(60):
-        while not rig.pipe.closed:
-            await rig.pipe.bare_frame(stream.stream_id, b"x")
-            await trio.sleep(1)
-    assert rig.pipe.closed
-
-
-async def test_a_circuit_is_sent_bare_in_whole_frames_and_ends_sealed(rig: Rig) -> None:
-    stream = await circuit(rig)
-    stream.sends_bare = True
-    before = rig.pipe.replies.statistics().current_buffer_used
-    await stream.write(bytes(2 * MAX_FRAME))
-    heads = [struct.unpack(yamux.YAMUX_HEADER_FORMAT, head) for head in rig.pipe.bare[::2]]
-    assert [head[-2:] for head in heads] == 2 * [(stream.stream_id, MAX_FRAME)]
-    assert rig.pipe.replies.statistics().current_buffer_used == before
-    await stream.close()
-    assert rig.pipe.replies.statistics().current_buffer_used == before + 1
