@@ -1,6 +1,6 @@
-"""What a gate in between costs: round trips and MiB/s of a direct connection and of a circuit, and the gate's own processor time.
+"""What a gate in between costs: round trips and MiB/s of a direct connection and of a circuit, in turns, and the gate's own processor time.
 
-    python benchmarks/network/relay.py [--mib 256] [--rounds 3] [--trips 400] [--places 0]
+    python benchmarks/network/relay.py [--mib 256] [--rounds 5] [--trips 400] [--places 0]
 
 Four processes on loopback: a gate, a node with a port, a node without one, and this one, which calls both. `--places N`: N more
 nodes hold places at the gate, for what that takes of its memory and, while nothing else happens, of its processor.
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psutil
 import trio
@@ -99,20 +99,26 @@ class Child:
 
 
 @dataclass
-class Measured:
-    """Of one way: seconds."""
+class Way:
+    """One way to a node, and what it took: seconds."""
 
+    name: str
+    node: Child
     connect_s: float
-    trips: list[float]
-    streams: list[float]
-    bulk: list[float]
+    trips: list[float] = field(default_factory=list)
+    streams: list[float] = field(default_factory=list)
+    bulk: list[float] = field(default_factory=list)
 
 
-async def measure(network: HostNetwork, node: Child, size: int, rounds: int, trips: int) -> Measured:
-    """Connect, ask and send."""
+async def connect(network: HostNetwork, name: str, node: Child) -> Way:
     begin = time.perf_counter()
     await network.connect(node.peer, [node.address])
-    measured = Measured(time.perf_counter() - begin, [], [], [])
+    return Way(name, node, time.perf_counter() - begin)
+
+
+async def ask(network: HostNetwork, measured: Way, trips: int) -> None:
+    """Small questions."""
+    node = measured.node
     stream = await network.open(node.peer, ECHO)
     for _ in range(trips):
         begin = time.perf_counter()
@@ -127,17 +133,19 @@ async def measure(network: HostNetwork, node: Child, size: int, rounds: int, tri
         await _exactly(stream, 1024)
         measured.streams.append(time.perf_counter() - begin)
         await stream.aclose()
+
+
+async def send(network: HostNetwork, measured: Way, size: int) -> None:
+    """Much at once."""
     body = bytes(MIB)
-    for _ in range(rounds):
-        stream = await network.open(node.peer, SINK)
-        begin = time.perf_counter()
-        for _ in range(size // MIB):
-            await stream.send_all(body)
-        await stream.send_eof()
-        await _exactly(stream, 1)
-        measured.bulk.append(time.perf_counter() - begin)
-        await stream.aclose()
-    return measured
+    stream = await network.open(measured.node.peer, SINK)
+    begin = time.perf_counter()
+    for _ in range(size // MIB):
+        await stream.send_all(body)
+    await stream.send_eof()
+    await _exactly(stream, 1)
+    measured.bulk.append(time.perf_counter() - begin)
+    await stream.aclose()
 
 
 async def _exactly(stream: Stream, size: int) -> None:
@@ -147,7 +155,7 @@ async def _exactly(stream: Stream, size: int) -> None:
         size -= len(data)
 
 
-def tell(way: str, found: Measured, size: int) -> None:
+def tell(found: Way, size: int) -> None:
     """One line."""
 
     def ms(seconds: list[float], share: float) -> float:
@@ -155,7 +163,7 @@ def tell(way: str, found: Measured, size: int) -> None:
 
     speed = size / MIB / statistics.median(found.bulk)
     print(
-        f"{way:8} connect {found.connect_s * 1000:6.1f} ms   1 KiB there and back p50 {ms(found.trips, 0.5):5.2f} "
+        f"{found.name:8} connect {found.connect_s * 1000:6.1f} ms   1 KiB there and back p50 {ms(found.trips, 0.5):5.2f} "
         f"p95 {ms(found.trips, 0.95):5.2f} ms   on a new stream p50 {ms(found.streams, 0.5):5.2f} "
         f"p95 {ms(found.streams, 0.95):5.2f} ms   {speed:6.1f} MiB/s"
     )
@@ -165,16 +173,26 @@ async def compare(gate: Child, direct: Child, relayed: Child, size: int, rounds:
     """Measure both ways and print."""
     async with open_host(Identity.fresh()) as network:
         network.handle(ECHO, echo)
-        tell("direct", await measure(network, direct, size, rounds, trips), size)
-        before = gate.cpu_s()
-        result = await measure(network, relayed, size, rounds, trips)
+        ways = [
+            await connect(network, "direct", direct),
+            await connect(network, "relayed", relayed),
+        ]
         path = network.path(relayed.peer)
         assert path is not None
         assert path.via == gate.peer
-        tell("relayed", result, size)
+        for way in ways:
+            await ask(network, way, trips)
+        before = gate.cpu_s()
+        for _ in range(rounds):
+            for way in ways:
+                await send(network, way, size)
         used = gate.cpu_s() - before
+        for way in ways:
+            tell(way, size)
+        share = statistics.median(one / other for one, other in zip(ways[0].bulk, ways[1].bulk, strict=True))
         print(
-            f"gate     {used / (size * rounds / 1e9):.2f} processor seconds for each GB passed on; {gate.mib():.0f} MiB"
+            f"gate     {100 * share:.0f} % of direct, the median of {rounds} pairs; {used / (size * rounds / 1e9):.2f} processor seconds "
+            f"for each GB passed on; {gate.mib():.0f} MiB"
         )
 
 
@@ -198,7 +216,7 @@ def places(gate: Child, count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--mib", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trips", type=int, default=400)
     parser.add_argument("--places", type=int, default=0)
     parser.add_argument("--role", nargs="+")

@@ -16,10 +16,10 @@ MAX_INBOUND_OF_PROTOCOL: Final = 8
 """Of those, streams of one protocol."""
 
 SEPARATE_LIMITS: Final[Mapping[str, int]] = {
-    "/sark/hop/2": 320,
+    "/sark/hop/3": 320,
     "/libp2p/circuit/relay/0.2.0/hop": 320,
     "/libp2p/circuit/relay/0.2.0/stop": 64,
-    "/sark/stop/1": 64,
+    "/sark/stop/2": 64,
 }
 """Circuits have limits of their own: they live long, and their gate limits them too. They do not count against the limits above.
 
@@ -110,6 +110,11 @@ class RateLimit:
     def per_second(cls, rate: float) -> RateLimit:
         """`rate` calls a second on average, two seconds' worth at once."""
         return cls(2 * rate, 1 / rate)
+
+    def give_back(self, key: str) -> None:
+        """The last call of this key does not count."""
+        if key in self._full_at:
+            self._full_at[key] -= self._every_s
 
     def wait(self, now: float, key: str) -> float:
         """Take one token; returns 0, or the seconds until there is one."""

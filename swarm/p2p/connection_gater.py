@@ -46,6 +46,8 @@ class InboundConnection:
     """Once it has authenticated."""
     since: float = 0.0
     """When it did."""
+    carries: bool = False
+    """It is a half of a circuit."""
     use: ConnectionUse = field(default_factory=ConnectionUse)
 
 
@@ -82,6 +84,8 @@ class ConnectionGater:
     """Oldest first."""
     _pending: Counter[str] = field(default_factory=Counter)
     _held: Counter[str] = field(default_factory=Counter)
+    _carrying: Counter[str] = field(default_factory=Counter)
+    """Of those, data connections."""
     _staying: dict[InboundConnection, None] = field(default_factory=dict)
     """Authenticated, and not about to be closed."""
     _next: deque[tuple[float, InboundConnection]] = field(default_factory=deque)
@@ -146,6 +150,22 @@ class ConnectionGater:
         self._staying[arrival] = None
         return True
 
+    def carry(self, arrival: InboundConnection) -> bool:
+        """It is the data connection of a circuit; returns whether there is room: they take half of all connections, and of those of a
+        network, at most. The circuit counts against its caller, so it counts no more as an arrival of its network."""
+        self._authenticate(arrival)
+        network = arrival.network
+        if network:
+            self._rates.give_back(network)
+        if 2 * self._carrying.total() >= self.limits.all or (
+            network and 2 * self._carrying[network] >= self.limits.per_network
+        ):
+            self.refused["circuits"] += 1
+            return False
+        arrival.carries = True
+        self._carrying[network] += 1
+        return True
+
     def welcome(self, peer: PeerId, now: float) -> bool:
         """Whether to go on with an inbound connection of that key: it was not evicted lately, or there is room."""
         full = len(self._staying) + self._others >= self.limits.strangers
@@ -198,6 +218,8 @@ class ConnectionGater:
             if len(self._worked) > MAX_RATED:
                 self._worked.popitem(last=False)
         decrement(self._held, arrival.network)
+        if arrival.carries:
+            decrement(self._carrying, arrival.network)
 
     def _authenticate(self, arrival: InboundConnection) -> None:
         if not arrival.authenticated:

@@ -20,6 +20,7 @@ from libp2p.abc import IMuxedConn, INetConn
 from libp2p.connection_types import ConnectionType
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.io.abc import ReadWriteCloser
+from libp2p.io.trio import TrioTCPStream
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
@@ -32,7 +33,7 @@ from multiaddr import Multiaddr
 from swarm.base.threads import DNS
 from swarm.net.addresses import Address, Circuit, PeerId, all_addresses, parse_circuit, parse_tcp, usable
 from swarm.net.network import Stream
-from swarm.p2p.connection_gater import ConnectionGater
+from swarm.p2p.connection_gater import ConnectionGater, InboundConnection
 from swarm.p2p.dial_rules import NOT_DIALLED, DialRules
 from swarm.p2p.yamux import BoundedYamux
 
@@ -121,6 +122,8 @@ class NodeSwarm(Swarm):
         self._stopping = False
         self.through: Callable[[Circuit, ID], Awaitable[INetConn]] | None = None
         """Dials a circuit."""
+        self.serve_half: Callable[[trio.SocketStream, Callable[[], bool]], Awaitable[bool]] | None = None
+        """Of a gate: serves a connection if it is the half of a circuit, and says whether it was. Takes whether there is room for one."""
         self.called_at = -math.inf
         """When a peer last connected to this node directly."""
         self._full_logged_at = -math.inf
@@ -333,6 +336,8 @@ class NodeSwarm(Swarm):
                 return
             with trio.CancelScope() as proving:
                 arrival.cut = proving.cancel
+                if await self._carried(read_write_closer, arrival):
+                    return
                 muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
             if muxed is None:
                 return
@@ -353,6 +358,12 @@ class NodeSwarm(Swarm):
                 self.gater.leave(arrival)
             with trio.move_on_after(1.0, shield=True):
                 await raw.close()
+
+    async def _carried(self, connection: ReadWriteCloser, arrival: InboundConnection) -> bool:
+        """Serve it if it is the half of a circuit; returns whether it was."""
+        if self.serve_half is None or not isinstance(connection, TrioTCPStream):
+            return False
+        return await self.serve_half(connection.stream, lambda: self.gater.carry(arrival))
 
 
 async def look_up(host: str, port: int, family: int) -> Sequence[str]:

@@ -35,15 +35,6 @@ def header(kind: int, flags: int, stream_id: int, length: int) -> bytes:
     return _HEADER.pack(0, kind, flags, stream_id, length)
 
 
-def whole_data_frame(data: memoryview) -> tuple[int, bytes] | None:
-    """Stream and body of exactly one data frame that does nothing else; None for all else."""
-    if len(data) <= _HEADER.size:
-        return None
-    frame, body = YamuxFrame._make(_HEADER.unpack_from(data)), bytes(data[_HEADER.size :])
-    plain = not frame.version and frame.kind == yamux.TYPE_DATA and not frame.flags
-    return (frame.stream_id, body) if plain and frame.length == len(body) else None
-
-
 class FrameParser:
     """Holds 11 bytes at most: bodies are passed on as they come, so what a header announces takes no memory."""
 
@@ -53,11 +44,6 @@ class FrameParser:
         """The data frame that is coming."""
         self._left = 0
         """Bytes of its body that have not come."""
-
-    @property
-    def within(self) -> bool:
-        """Whether the rest of a frame has still to come."""
-        return self._frame is not None or bool(self._rest)
 
     def feed(self, data: bytes) -> Iterator[FramePart]:
         """The frames, and parts of them, in `data`, which follows on what was fed before. To be used up before more is fed."""

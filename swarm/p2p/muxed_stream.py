@@ -19,38 +19,20 @@ GROW_WITHIN_S: Final = 0.5
 
 
 class ReceiveBuffer:
-    """Bytes that came, in the parts in which they came; its length is theirs. What came bare comes after all that came sealed."""
+    """Bytes that came, in the parts in which they came; its length is theirs."""
 
-    __slots__ = ("_at", "_parts", "_sealed", "_size")
+    __slots__ = ("_at", "_parts", "_size")
 
     def __init__(self) -> None:
         self._parts: deque[bytes] = deque()
         self._at = 0
         """Bytes of the first part that were taken."""
         self._size = 0
-        self._sealed: int | None = None
-        """Bytes from before the first that came bare; None: none did."""
 
     def __len__(self) -> int:
         return self._size
 
-    @property
-    def has_bare(self) -> bool:
-        """Whether something came bare, ever."""
-        return self._sealed is not None
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether all that is left came bare."""
-        return self._sealed == 0
-
-    def ready(self, *, bare: bool) -> int:
-        """Bytes that may be taken at once: sealed ones, or, if there are none and they are wanted, `bare` ones."""
-        return self._size if self._sealed is None or (bare and self.is_bare) else self._sealed
-
-    def append(self, part: bytes, *, bare: bool = False) -> None:
-        if bare and self._sealed is None:
-            self._sealed = self._size
+    def append(self, part: bytes) -> None:
         self._parts.append(part)
         self._size += len(part)
 
@@ -58,7 +40,6 @@ class ReceiveBuffer:
         """Nobody reads it any more."""
         self._parts.clear()
         self._at = self._size = 0
-        self._sealed = None if self._sealed is None else 0
 
     def take(self, most: int) -> bytes:
         """Up to `most` bytes, in whole parts where there is one of at most that many; b"" when there are none."""
@@ -77,8 +58,6 @@ class ReceiveBuffer:
             most -= len(part)
         data = taken[0] if len(taken) == 1 else b"".join(taken)
         self._size -= len(data)
-        if self._sealed:
-            self._sealed -= len(data)
         return data
 
 
@@ -93,14 +72,6 @@ class PatientStream(yamux.YamuxStream):
     """What had arrived of a finished stream when its connection closed."""
     deaf = False
     """Nobody here reads or writes any more."""
-    expects_bare = False
-    """Bytes may come bare. They are kept until `takes_bare`."""
-    takes_bare = False
-    """Bytes that came bare are read, after those that came sealed."""
-    went_bare = False
-    """Such bytes have been read."""
-    sends_bare = False
-    """What is sent goes bare."""
     refused = False
     """The peer is being reset for it."""
     _owed = 0
@@ -126,8 +97,6 @@ class PatientStream(yamux.YamuxStream):
         for buffer in (self.conn.stream_buffers.get(self.stream_id), self.rest):
             if buffer is not None:
                 buffer.clear()
-        if self.expects_bare:
-            self.conn.expect_late_bytes()
         self.wake()
         self.hear()
 
@@ -172,7 +141,7 @@ class PatientStream(yamux.YamuxStream):
             part = view[: min(self.send_window, self.conn.burst)]
             view = view[len(part) :]
             self.send_window -= len(part)
-            await self.conn.send(self.stream_id, part, bare=self.sends_bare)
+            await self.conn.send(self.stream_id, part)
 
     async def read(self, n: int | None = -1) -> bytes:
         """Between 1 and `n` bytes (all there are for -1). MuxedStreamEOF when the peer has finished, else MuxedStreamReset."""
@@ -180,9 +149,8 @@ class PatientStream(yamux.YamuxStream):
         conn, stream_id = self.conn, self.stream_id
         while not self.deaf:
             buffer = conn.stream_buffers.get(stream_id) or self.rest
-            if buffer and (ready := buffer.ready(bare=self.takes_bare)):
-                self.went_bare |= buffer.is_bare
-                data = buffer.take(ready if n is None or n < 0 else min(n, ready))
+            if buffer:
+                data = buffer.take(len(buffer) if n is None or n < 0 else n)
                 self._give_back(len(data))
                 if self.closed and not buffer:
                     conn._finalize_stream_locked(self, fully_closed=True)

@@ -2,23 +2,15 @@
 
 libp2p's asks the socket for the two bytes of a length, then for the message, copies that four times, and writes each message by itself:
 much of what a transfer costs. The bytes on the wire are the same.
-
-    length, sealed message           as Noise has it; at least 16 bytes, the seal
-    0, length, bytes                 a bare message: not sealed, which no other implementation sends
-
-Both numbers have two bytes. Only circuits go bare, and only between nodes that agreed on it: their bytes are sealed end to end, and the
-gate sees them anyway (docs/decisions/2026-11-25-bare-circuits.md).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from cryptography.exceptions import InvalidTag
 from libp2p.abc import IRawConnection, ISecureConn
-from libp2p.connection_types import ConnectionType
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.network.connection.exceptions import RawConnError
@@ -31,14 +23,8 @@ READ: Final = 256 * 1024
 """Bytes asked of the socket at once: four messages of the largest size."""
 PREFIX: Final = 2
 """Bytes of the length before a message."""
-BARE: Final = bytes(PREFIX)
-"""Before the length of a bare message."""
-SEAL: Final = 16
-"""Bytes by which a sealed message is longer than what it carries."""
 FRAME_HEADER: Final = 12
 """Of yamux."""
-RELAYED_PLAINTEXT: Final = MAX_PLAINTEXT - FRAME_HEADER - PREFIX - SEAL
-"""On a circuit: a message, sealed, then fits one frame in one message of the connection that carries it."""
 
 
 class CarriedConnection(IRawConnection):
@@ -47,12 +33,6 @@ class CarriedConnection(IRawConnection):
     @abstractmethod
     def secured(self) -> None:
         """Noise's handshake on it is over."""
-
-
-class BareMessage(NamedTuple):
-    """A message that came unsealed."""
-
-    data: memoryview
 
 
 class BatchSession(SecureSession):
@@ -75,8 +55,6 @@ class BatchSession(SecureSession):
         self._raw = cast(IRawConnection, session.conn.read_writer.read_write_closer)
         noise: Any = session.conn.noise_state.noise_protocol
         self._seal, self._open = noise.cipher_state_encrypt, noise.cipher_state_decrypt
-        relayed = self.get_connection_type() is ConnectionType.RELAYED
-        self._most = RELAYED_PLAINTEXT if relayed else MAX_PLAINTEXT
         self._sealed = b""
         """What came of the socket; its messages before `_at` have been opened."""
         self._at = 0
@@ -88,37 +66,19 @@ class BatchSession(SecureSession):
         if n == 0:
             return b""
         while not self._plain:
-            message = await self._next()
-            if isinstance(message, BareMessage):
-                raise RawConnError("a bare message before there are streams")
-            self._plain = message
+            self._plain = await self._next()
         data, self._plain = (
             (self._plain, b"") if n is None or n >= len(self._plain) else (self._plain[:n], self._plain[n:])
         )
         return data
 
-    async def read_message(self) -> bytes | BareMessage:
-        """What `read` left of a message, else a whole one. Never empty. Errors as of `read`."""
-        message: bytes | BareMessage = self._plain
-        self._plain = b""
-        while not message:
-            message = await self._next()
-        return message
-
-    async def _next(self) -> bytes | BareMessage:
+    async def _next(self) -> bytes:
         """The next message; no checkpoint when it is here already."""
         while True:
             start = self._at + PREFIX
-            bare = self._sealed[self._at : start] == BARE
-            if bare:
-                start += PREFIX
             end = start + int.from_bytes(self._sealed[start - PREFIX : start], "big")
             if start <= len(self._sealed) and end <= len(self._sealed):
                 self._at = end
-                if bare:
-                    if start == end:
-                        raise RawConnError("an empty bare message")
-                    return BareMessage(memoryview(self._sealed)[start:end])
                 try:
                     return cast(bytes, self._open.decrypt_with_ad(None, memoryview(self._sealed)[start:end]))
                 except InvalidTag as error:
@@ -128,18 +88,11 @@ class BatchSession(SecureSession):
                 raise ConnectionClosedError("the peer closed the connection")
             self._sealed, self._at = self._sealed[self._at :] + more, 0
 
-    async def write_bare(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Send each two of them, a header and its body, as one bare message, all at once. Not to be cancelled either."""
-        parts: list[bytes | memoryview] = []
-        for header, body in zip(pieces[::2], pieces[1::2], strict=True):
-            parts += (BARE, (len(header) + len(body)).to_bytes(PREFIX, "big"), header, body)
-        await self._raw.write(b"".join(parts))
-
     async def write(self, data: bytes) -> None:
         """Send it in messages of the largest size, all at once. Half of it garbles the session: not to be cancelled."""
         parts: list[bytes] = []
         view = memoryview(data)
-        for start in range(0, len(view), self._most):
-            sealed: bytes = self._seal.encrypt_with_ad(None, view[start : start + self._most])
+        for start in range(0, len(view), MAX_PLAINTEXT):
+            sealed: bytes = self._seal.encrypt_with_ad(None, view[start : start + MAX_PLAINTEXT])
             parts += (len(sealed).to_bytes(PREFIX, "big"), sealed)
         await self._raw.write(b"".join(parts))

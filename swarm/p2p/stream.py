@@ -89,24 +89,6 @@ class NodeStream:
         """This stream is a circuit from now on: who fills it is held back by its own window alone."""
         self._muxed.conn.carry(self._muxed)
 
-    def expect_bare(self) -> None:
-        """From now on bytes of a circuit may come bare; they are kept until `take_bare`. To be called before the peer may send them."""
-        self._muxed.expects_bare = self._muxed.conn.had_circuits = True
-
-    def take_bare(self) -> None:
-        """Read what came bare too: whatever had to come sealed has come."""
-        self._muxed.takes_bare = True
-        self._muxed.hear()
-
-    @property
-    def went_bare(self) -> bool:
-        """Whether bytes that came bare have been read."""
-        return self._muxed.went_bare
-
-    def send_bare(self) -> None:
-        """From now on what is sent goes bare. The peer has to expect it."""
-        self._muxed.sends_bare = True
-
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; reading goes on."""
         with self._one_sender(), self._translated():

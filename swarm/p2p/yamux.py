@@ -9,7 +9,6 @@ of its own; the frames on the wire are the same.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -23,10 +22,10 @@ from libp2p.stream_muxer.yamux import yamux
 
 from swarm.net.memory import MemoryAccount
 from swarm.p2p.connection_value import ConnectionUse
-from swarm.p2p.frames import FrameParser, YamuxFrame, header, whole_data_frame
+from swarm.p2p.frames import FrameParser, YamuxFrame, header
 from swarm.p2p.looks import Looks
 from swarm.p2p.muxed_stream import MAX_WINDOW, PatientStream, ReceiveBuffer
-from swarm.p2p.session import FRAME_HEADER, MAX_PLAINTEXT, RELAYED_PLAINTEXT, BareMessage, BatchSession
+from swarm.p2p.session import FRAME_HEADER, MAX_PLAINTEXT, BatchSession
 
 MAX_FRAME: Final = MAX_PLAINTEXT - FRAME_HEADER
 """Payload that fills exactly one Noise message behind the 12-byte frame header; the fastest size (measured)."""
@@ -49,13 +48,9 @@ BUSY_S: Final = 1.0
 """Who looks so much later than meant had no processor to look with: it says nothing of the peer, which is asked again."""
 WRITE_WITHIN_S: Final = 5.0
 """For each frame: once begun it must be finished; a socket that takes no bytes for so long is dead."""
-RELAYED_FRAME: Final = RELAYED_PLAINTEXT - FRAME_HEADER
-"""On a circuit."""
 RELAYED_WRITE_WITHIN_S: Final = 20.0
-"""On a circuit: it waits for the stream that carries it, and that for a gate and for a link beyond it."""
+"""On a circuit: it waits for what carries it, and that for a gate and for a link beyond it."""
 
-LATE_S: Final = 30.0
-"""How long bytes of a circuit may still be on their way after it has ended here: 4 MiB at 1 Mbit/s."""
 SWEEP_S: Final = 30.0
 """Between two looks for streams that ended with bytes that nobody read."""
 
@@ -101,13 +96,8 @@ class BoundedYamux(yamux.Yamux):
         self._said_at = 0.0
         """When the peer was first sent something since it was last heard."""
         self.relayed = self.secured_conn.get_connection_type() is ConnectionType.RELAYED
-        self.max_frame = RELAYED_FRAME if self.relayed else MAX_FRAME
         self._write_within_s = RELAYED_WRITE_WITHIN_S if self.relayed else WRITE_WITHIN_S
         self._burst = 1
-        self.had_circuits = False
-        """Whether a stream of it carries, or carried, a circuit that may go bare."""
-        self._late_until = -math.inf
-        """Until when bytes of circuits that have ended count as a sign of life."""
         self.carriers: set[int] = set()
         """Streams that carry circuits: what waits on them is bounded by their own windows."""
 
@@ -120,10 +110,7 @@ class BoundedYamux(yamux.Yamux):
                 while self._opened:  # no more is read of a peer that opens many streams
                     self._opened -= 1
                     await self.stream_turn()
-                message = await self.secured_conn.read_message()
-                if isinstance(message, BareMessage):
-                    self._take_bare(message.data)
-                    continue
+                message = await self.secured_conn.read()
                 self.heard_at = trio.current_time()
                 for frame, body, begins, ends in self._parser.feed(message):
                     if begins:
@@ -137,28 +124,6 @@ class BoundedYamux(yamux.Yamux):
         except _LINK_ERRORS:
             pass  # the connection ended
         await self._cleanup_on_error()
-
-    def _take_bare(self, data: memoryview) -> None:
-        """A data frame that is not sealed, of a stream that may have such. Anybody on the way can have made it."""
-        found = whole_data_frame(data)
-        if found is None or self._parser.within or not self.had_circuits:
-            raise Overrun("a bare message that is no data frame of a circuit")
-        stream_id, body = found
-        stream = self.streams.get(stream_id)
-        if stream is not None and (not _patient(stream).expects_bare or _patient(stream).finished):
-            raise Overrun(f"stream {stream_id}: a frame that is not sealed")
-        now = trio.current_time()
-        if stream is None or stream.closed:
-            if now < self._late_until:
-                self.heard_at = now  # it has ended, and on a slow link a pong comes after what was on its way
-            return
-        self.heard_at = now  # the ends of a circuit ask each other too, sealed
-        self._check_window(stream, len(body))
-        self._deliver(stream_id, body, bare=True)
-
-    def _check_window(self, stream: yamux.YamuxStream, length: int) -> None:
-        if length > stream.recv_window and not _patient(stream).deaf:
-            raise Overrun(f"stream {stream.stream_id}: {length} bytes into a window of {stream.recv_window}")
 
     async def _begin(self, frame: YamuxFrame) -> None:
         """What a header says by itself, before any body."""
@@ -185,8 +150,8 @@ class BoundedYamux(yamux.Yamux):
             if kind == yamux.TYPE_WINDOW_UPDATE:
                 stream.send_window += length
                 _patient(stream).wake()
-            else:
-                self._check_window(stream, length)
+            elif length > stream.recv_window and not _patient(stream).deaf:
+                raise Overrun(f"stream {stream_id}: {length} bytes into a window of {stream.recv_window}")
 
     async def _accept(self, stream_id: int) -> None:
         """The peer opens a stream."""
@@ -205,7 +170,7 @@ class BoundedYamux(yamux.Yamux):
         self.stream_buffers[stream.stream_id] = ReceiveBuffer()
         self.stream_events[stream.stream_id] = trio.Event()
 
-    def _deliver(self, stream_id: int, body: bytes, *, bare: bool = False) -> None:
+    def _deliver(self, stream_id: int, body: bytes) -> None:
         """Bytes for a stream, which may have gone meanwhile. Raises `Overrun` when there is no room."""
         stream = self.streams.get(stream_id)
         if stream is None or stream.closed:
@@ -223,10 +188,7 @@ class BoundedYamux(yamux.Yamux):
                 raise Overrun(f"more than {MAX_BUFFERED} bytes wait on one connection")
             if not self.memory.buffer(self, waiting):
                 raise Overrun("no memory is left, and this peer takes most of it")
-        buffer = self.stream_buffers[stream_id]
-        if buffer.has_bare and not bare:
-            raise Overrun(f"stream {stream_id}: sealed again after it went bare")
-        buffer.append(body, bare=bare)
+        self.stream_buffers[stream_id].append(body)
         stream.recv_window -= size
         stream.hear()
 
@@ -245,10 +207,6 @@ class BoundedYamux(yamux.Yamux):
         if stream.closed:
             stream.wake()
             self._finalize_stream_locked(stream, fully_closed=True)
-
-    def expect_late_bytes(self) -> None:
-        """A circuit ends here, and more of it may be on its way."""
-        self._late_until = trio.current_time() + LATE_S
 
     def waiting(self) -> int:
         """Bytes for readers that have not come yet."""
@@ -362,15 +320,15 @@ class BoundedYamux(yamux.Yamux):
     @property
     def burst(self) -> int:
         """Bytes of one stream that are written at once."""
-        return self._burst * self.max_frame
+        return self._burst * MAX_FRAME
 
-    async def send(self, stream_id: int, data: memoryview, *, bare: bool = False) -> None:
-        """Write data of a stream, at most a `burst`, in frames that each fill one message of Noise, or one `bare` one."""
+    async def send(self, stream_id: int, data: memoryview) -> None:
+        """Write data of a stream, at most a `burst`, in frames that each fill one message of Noise."""
         pieces: list[bytes | memoryview] = []
-        for start in range(0, len(data), self.max_frame):
-            part = data[start : start + self.max_frame]
+        for start in range(0, len(data), MAX_FRAME):
+            part = data[start : start + MAX_FRAME]
             pieces += (header(yamux.TYPE_DATA, 0, stream_id, len(part)), part)
-        await self._write(pieces, bare=bare)
+        await self._write(pieces)
         if self._said_at <= self.heard_at:
             self._said_at = trio.current_time()
 
@@ -389,12 +347,12 @@ class BoundedYamux(yamux.Yamux):
         """Write one frame that carries no data."""
         await self._write((data,))
 
-    async def _write(self, pieces: Sequence[bytes | memoryview], *, bare: bool = False) -> None:
+    async def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
         """As `_put`, and who was cancelled meanwhile learns of it."""
-        await self._put(pieces, bare=bare)
+        await self._put(pieces)
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def _put(self, pieces: Sequence[bytes | memoryview], *, bare: bool = False) -> None:
+    async def _put(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write frames whole: `pieces` are headers and bodies in turns, or one frame. Waiting for the turn can be cancelled: nothing was
         written then; half a frame would garble every stream.
         """
@@ -408,10 +366,7 @@ class BoundedYamux(yamux.Yamux):
             began, written = trio.current_time(), False
             within_s = self._write_within_s * max(1, len(pieces) // 2)
             with trio.move_on_after(within_s, shield=True):
-                if bare:
-                    await self.secured_conn.write_bare(pieces)
-                else:
-                    await self.secured_conn.write(b"".join(pieces))
+                await self.secured_conn.write(b"".join(pieces))
                 written = True
             quick = trio.current_time() - began < QUICK_S
             self._burst = min(2 * self._burst, MAX_BURST) if quick else 1

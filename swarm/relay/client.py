@@ -1,7 +1,7 @@
 """A node's side of relaying: reservations at gates, and both ends of circuits.
 
-`HostNetwork.reserve` and every dial of a circuit come here. Whoever makes a reservation renews it. A circuit is a stream with a gate, which
-becomes a raw connection and is then secured as a socket is.
+`HostNetwork.reserve` and every dial of a circuit come here. Whoever makes a reservation renews it. A circuit is a data connection with a
+gate, or a stream where that cannot be; either becomes a raw connection and is then secured as a socket is.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.rcmgr import Direction
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
+    CONNECTION_FAILED,
     OK,
     PERMISSION_DENIED,
     RESOURCE_LIMIT_EXCEEDED,
@@ -40,7 +41,8 @@ from swarm.net.network import Reservation, Stream
 from swarm.p2p.dialler import NodeSwarm, OpenOn
 from swarm.p2p.session import CarriedConnection
 from swarm.p2p.yamux import BoundedYamux
-from swarm.relay.wire import HOP, OWN_HOP, REASONS, expect_circuit, goes_bare, read_message, write_message
+from swarm.relay.data_connections import BIND_WITHIN_S, Binding, Mask, bind
+from swarm.relay.wire import HOP, OWN_HOP, OWN_STOP, REASONS, read_binding, read_message, write_message
 
 ANSWER_WITHIN_S: Final = 10.0
 """The gate first calls the target, for up to 8 s."""
@@ -126,14 +128,15 @@ class RelayClient:
         """A connection with `peer` through a gate, secured end to end. Raises SwarmException."""
         try:
             connection = await self._near(circuit.gate, [circuit.address])
-            request = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
-            stream = await self.open_on(connection, [OWN_HOP, HOP])
             try:
-                expect_circuit(stream)
-                await self._request(stream, request, circuit.gate)
-                return await self.swarm.upgrade_outbound_raw_conn(CircuitConn(stream, initiator=True), peer)
+                raw = await self._circuit(connection, peer, [OWN_HOP, HOP])
+            except NoDataConnection as error:
+                log.debug("relay.stream", gate=circuit.gate, why=str(error))
+                raw = await self._circuit(connection, peer, [HOP])
+            try:
+                return await self.swarm.upgrade_outbound_raw_conn(raw, peer)
             except BaseException:
-                await stream.reset()
+                await raw.abandon()
                 raise
         except SwarmException:
             raise
@@ -141,6 +144,33 @@ class RelayClient:
             raise SwarmException(refused.what) from refused
         except (BaseLibp2pError, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             raise SwarmException(f"the gate …{circuit.gate[-8:]}: {error}") from error
+
+    async def _circuit(self, connection: SwarmConn, peer: ID, protocols: Sequence[str]) -> CircuitConn:
+        """This node's half of a circuit, with nothing said on it yet. Raises `NoDataConnection`, and
+        what a stream with a gate may raise."""
+        stream = await self.open_on(connection, protocols)
+        try:
+            request = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
+            await self._request(stream, request, stream.peer)
+            binding = None
+            if stream.protocol == OWN_HOP:
+                with trio.fail_after(ASK_WITHIN_S):
+                    binding = await read_binding(stream)
+            if binding is None:
+                return CircuitConn(stream, stream.peer, initiator=True)
+            half = await bound(connection, binding)
+        except BaseException:
+            await stream.reset()
+            raise
+        await stream.aclose()
+        return CircuitConn(half, stream.peer, initiator=True, mask=binding.mask)
+
+    async def bind(self, gate: PeerId, binding: Binding) -> trio.SocketStream:
+        """A data connection with a gate, for a caller. Raises `NoDataConnection`."""
+        connection = self.swarm.direct(ID(peer_id_bytes(gate)))
+        if connection is None:
+            raise NoDataConnection("the connection with the gate is gone")
+        return await bound(connection, binding)
 
     async def take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
         """Secure a circuit that a gate passed on; returns the event of its end."""
@@ -185,40 +215,75 @@ class RelayClient:
 # -- circuits ----------------------------------------------------------------------------------------------------------------
 
 
-class CircuitConn(CarriedConnection):
-    """A stream with a gate as a raw connection of libp2p, on which Noise and yamux run end to end."""
+class NoDataConnection(SwarmException):
+    """The gate cannot be reached by another connection, or has no room for it."""
 
-    def __init__(self, stream: Stream, *, initiator: bool) -> None:
+
+async def bound(connection: SwarmConn, binding: Binding) -> trio.SocketStream:
+    """A data connection to where `connection` leads. Raises `NoDataConnection`."""
+    muxed = connection.muxed_conn
+    where = muxed.secured_conn.get_remote_address() if isinstance(muxed, BoundedYamux) else None
+    if where is None or connection.direction is not Direction.OUTBOUND:
+        raise NoDataConnection("the gate called this node, not the other way round")
+    stream: trio.SocketStream | None = None
+    try:
+        with trio.fail_after(BIND_WITHIN_S):
+            stream = await trio.open_tcp_stream(*where)
+            await bind(stream, binding)
+            return stream
+    except BaseException as error:
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
+        if isinstance(error, OSError | trio.BrokenResourceError | trio.TooSlowError):
+            raise NoDataConnection(f"no data connection with the gate: {error}") from error
+        raise
+
+
+class CircuitConn(CarriedConnection):
+    """A data connection or a stream with a gate as a raw connection of libp2p, on which Noise and yamux run end to end."""
+
+    def __init__(
+        self, half: Stream | trio.abc.Stream, gate: PeerId, *, initiator: bool, mask: bytes | None = None
+    ) -> None:
+        """`mask`: the key of the mask; None on a stream, which is sealed already."""
         self.is_initiator = initiator
-        self.gate = stream.peer
-        self._stream = stream
+        self.gate = gate
+        self._half = half
+        self._mask = None if mask is None else Mask(mask, initiator=initiator)
         self._closed = False
 
     async def read(self, n: int | None = None) -> bytes:
         """Up to `n` bytes; b"" at the end."""
         try:
-            return await self._stream.receive_some(n if n is not None and n > 0 else READ)
+            data = bytes(await self._half.receive_some(n if n is not None and n > 0 else READ))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise RawConnError("the circuit closed") from error
+        return data if self._mask is None else self._mask.receive(data)
 
     async def write(self, data: bytes) -> None:
         """Send all bytes."""
         try:
-            await self._stream.send_all(data)
+            await self._half.send_all(data if self._mask is None else self._mask.send(data))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise RawConnError("the circuit closed") from error
 
     def secured(self) -> None:
-        """Noise's handshake is over: no second layer of it is needed on the way to the gate."""
-        if goes_bare(self._stream):
-            self._stream.take_bare()
-            self._stream.send_bare()
+        """Noise's handshake is over: what it has sealed needs no mask."""
+        self._mask = None
 
     async def close(self) -> None:
         """End the circuit; the gate then ends the other side."""
         if not self._closed:
             self._closed = True
-            await self._stream.aclose()
+            await self._half.aclose()
+
+    async def abandon(self) -> None:
+        """End it at once."""
+        self._closed = True
+        if isinstance(self._half, trio.abc.AsyncResource):
+            await trio.aclose_forcefully(self._half)
+        else:
+            await self._half.reset()
 
     def get_remote_address(self) -> tuple[str, int] | None:
         """None: the gate's address is not the peer's."""
@@ -241,6 +306,8 @@ class StopServer:
     """Whether there is a reservation at this gate."""
     take: Callable[[CircuitConn, PeerId], Awaitable[trio.Event]]
     """Secures the raw connection, on which the caller must prove the id that the gate gave; returns the event of its end."""
+    bind: Callable[[PeerId, Binding], Awaitable[trio.abc.HalfCloseableStream]]
+    """Opens a data connection with a gate. Raises `NoDataConnection`."""
 
     def __post_init__(self) -> None:
         self._pending: Counter[PeerId] = Counter()
@@ -250,6 +317,7 @@ class StopServer:
         """Serve one circuit, as long as its connection lives."""
         with trio.fail_after(ASK_WITHIN_S):
             request = await read_message(stream, StopMessage())
+            binding = await read_binding(stream) if stream.protocol == OWN_STOP else None
         if request.type != StopMessage.CONNECT:
             raise RemoteProtocolError("a gate sent another message than CONNECT")
         try:
@@ -269,15 +337,32 @@ class StopServer:
         self._pending[caller] += 1
         self._through[stream.peer] += 1
         try:
-            expect_circuit(stream)
-            await _answer(stream, OK)
-            ended = await self.take(CircuitConn(stream, initiator=False), caller)
+            ended = await self._begin(stream, binding, caller)
+        except NoDataConnection as error:
+            log.debug("relay.unbound", gate=stream.peer, why=str(error))
+            await _answer(stream, CONNECTION_FAILED)
+            return
         finally:
             for counts, key in ((self._pending, caller), (self._through, stream.peer)):
                 counts[key] -= 1
                 if not counts[key]:
                     del counts[key]
         await ended.wait()
+
+    async def _begin(self, stream: Stream, binding: Binding | None, caller: PeerId) -> trio.Event:
+        """Accept the circuit and secure it; returns the event of its end. Raises `NoDataConnection` before it has answered."""
+        if binding is None:
+            await _answer(stream, OK)
+            return await self.take(CircuitConn(stream, stream.peer, initiator=False), caller)
+        half = await self.bind(stream.peer, binding)
+        raw = CircuitConn(half, stream.peer, initiator=False, mask=binding.mask)
+        try:
+            await _answer(stream, OK)
+            await stream.aclose()
+            return await self.take(raw, caller)
+        except BaseException:
+            await raw.abandon()
+            raise
 
 
 async def _answer(stream: Stream, status: Status.ValueType) -> None:

@@ -1,19 +1,28 @@
 """The gate's side of relaying: accepts reservations, calls targets, and passes bytes on until a limit is reached.
 
 Caller and target encrypt end to end; the gate sees ciphertext. Of a peer it trusts only what the channel proved: its id and address.
-`swarm.net.reservations` makes all decisions.
+`swarm.net.reservations` makes all decisions. Each half of a circuit is a data connection where both ends are ours and can open one, else
+both stay on the streams on which they were asked for.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import structlog
 import trio
-from libp2p.relay.circuit_v2.pb.circuit_pb2 import OK, HopMessage, Limit, Reservation, StopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
+    CONNECTION_FAILED,
+    OK,
+    HopMessage,
+    Limit,
+    Reservation,
+    StopMessage,
+)
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
 from multiaddr import Multiaddr
 
@@ -29,15 +38,9 @@ from swarm.net.reservations import (
     ReservationDeclined,
 )
 from swarm.p2p.stream import NodeStream
-from swarm.relay.wire import (
-    OWN_HOP,
-    STATUS,
-    expect_circuit,
-    pass_on,
-    read_message,
-    take_circuit,
-    write_message,
-)
+from swarm.relay.data_connections import MASK_SIZE, Binding, DataConnections, ExpectedConnection
+from swarm.relay.passing import Half, passage
+from swarm.relay.wire import OWN_HOP, OWN_STOP, STATUS, STOP, read_message, write_binding, write_message
 
 ASK_WITHIN_S: Final = 10.0
 """For a whole request."""
@@ -50,10 +53,12 @@ QUIET_S: Final = 90.0
 """So does one on which nothing is sent for this long; both ends ping each other every few seconds."""
 LAST_WORDS_S: Final = 10.0
 """After one side has finished."""
-CHUNK: Final = 4 * 65_507
-"""Whole frames in, whole frames out; with a rate limit, no circuit waits long for another's chunk."""
 
 log = structlog.get_logger("sark.relay")
+
+
+class _Unbound(Exception):
+    """The target cannot open a data connection."""
 
 
 @dataclass(eq=False)
@@ -62,11 +67,12 @@ class RelayHop:
 
     me: PeerId
     relay: RelayReservations
+    halves: DataConnections
     _: KW_ONLY
     seen_at: Callable[[PeerId], Address | None]
     """The remote address of a peer's direct connection."""
-    call: Callable[[PeerId], Awaitable[Stream]]
-    """Opens a stop stream on it, or raises `Unreachable`."""
+    call: Callable[[PeerId, Sequence[str]], Awaitable[Stream]]
+    """Opens a stop stream on it, with the first of the protocols that the peer supports, or raises `Unreachable`."""
     belongs: Callable[[PeerId], Awaitable[bool]]
     """Whether a peer supports our protocols."""
     addresses: Callable[[], Sequence[Address]]
@@ -120,60 +126,103 @@ class RelayHop:
         if self.seen_at(target) is None:
             self.relay.release(target)  # its connection is gone
         circuit = self.relay.begin(stream.peer, _ip(observed), target, trio.current_time())
-        why: CircuitEnd | None = None
         try:
-            other = await self._call_target(circuit, observed)
-            why = CircuitEnd.STOPPED  # unless something else ends it before this node stops
-            try:
-                answer = HopMessage(
-                    type=HopMessage.STATUS, status=OK, peer=_peer(stream.peer, observed), limit=self._limit()
-                )
-                expect_circuit(stream)
-                await self._send(stream, answer)
-                why = await self._splice(stream, other, circuit)
-            finally:
-                await _end(other, why)
-                await _end(stream, why)
+            with self.halves.expect() as calling, self.halves.expect() as called:
+                await self._establish(stream, circuit, observed, calling, called)
         finally:
-            self.relay.end(circuit, why)
-            if why is not None:
-                log.info(
-                    "relay.ended",
-                    source=circuit.source,
-                    target=circuit.target,
-                    why=why.value,
-                    bytes=circuit.carried,
-                    seconds=round(trio.current_time() - circuit.began, 1),
-                )
+            self.relay.end(circuit, None)  # unless it was established
 
-    async def _call_target(self, circuit: OpenCircuit, observed: Address | None) -> Stream:
-        """Have the target accept the circuit."""
+    async def _establish(
+        self,
+        hop: Stream,
+        circuit: OpenCircuit,
+        observed: Address | None,
+        calling: ExpectedConnection,
+        called: ExpectedConnection,
+    ) -> None:
+        """Have both ends accept the circuit, and carry it until it ends."""
+        own, mask = hop.protocol == OWN_HOP, secrets.token_bytes(MASK_SIZE)
+        stop = await self._call_target(circuit, observed, Binding(called.id, mask) if own else None)
+        caller_half: Half = hop
+        target_half: Half = stop
+        try:
+            bound = stop.protocol == OWN_STOP
+            if bound:
+                target_half = await called.arrival()
+            answer = HopMessage(
+                type=HopMessage.STATUS, status=OK, peer=_peer(hop.peer, observed), limit=self._limit()
+            )
+            await self._send(hop, answer)
+            if own:
+                await write_binding(hop, Binding(calling.id, mask) if bound else None)
+            if bound:
+                caller_half = await calling.arrival()
+                await stop.aclose()
+                await hop.aclose()
+        except BaseException:
+            await stop.reset()
+            raise
+        await self._carry(caller_half, target_half, circuit)
+
+    async def _call_target(
+        self, circuit: OpenCircuit, observed: Address | None, binding: Binding | None
+    ) -> Stream:
+        """Have the target accept the circuit, on a data connection if there is a `binding` for one. Returns the stop stream."""
         try:
             with trio.fail_after(CALL_WITHIN_S):
-                other = await self.call(circuit.target)
-                call = StopMessage(
-                    type=StopMessage.CONNECT, peer=_peer(circuit.source, observed), limit=self._limit()
-                )
-                accepted = False
                 try:
-                    expect_circuit(other)
-                    await write_message(other, call)
-                    answer = await read_message(other, StopMessage())
-                    accepted = answer.type == StopMessage.STATUS and answer.status == OK
-                finally:
-                    if not accepted:
-                        await other.reset()
-                if accepted:
-                    return other
+                    return await self._ask_target(circuit, observed, binding)
+                except _Unbound:
+                    return await self._ask_target(circuit, observed, None)
         except (Unreachable, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             log.debug("relay.unanswered", target=circuit.target, why=str(error))
         raise self.relay.decline(DeclineReason.TARGET_SILENT)
 
-    async def _splice(self, a: Stream, b: Stream, circuit: OpenCircuit) -> CircuitEnd:
+    async def _ask_target(
+        self, circuit: OpenCircuit, observed: Address | None, binding: Binding | None
+    ) -> Stream:
+        stream = await self.call(circuit.target, [STOP] if binding is None else [OWN_STOP, STOP])
+        call = StopMessage(
+            type=StopMessage.CONNECT, peer=_peer(circuit.source, observed), limit=self._limit()
+        )
+        accepted = False
+        try:
+            await write_message(stream, call)
+            if stream.protocol == OWN_STOP:
+                await write_binding(stream, binding)
+            answer = await read_message(stream, StopMessage())
+            accepted = answer.type == StopMessage.STATUS and answer.status == OK
+            if accepted:
+                return stream
+            if stream.protocol == OWN_STOP and answer.status == CONNECTION_FAILED:
+                raise _Unbound
+            raise Unreachable(f"{circuit.target} answered with status {answer.status}")
+        finally:
+            if not accepted:
+                await stream.reset()
+
+    async def _carry(self, calling: Half, called: Half, circuit: OpenCircuit) -> None:
+        """Pass bytes on until the circuit ends, and close both halves."""
+        why = CircuitEnd.STOPPED  # unless something else ends it before this node stops
+        try:
+            why = await self._pass_on(calling, called, circuit)
+        finally:
+            self.relay.end(circuit, why)
+            log.info(
+                "relay.ended",
+                source=circuit.source,
+                target=circuit.target,
+                why=why.value,
+                bytes=circuit.carried,
+                seconds=round(trio.current_time() - circuit.began, 1),
+            )
+            await _end(called, why)
+            await _end(calling, why)
+
+    async def _pass_on(self, a: Half, b: Half, circuit: OpenCircuit) -> CircuitEnd:
         """Pass bytes both ways until one side ends it, or a limit is reached."""
         why = CircuitEnd.CLOSED
         for stream in (a, b):
-            take_circuit(stream)
             if isinstance(stream, NodeStream):
                 stream.carries()
         with trio.CancelScope() as both, trio.move_on_at(circuit.ends_at) as lifetime:
@@ -184,22 +233,21 @@ class RelayHop:
                 why = reason
                 both.cancel()
 
-            async def pump(source: Stream, sink: Stream) -> None:
+            async def pump(source: Half, sink: Half) -> None:
                 nonlocal finished
+                at_once = self.relay.limits.bytes_per_s is None
+                way = passage(source, sink, at_once=at_once)
                 try:
                     while True:
-                        with trio.fail_after(QUIET_S):
-                            data = await source.receive_some(CHUNK)
-                        if not data:
+                        size = await way.take(QUIET_S)
+                        if not size:
                             break
-                        if (limit := self.relay.carry(circuit, len(data))) is not None:
+                        if (limit := self.relay.carry(circuit, size)) is not None:
                             return stop(limit)
-                        wait_s = self.relay.pace(len(data), trio.current_time())
+                        wait_s = self.relay.pace(size, trio.current_time())
                         if wait_s > 0:
                             await trio.sleep(wait_s)
-                        pass_on(source, sink)
-                        with trio.fail_after(SEND_WITHIN_S):
-                            await sink.send_all(data)
+                        await way.give(SEND_WITHIN_S)
                     await sink.send_eof()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     return stop(CircuitEnd.CLOSED)
@@ -223,12 +271,14 @@ class RelayHop:
         return Limit(duration=math.floor(limits.circuit_s), data=limits.circuit_bytes)
 
 
-async def _end(stream: Stream, why: CircuitEnd | None) -> None:
+async def _end(half: Half, why: CircuitEnd) -> None:
     """Close gracefully after a normal end, and reset otherwise."""
     if why is CircuitEnd.CLOSED:
-        await stream.aclose()
+        await half.aclose()
+    elif isinstance(half, trio.abc.AsyncResource):
+        await trio.aclose_forcefully(half)
     else:
-        await stream.reset()
+        await half.reset()
 
 
 def _peer(peer: PeerId, observed: Address | None) -> PeerMessage:

@@ -25,6 +25,7 @@ from swarm.p2p.node_host import NodeHost
 from swarm.p2p.stream import NodeStream
 from swarm.p2p.yamux import BoundedYamux
 from swarm.relay.client import RelayClient, StopServer
+from swarm.relay.data_connections import DataConnections
 from swarm.relay.hole_punch import Puncher
 from swarm.relay.hop import RelayHop
 from swarm.relay.wire import DCUTR, HOP, OWN_HOP, OWN_STOP, STOP
@@ -83,7 +84,7 @@ class Relays(INotifee):
         """As `Network.reserve`; libp2p's errors when the gate cannot be reached."""
         if not self._accepts_circuits:
             self._accepts_circuits = True
-            server = StopServer(self.client.holds, self.client.take)
+            server = StopServer(self.client.holds, self.client.take, self.client.bind)
             for protocol in (STOP, OWN_STOP):
                 self.handle(protocol, server.serve)
         try:
@@ -107,9 +108,12 @@ class Relays(INotifee):
             raise LocalProtocolError("this node is already a relay")
         self._relay = relay
         self.swarm.gater.reserved = lambda peer: relay.holds(peer, trio.current_time())
+        halves = DataConnections()
+        self.swarm.serve_half = halves.serve
         hop = RelayHop(
             self.me,
             relay,
+            halves,
             seen_at=seen_at,
             call=self._call,
             belongs=self._belongs,
@@ -119,12 +123,12 @@ class Relays(INotifee):
         self.handle(HOP, hop.serve)
         self.handle(OWN_HOP, hop.serve)
 
-    async def _call(self, peer: PeerId) -> Stream:
+    async def _call(self, peer: PeerId, protocols: Sequence[str]) -> Stream:
         conn = self.swarm.direct(ID(peer_id_bytes(peer)))
         if conn is None:
             raise Unreachable(f"no direct connection with {peer}")
         try:
-            return await self._open_on(conn, [OWN_STOP, STOP])
+            return await self._open_on(conn, protocols)
         except BaseLibp2pError as error:
             raise Unreachable(f"{peer} accepts no circuits: {error}") from error
 

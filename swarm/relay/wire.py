@@ -7,7 +7,7 @@ so nothing may be read beyond a message.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeGuard, TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from libp2p.exceptions import BaseLibp2pError
@@ -28,18 +28,18 @@ from protocol.errors import RemoteProtocolError
 from protocol.words import Reason
 from swarm.net.network import Stream
 from swarm.net.reservations import DeclineReason
-from swarm.p2p.stream import NodeStream
+from swarm.relay.data_connections import Binding
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 """To a gate: a reservation, or a circuit to a peer that has one."""
-OWN_HOP: Final = "/sark/hop/2"
-"""The same under our own name: a peer that uses it is one of ours. Its protocols need no check, and its circuits go bare."""
+OWN_HOP: Final = "/sark/hop/3"
+"""The same under our own name: a peer that uses it is one of ours, whose protocols need no check. Behind an accepted CONNECT comes a
+binding, empty where the circuit stays on the stream."""
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
 """From a gate: a peer opens a circuit to you."""
-OWN_STOP: Final = "/sark/stop/1"
-"""The same under our own name, for circuits that go bare."""
+OWN_STOP: Final = "/sark/stop/2"
+"""The same under our own name: a binding follows."""
 DCUTR: Final = "/libp2p/dcutr"
-_BARE: Final = frozenset({OWN_HOP, OWN_STOP})
 MAX_MESSAGE: Final = 4096
 """Bytes; ours are under 1 KiB."""
 
@@ -69,42 +69,31 @@ REASONS: Final[Mapping[int, tuple[Reason, str]]] = {
 M = TypeVar("M", bound=Message)
 
 
-def goes_bare(stream: Stream) -> TypeGuard[NodeStream]:
-    """Whether the circuit on it goes bare, once its ends have secured it: if both ends of the stream are ours."""
-    return stream.protocol in _BARE and isinstance(stream, NodeStream)
-
-
-def expect_circuit(stream: Stream) -> None:
-    """To be called before a circuit is asked for, or granted: from then on bytes may come bare."""
-    if goes_bare(stream):
-        stream.expect_bare()
-
-
-def take_circuit(stream: Stream) -> None:
-    """Of a gate: all that comes now is of the circuit."""
-    if goes_bare(stream):
-        stream.take_bare()
-
-
-def pass_on(source: Stream, sink: Stream) -> None:
-    """Of a gate that has read from `source`: what came bare goes on bare."""
-    if goes_bare(source) and source.went_bare and goes_bare(sink):
-        sink.send_bare()
-
-
 async def write_message(stream: Stream, message: Message) -> None:
     """Send one message."""
     await stream.send_all(encode_varint_prefixed(message.SerializeToString()))
 
 
+async def write_binding(stream: Stream, binding: Binding | None) -> None:
+    """Send one; None: the circuit stays on the stream."""
+    await stream.send_all(encode_varint_prefixed(b"" if binding is None else binding.to_bytes()))
+
+
 async def read_message(stream: Stream, empty: M) -> M:
     """Parse the next message into `empty`. RemoteProtocolError when it is too large, truncated or invalid."""
     try:
-        body = await read_varint_prefixed_bytes_limited(_Reader(stream), MAX_MESSAGE)
-        empty.ParseFromString(body)
+        empty.ParseFromString(await read_varint_prefixed_bytes_limited(_Reader(stream), MAX_MESSAGE))
     except (BaseLibp2pError, DecodeError) as error:
         raise RemoteProtocolError(f"an invalid message on {stream.protocol}: {error}") from error
     return empty
+
+
+async def read_binding(stream: Stream) -> Binding | None:
+    """The next one. RemoteProtocolError for anything else."""
+    try:
+        return Binding.parse(await read_varint_prefixed_bytes_limited(_Reader(stream), MAX_MESSAGE))
+    except (BaseLibp2pError, ValueError) as error:
+        raise RemoteProtocolError(f"an invalid binding on {stream.protocol}: {error}") from error
 
 
 class _Reader(Reader):

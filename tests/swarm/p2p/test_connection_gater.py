@@ -45,6 +45,35 @@ def test_a_network_has_its_share_however_many_addresses_it_has() -> None:
     assert proved(arrivals, HOME, 0.0, 1)
 
 
+def test_halves_of_circuits_take_half_of_what_a_network_and_all_may_have() -> None:
+    arrivals = ConnectionGater(ConnectionLimits(per_network=4, all=6))
+
+    def half(ip: str) -> tuple[InboundConnection | None, bool]:
+        arrival = arrivals.arrive(ip, 0.0)
+        return arrival, arrival is not None and arrivals.carry(arrival)
+
+    halves = [half(HOME) for _ in range(3)]
+    assert [carried for _, carried in halves] == [True, True, False]
+    assert half(OTHER)[1]
+    assert not half("127.0.0.1")[1], "three of six are taken"
+    assert arrivals.refused == {"circuits": 2}
+    for arrival, carried in halves:
+        assert arrival is not None
+        if carried:
+            arrivals.leave(arrival)
+    assert half(HOME)[1]
+
+
+def test_halves_of_circuits_are_no_newcomers_of_their_network() -> None:
+    arrivals = ConnectionGater(ConnectionLimits(burst=2, per_s=0.001, per_network=100, pending_per_ip=1))
+    for _ in range(20):
+        arrival = arrivals.arrive(HOME, 0.0)
+        assert arrival is not None
+        assert arrivals.carry(arrival)
+    assert len(proved(arrivals, HOME, 0.0, 3)) == 2
+    assert arrivals.refused == {"too-fast": 1}
+
+
 @pytest.mark.parametrize(
     ("one", "other"), [("2001:db8:1::1", "2001:db8:1:ffff::9"), ("::ffff:192.0.2.1", "192.0.2.250")]
 )

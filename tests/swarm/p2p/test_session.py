@@ -16,7 +16,7 @@ from libp2p.network.connection.exceptions import RawConnError
 from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport
 
-from swarm.p2p.session import BARE, MAX_PLAINTEXT, READ, RELAYED_PLAINTEXT, BareMessage, BatchSession
+from swarm.p2p.session import MAX_PLAINTEXT, READ, BatchSession
 
 TEXT = bytes(range(256)) * 1024
 
@@ -24,10 +24,8 @@ TEXT = bytes(range(256)) * 1024
 class Raw:
     """A connection in memory. What is written counts; what comes can be changed."""
 
-    def __init__(
-        self, stream: trio.abc.Stream, initiator: bool, kind: ConnectionType = ConnectionType.DIRECT
-    ) -> None:
-        self._stream, self.is_initiator, self.kind = stream, initiator, kind
+    def __init__(self, stream: trio.abc.Stream, initiator: bool) -> None:
+        self._stream, self.is_initiator = stream, initiator
         self.writes: list[int] = []
         self.reads = 0
         self.spoil = False
@@ -45,7 +43,7 @@ class Raw:
         await self._stream.aclose()
 
     def get_connection_type(self) -> ConnectionType:
-        return self.kind
+        return ConnectionType.DIRECT
 
 
 @dataclass
@@ -57,11 +55,11 @@ class Ends:
     below: Raw
 
 
-async def shake_hands(kind: ConnectionType = ConnectionType.DIRECT) -> Ends:
+async def shake_hands() -> Ends:
     a, b = trio.testing.memory_stream_pair()
     keys = [create_new_key_pair(bytes([number]) * 32) for number in (1, 2)]
     ours, theirs = (Transport(each, noise_privkey=new_noise_keys().private_key) for each in keys)
-    below, sessions = Raw(a, True, kind), list[ISecureConn]()
+    below, sessions = Raw(a, True), list[ISecureConn]()
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
@@ -102,15 +100,6 @@ async def test_many_messages_are_written_and_read_at_once() -> None:
     assert ends.below.reads == 1
 
 
-async def test_on_a_circuit_a_message_fits_one_message_of_the_connection_that_carries_it() -> None:
-    ends = await shake_hands(ConnectionType.RELAYED)
-    ends.below.writes.clear()
-    await BatchSession(ends.ours).write(TEXT[: 2 * RELAYED_PLAINTEXT])
-    sealed = 2 + RELAYED_PLAINTEXT + 16
-    assert ends.below.writes == [2 * sealed]
-    assert sealed + 12 == MAX_PLAINTEXT
-
-
 async def test_an_empty_message_is_no_end() -> None:
     ends = await shake_hands()
     await ends.theirs.write(b"")
@@ -145,55 +134,6 @@ async def test_a_reader_that_is_cancelled_has_taken_nothing() -> None:
         nursery.cancel_scope.cancel()
     await ends.theirs.write(b"still there")
     assert await ours.read() == b"still there"
-
-
-async def test_bare_messages_pass_as_they_are_between_sealed_ones() -> None:
-    ends = await shake_hands()
-    ours, theirs = BatchSession(ends.ours), BatchSession(ends.theirs)
-    await ours.write(b"sealed, in two reads")
-    assert await theirs.read(8) == b"sealed, "
-    ends.below.writes.clear()
-    await ours.write_bare([b"head", TEXT[: MAX_PLAINTEXT - 4], b"short", memoryview(b"!")])
-    assert ends.below.writes == [2 * 4 + MAX_PLAINTEXT + 6], "written at once"
-    await ours.write(b"sealed again")
-    came = [await theirs.read_message() for _ in range(4)]
-    assert [bytes(each.data) if isinstance(each, BareMessage) else each for each in came] == [
-        b"in two reads",
-        b"head" + TEXT[: MAX_PLAINTEXT - 4],
-        b"short!",
-        b"sealed again",
-    ]
-    assert [isinstance(each, BareMessage) for each in came] == [False, True, True, False]
-
-
-@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5])
-async def test_a_bare_message_may_come_in_parts(cut: int) -> None:
-    ends = await shake_hands()
-    ours = BatchSession(ends.ours)
-    raw = ends.theirs.conn.read_writer.read_write_closer  # type: ignore[attr-defined]
-    message = BARE + b"\x00\x02" + b"ab"
-    async with trio.open_nursery() as nursery:
-
-        @nursery.start_soon
-        async def send() -> None:
-            await raw.write(message[:cut])
-            await trio.testing.wait_all_tasks_blocked()
-            await raw.write(message[cut:])
-
-        came = await ours.read_message()
-    assert isinstance(came, BareMessage)
-    assert came.data == b"ab"
-
-
-@pytest.mark.parametrize("how", ["before there are streams", "empty"])
-async def test_bare_messages_that_nobody_agreed_on_break_the_session(how: str) -> None:
-    ends = await shake_hands()
-    ours = BatchSession(ends.ours)
-    raw = ends.theirs.conn.read_writer.read_write_closer  # type: ignore[attr-defined]
-    empty = how == "empty"
-    await raw.write(BARE + (b"\0\0" if empty else b"\0\1x"))
-    with pytest.raises(RawConnError, match=how):
-        await (ours.read_message() if empty else ours.read(1))
 
 
 def test_a_session_that_is_not_libp2ps_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Sequence
 from typing import Any, cast
 
 import trio
@@ -17,7 +16,6 @@ from libp2p.stream_muxer.yamux import yamux
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.memory import MemoryAccount
 from swarm.p2p.muxed_stream import PatientStream
-from swarm.p2p.session import BareMessage
 from swarm.p2p.yamux import (
     BoundedYamux,
 )
@@ -32,16 +30,14 @@ class Pipe:
     is_initiator = False
 
     def __init__(self) -> None:
-        self._to_victim, self._victim_reads = trio.open_memory_channel[bytes | BareMessage](10_000)
+        self._to_victim, self._victim_reads = trio.open_memory_channel[bytes](10_000)
         self._victim_writes, self.replies = trio.open_memory_channel[bytes](10_000)
-        self.bare: list[bytes] = []
-        """What the victim sent unsealed."""
         self.blocked = False
         """The socket takes no more bytes."""
         self.closed = False
         self.kind = ConnectionType.DIRECT
 
-    async def read_message(self) -> bytes | BareMessage:
+    async def read(self) -> bytes:
         try:
             return await self._victim_reads.receive()
         except (trio.EndOfChannel, trio.ClosedResourceError):
@@ -51,9 +47,6 @@ class Pipe:
         if self.blocked:
             await trio.sleep_forever()
         await self._victim_writes.send(data)
-
-    async def write_bare(self, pieces: Sequence[bytes | memoryview]) -> None:
-        self.bare += [bytes(piece) for piece in pieces]
 
     def get_connection_type(self) -> ConnectionType:
         return self.kind
@@ -67,14 +60,6 @@ class Pipe:
         """What the attacker sends."""
         header = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, flags, stream_id, length)
         await self._to_victim.send(header + body)
-
-    async def bare_frame(
-        self, stream_id: int, body: bytes, flags: int = 0, length: int | None = None
-    ) -> None:
-        """The same, unsealed."""
-        length = len(body) if length is None else length
-        header = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, yamux.TYPE_DATA, flags, stream_id, length)
-        await self._to_victim.send(BareMessage(memoryview(header + body)))
 
     async def open(self, stream_id: int) -> None:
         await self.frame(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_SYN, stream_id, 0)

@@ -112,7 +112,8 @@ async def test_a_direct_connection_replaces_a_circuit_and_streams_stay_where_the
         await stream.send_all(b"still here")
         assert await stream.receive_some() == b"still here"
     assert caller.remote_address(node.peer_id) == node.addresses[0]
-    await node.disconnect(gate.peer_id)  # the circuit goes with it, the direct connection stays
+    (circuit,) = node.swarm.relayed(ID(peer_id_bytes(caller.peer_id)))
+    await circuit.close()  # the direct connection stays
     with pytest.raises(trio.BrokenResourceError):
         await old.receive_some()
     await new.send_all(b"and on")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import trio
@@ -21,16 +22,27 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
 from multiaddr import Multiaddr
 from structlog.testing import capture_logs
-from trio.testing import MockClock
+from trio.testing import MockClock, memory_stream_pair
 
-from protocol.errors import RemoteProtocolError
+from protocol.errors import RemoteProtocolError, Unreachable
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Address, PeerId
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Stream
 from swarm.net.reservations import CircuitEnd, DeclineReason, RelayLimits, RelayReservations
+from swarm.relay.client import NoDataConnection
+from swarm.relay.data_connections import BIND_WITHIN_S, MASK_SIZE, Binding, DataConnections, bind
 from swarm.relay.hop import ASK_WITHIN_S, QUIET_S, RelayHop
-from swarm.relay.wire import HOP, MAX_MESSAGE, STOP, read_message, write_message
+from swarm.relay.wire import (
+    HOP,
+    MAX_MESSAGE,
+    OWN_HOP,
+    OWN_STOP,
+    STOP,
+    read_binding,
+    read_message,
+    write_message,
+)
 
 STRANGER = Identity.from_seed("stranger").peer_id
 
@@ -42,10 +54,14 @@ class Gate:
         self.swarm = swarm
         self.network = swarm.node(Identity.from_seed("gate"))
         self.banned: set[PeerId] = set()
+        self.halves = DataConnections()
+        self.room = True
+        """Whether it takes data connections."""
         self.desk = RelayReservations(limits, lambda peer: peer not in self.banned)
         hop = RelayHop(
             self.network.peer_id,
             self.desk,
+            self.halves,
             seen_at=self._seen_at,
             call=self._call,
             belongs=self._belongs,
@@ -53,21 +69,44 @@ class Gate:
             wall=lambda: 1_000_000.0,
         )
         self.network.handle(HOP, hop.serve)
+        self.network.handle(OWN_HOP, hop.serve)
 
     def _seen_at(self, peer: PeerId) -> Address | None:
         return None if self.swarm.direct(self.network.peer_id, peer) is None else "/ip4/192.0.2.7/tcp/50000"
 
-    async def _call(self, peer: PeerId) -> Stream:
-        return await self.network.open(peer, STOP)
+    async def _call(self, peer: PeerId, protocols: Sequence[str]) -> Stream:
+        for protocol in protocols[:-1]:
+            with contextlib.suppress(Unreachable):
+                return await self.network.open(peer, protocol)
+        return await self.network.open(peer, protocols[-1])
 
     async def _belongs(self, peer: PeerId) -> bool:
         return peer != STRANGER
 
-    async def open(self, node: MemoryNetwork) -> Stream:
-        return await node.open(self.network.peer_id, HOP, self.network.addresses)
+    async def data_connection(self, binding: Binding) -> trio.abc.HalfCloseableStream:
+        """A node's end of one. Raises `NoDataConnection`."""
+        ours, gates = memory_stream_pair()
 
-    async def ask(self, node: MemoryNetwork, message: HopMessage) -> tuple[Stream, HopMessage]:
-        stream = await self.open(node)
+        async def take() -> None:
+            if await self.halves.take(gates, lambda: self.room) is None:
+                await gates.aclose()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take)
+            try:
+                await bind(ours, binding)
+                return ours
+            except trio.BrokenResourceError as error:
+                refused = error
+        raise NoDataConnection from refused
+
+    async def open(self, node: MemoryNetwork, protocol: str = HOP) -> Stream:
+        return await node.open(self.network.peer_id, protocol, self.network.addresses)
+
+    async def ask(
+        self, node: MemoryNetwork, message: HopMessage, protocol: str = HOP
+    ) -> tuple[Stream, HopMessage]:
+        stream = await self.open(node, protocol)
         await write_message(stream, message)
         return stream, await read_message(stream, HopMessage())
 
@@ -77,9 +116,11 @@ class Gate:
         await stream.aclose()
         return answer
 
-    async def connect(self, node: MemoryNetwork, target: PeerId) -> tuple[Stream, HopMessage]:
+    async def connect(
+        self, node: MemoryNetwork, target: PeerId, protocol: str = HOP
+    ) -> tuple[Stream, HopMessage]:
         peer = PeerMessage(id=peer_id_bytes(target))
-        return await self.ask(node, HopMessage(type=HopMessage.CONNECT, peer=peer))
+        return await self.ask(node, HopMessage(type=HopMessage.CONNECT, peer=peer), protocol)
 
 
 class Called:
@@ -89,7 +130,27 @@ class Called:
         self.network = network
         self.callers: list[PeerMessage] = []
         self.silent = False
+        self.bindings: list[Binding] = []
         network.handle(STOP, self._answer)
+
+    def binds(self, gate: Gate) -> None:
+        """It opens data connections, if the gate takes them."""
+
+        async def answer(stream: Stream) -> None:
+            await read_message(stream, StopMessage())
+            binding = await read_binding(stream)
+            assert binding is not None
+            self.bindings.append(binding)
+            try:
+                half = await gate.data_connection(binding)
+            except NoDataConnection:
+                await write_message(stream, StopMessage(type=StopMessage.STATUS, status=CONNECTION_FAILED))
+                return
+            await write_message(stream, StopMessage(type=StopMessage.STATUS, status=OK))
+            while data := await half.receive_some():
+                await half.send_all(data)
+
+        self.network.handle(OWN_STOP, answer)
 
     async def _answer(self, stream: Stream) -> None:
         request = await read_message(stream, StopMessage())
@@ -276,6 +337,97 @@ async def test_a_caller_that_vanishes_takes_its_circuit_along(autojump_clock: Mo
     _, caller, _ = await circuit(gate)
     gate.swarm.kill(caller.peer_id)
     assert (await ended(gate)).ended == {CircuitEnd.CLOSED: 1}
+
+
+async def own_circuit(gate: Gate, called: Called) -> tuple[MemoryNetwork, Stream, Binding | None]:
+    """A circuit asked for under our own name."""
+    caller = node(gate, "caller")
+    await gate.reserve(called.network)
+    stream, answer = await gate.connect(caller, called.network.peer_id, OWN_HOP)
+    assert answer.status == OK
+    return caller, stream, await read_binding(stream)
+
+
+async def test_both_halves_are_data_connections_with_one_mask_where_both_ends_can(
+    autojump_clock: MockClock, gate: Gate
+) -> None:
+    called = Called(node(gate, "called"))
+    called.binds(gate)
+    _, stream, binding = await own_circuit(gate, called)
+    assert binding is not None
+    assert binding.mask == called.bindings[0].mask != bytes(MASK_SIZE)
+    assert binding.id != called.bindings[0].id
+    half = await gate.data_connection(binding)
+    await half.send_all(b"hello")
+    assert await half.receive_some() == b"hello"
+    assert await stream.receive_some() == b"", "the stream is not needed any more"
+    await half.send_eof()
+    assert await half.receive_some() == b""
+    after = await ended(gate)
+    assert (after.bytes, after.ended, called.callers) == (10, {CircuitEnd.CLOSED: 1}, [])
+
+
+async def test_limits_are_those_of_streams(autojump_clock: MockClock, gate: Gate) -> None:
+    called = Called(node(gate, "called"))
+    called.binds(gate)
+    _, _, binding = await own_circuit(gate, called)
+    assert binding is not None
+    half = await gate.data_connection(binding)
+
+    async def talk_for_ever() -> None:
+        while True:
+            await half.send_all(bytes(50_000))
+            await half.receive_some()
+
+    with pytest.raises(trio.BrokenResourceError):
+        await talk_for_ever()
+    after = await ended(gate)
+    assert after.ended == {CircuitEnd.BYTES: 1}
+    assert after.bytes <= LIMITS.circuit_bytes
+
+
+@pytest.mark.parametrize("why", ["of another implementation", "cannot"])
+async def test_a_circuit_stays_on_its_streams_if_the_called_node_has_no_data_connection(
+    autojump_clock: MockClock, gate: Gate, why: str
+) -> None:
+    called = Called(node(gate, "called"))
+    if why == "cannot":
+        gate.room = False
+        called.binds(gate)
+    _, stream, binding = await own_circuit(gate, called)
+    assert binding is None
+    await stream.send_all(b"hello")
+    assert await stream.receive_some() == b"hello"
+    assert len(called.callers) == 1
+
+
+async def test_a_caller_of_another_implementation_has_a_circuit_of_streams(
+    autojump_clock: MockClock, gate: Gate
+) -> None:
+    called = Called(node(gate, "called"))
+    called.binds(gate)
+    caller = node(gate, "caller")
+    await gate.reserve(called.network)
+    stream, answer = await gate.connect(caller, called.network.peer_id)
+    assert answer.status == OK
+    await stream.send_all(b"hello")
+    assert await stream.receive_some() == b"hello"
+    assert called.bindings == []
+
+
+async def test_a_caller_that_does_not_come_has_no_circuit(autojump_clock: MockClock, gate: Gate) -> None:
+    called = Called(node(gate, "called"))
+    called.binds(gate)
+    began = trio.current_time()
+    _, stream, binding = await own_circuit(gate, called)
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.receive_some()
+    assert trio.current_time() - began == pytest.approx(BIND_WITHIN_S, abs=0.5)
+    after = await ended(gate)
+    assert (after.connected, after.ended, after.bytes) == (0, {}, 0)
+    assert binding is not None
+    with pytest.raises(NoDataConnection):
+        await gate.data_connection(binding)
 
 
 async def test_who_is_not_there_is_not_called(autojump_clock: MockClock, gate: Gate) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from dataclasses import field as field_
 
 import pytest
 import trio
+from libp2p.custom_types import TProtocol
+from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import OK, PERMISSION_DENIED, HopMessage
 
 from protocol.errors import Refused, Unreachable
@@ -16,9 +20,9 @@ from swarm.join.host import HostNetwork, open_host
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
 from swarm.net.reservations import CircuitEnd, RelayLimits, RelayReservations
-from swarm.p2p.session import BatchSession
-from swarm.p2p.stream import NodeStream
-from swarm.relay.wire import HOP, STOP, read_message, write_message
+from swarm.relay import client
+from swarm.relay.data_connections import Binding
+from swarm.relay.wire import HOP, OWN_STOP, read_message, write_message
 
 ECHO = "/sark/echo/1"
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -131,56 +135,139 @@ async def test_a_node_without_a_port_is_reached_by_its_circuit_alone(field: Fiel
     assert [slot.peer for slot in server.reservations(trio.current_time())] == [node.peer_id]
 
 
+@dataclass
+class Wire:
+    """What passed on the data connections that nodes opened: what each node said first, until there was an answer of the other end."""
+
+    connections: int = 0
+    said: bytearray = field_(default_factory=bytearray)
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    seen = Wire()
+
+    async def bound(connection: SwarmConn, binding: Binding) -> trio.SocketStream:
+        stream = await own_bound(connection, binding)
+        seen.connections += 1
+        send = stream.send_all
+
+        async def heard(data: bytes | bytearray | memoryview) -> None:
+            seen.said += data
+            await send(data)
+
+        monkeypatch.setattr(stream, "send_all", heard)
+        return stream
+
+    own_bound = client.bound
+    monkeypatch.setattr(client, "bound", bound)
+    return seen
+
+
 @pytest.mark.parametrize(
-    "which", ["all", "caller of another implementation", "called of another implementation"]
+    ("which", "connections"),
+    [
+        ("all are ours", 2),
+        ("a caller of another implementation", 0),
+        ("a called node of another implementation", 0),
+        ("a gate without room for any", 0),
+        ("a gate with room for one", 1),
+        ("a called node that opens no other connection", 1),
+        ("a caller that opens no other connection", 1),
+    ],
 )
-async def test_what_is_sealed_end_to_end_is_not_sealed_again_where_both_ends_are_ours(
-    field: Field, monkeypatch: pytest.MonkeyPatch, which: str
+async def test_a_circuit_has_data_connections_where_all_can_and_streams_elsewhere(
+    field: Field, monkeypatch: pytest.MonkeyPatch, wire: Wire, which: str, connections: int
 ) -> None:
-    bare: Counter[str] = Counter()
-    sent = BatchSession.write_bare
-
-    async def counted(session: BatchSession, pieces: Sequence[bytes | memoryview]) -> None:
-        bare[str(session.get_local_peer())] += sum(map(len, pieces))
-        assert not any(b"/noise" in bytes(piece) for piece in pieces), "who calls whom is sealed twice"
-        await sent(session, pieces)
-
-    monkeypatch.setattr(BatchSession, "write_bare", counted)
-    gate, _ = await field.gate()
+    gate, server = await field.gate()
     node, caller = await field.start("node"), await field.start("caller")
     place = await node.reserve(gate.peer_id, gate.addresses)
-    if which.startswith("caller"):
-        monkeypatch.setattr("swarm.relay.client.OWN_HOP", HOP)
-    elif which.startswith("called"):
-        monkeypatch.setattr("swarm.relay.service.OWN_STOP", STOP)
+    await caller.connect(gate.peer_id, gate.addresses)
+    if which == "a caller of another implementation":
+        calls, ask = caller._relays.client, client.RelayClient._circuit
+
+        async def by_libp2ps_name(connection: SwarmConn, peer: ID, protocols: object) -> client.CircuitConn:
+            return await ask(calls, connection, peer, [HOP])
+
+        monkeypatch.setattr(calls, "_circuit", by_libp2ps_name)
+    elif which == "a called node of another implementation":
+        node.host.multiselect.remove_handler(TProtocol(OWN_STOP))
+    elif which.startswith("a gate with"):
+        room = connections
+        monkeypatch.setattr(gate.swarm.gater, "carry", lambda arrival: wire.connections < room)
+    elif connections == 1:
+        mute = caller if which.startswith("a caller") else node
+
+        async def refused(connection: SwarmConn, binding: Binding) -> trio.SocketStream:
+            if connection.swarm is mute.swarm:
+                raise client.NoDataConnection("a firewall")
+            return await counted(connection, binding)
+
+        counted = client.bound
+        monkeypatch.setattr(client, "bound", refused)
     stream = await caller.open(node.peer_id, ECHO, [place.address])
     assert await round_trip(stream, random.Random(1).randbytes(500_000))
-    expected = {
-        "all": {caller.peer_id: 1, node.peer_id: 1, gate.peer_id: 2},
-        "caller of another implementation": {node.peer_id: 1},
-        "called of another implementation": {caller.peer_id: 1},
-    }[which]
-    assert {peer: size // 500_000 for peer, size in bare.items()} == expected
+    path = caller.path(node.peer_id)
+    assert path is not None
+    assert (path.direct, path.via) == (False, gate.peer_id)
+    if connections == 1 and which.startswith("a called"):
+        connections = 0  # the caller was not asked for one
+    assert wire.connections == connections
+    if which == "all are ours":
+        assert len(wire.said) > 1_000_000
+    assert b"/noise" not in wire.said, "who calls whom is masked"
+    await caller.disconnect(node.peer_id)
+    await until(lambda: not server.circuits)
+    assert server.ended == {CircuitEnd.CLOSED: 1}
+
+
+async def test_circuits_leave_no_connection_behind(field: Field) -> None:
+    gate, server = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    await caller.connect(gate.peer_id, gate.addresses)
+    gater = gate.swarm.gater
+    await until(lambda: gater._held.total() == 2)
+    for _ in range(3):
+        assert await round_trip(await caller.open(node.peer_id, ECHO, [place.address]))
+        assert (gater._held.total(), gater._carrying.total()) == (4, 2)
+        await caller.disconnect(node.peer_id)
+        await until(lambda: gater._held.total() == 2)
+    assert (gater._carrying.total(), server.circuits) == (0, {})
+
+
+async def test_a_circuit_lives_on_when_its_nodes_connection_with_the_gate_ends(field: Field) -> None:
+    gate, server = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    stream = await caller.open(node.peer_id, ECHO, [place.address])
+    await node.disconnect(gate.peer_id)
+    await caller.disconnect(gate.peer_id)
+    await until(lambda: server.reservations(trio.current_time()) == ())
+    assert await round_trip(stream, random.Random(1).randbytes(100_000))
 
 
 async def test_a_gate_neither_reads_nor_alters_what_it_carries(
     field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, evil = bytearray(), trio.Event()
-    carries = NodeStream.carries
 
-    def tap(stream: NodeStream) -> None:
-        carries(stream)
-        receive = stream.receive_some
+    class Tap:
+        """Reads all, and changes a byte."""
 
-        async def heard(max_bytes: int = 65_536) -> bytes:
-            data = await receive(max_bytes)
-            seen.extend(data)
-            return bytes([*data[:-1], data[-1] ^ 1]) if data and evil.is_set() else data
+        def __init__(self, source: trio.SocketStream, sink: trio.SocketStream, *, at_once: bool) -> None:
+            self.source, self.sink, self.data = source, sink, b""
 
-        monkeypatch.setattr(stream, "receive_some", heard)
+        async def take(self, within_s: float) -> int:
+            self.data = bytes(await self.source.receive_some(65_536))
+            seen.extend(self.data)
+            return len(self.data)
 
-    monkeypatch.setattr(NodeStream, "carries", tap)
+        async def give(self, within_s: float) -> None:
+            changed = bytes([*self.data[:-1], self.data[-1] ^ 1])
+            await self.sink.send_all(changed if evil.is_set() else self.data)
+
+    monkeypatch.setattr("swarm.relay.hop.passage", Tap)
     gate, _ = await field.gate()
     node, caller = await field.start("node"), await field.start("caller")
     place = await node.reserve(gate.peer_id, gate.addresses)

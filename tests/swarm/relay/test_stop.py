@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
+    CONNECTION_FAILED,
     OK,
     PERMISSION_DENIED,
     RESOURCE_LIMIT_EXCEEDED,
     StopMessage,
 )
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
-from trio.testing import MockClock
+from trio.testing import MockClock, memory_stream_pair
 
+from protocol.errors import RemoteProtocolError
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import PeerId
 from swarm.net.identity import Identity, peer_id_bytes
@@ -26,9 +28,13 @@ from swarm.relay.client import (
     MAX_PENDING_OF_CALLER,
     MAX_PENDING_OF_GATE,
     CircuitConn,
+    NoDataConnection,
     StopServer,
 )
-from swarm.relay.wire import STOP, read_message, write_message
+from swarm.relay.data_connections import ID_SIZE, MASK_SIZE, Binding, Mask
+from swarm.relay.wire import OWN_STOP, STOP, read_message, write_binding, write_message
+
+BINDING = Binding(b"i" * ID_SIZE, b"m" * MASK_SIZE)
 
 
 class Called:
@@ -42,7 +48,15 @@ class Called:
         self.taken: list[tuple[CircuitConn, PeerId]] = []
         self.answer = trio.Event()
         self.over = trio.Event()
-        self.network.handle(STOP, StopServer(self.gates.__contains__, self._take).serve)
+        self.connection: tuple[trio.abc.HalfCloseableStream, trio.abc.HalfCloseableStream] | None = None
+        """Both ends of the data connection that it can open."""
+        for protocol in (STOP, OWN_STOP):
+            self.network.handle(protocol, StopServer(self.gates.__contains__, self._take, self._bind).serve)
+
+    async def _bind(self, gate: PeerId, binding: Binding) -> trio.abc.HalfCloseableStream:
+        if self.connection is None:
+            raise NoDataConnection("nobody answers")
+        return self.connection[0]
 
     async def _take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
         self.taken.append((raw, caller))
@@ -54,6 +68,14 @@ class Called:
         peer = PeerMessage(id=peer_id_bytes(Identity.from_seed(caller).peer_id))
         stream = await (through or self.gate).open(self.network.peer_id, STOP, self.network.addresses)
         await write_message(stream, StopMessage(type=StopMessage.CONNECT, peer=peer))
+        return stream, (await read_message(stream, StopMessage())).status
+
+    async def ring_own(self, binding: Binding | None) -> tuple[Stream, int]:
+        """The same under our own name."""
+        peer = PeerMessage(id=peer_id_bytes(Identity.from_seed("caller").peer_id))
+        stream = await self.gate.open(self.network.peer_id, OWN_STOP, self.network.addresses)
+        await write_message(stream, StopMessage(type=StopMessage.CONNECT, peer=peer))
+        await write_binding(stream, binding)
         return stream, (await read_message(stream, StopMessage())).status
 
 
@@ -82,6 +104,63 @@ async def test_a_call_becomes_a_connection_that_bytes_pass_on(
     await raw.close()
     await raw.close()
     assert await stream.receive_some() == b""
+
+
+async def test_a_call_with_a_binding_becomes_a_data_connection_that_is_masked_until_it_is_secured(
+    autojump_clock: MockClock, called: Called
+) -> None:
+    called.connection = memory_stream_pair()
+    gates = called.connection[1]
+    caller = Mask(BINDING.mask, initiator=True)
+    stream, status = await called.ring_own(BINDING)
+    assert status == OK
+    assert await stream.receive_some() == b"", "the stream is not needed any more"
+    ((raw, _),) = called.taken
+    await gates.send_all(caller.send(b"hello"))
+    assert await raw.read(3) == b"hel"
+    assert await raw.read() == b"lo"
+    await raw.write(b"hi")
+    hidden = bytes(await gates.receive_some())
+    assert hidden != b"hi"
+    assert caller.receive(hidden) == b"hi"
+    raw.secured()
+    await raw.write(b"sealed")
+    assert await gates.receive_some() == b"sealed"
+    await gates.send_all(b"sealed, too")
+    assert await raw.read() == b"sealed, too"
+    await raw.close()
+    await raw.close()
+    assert await gates.receive_some() == b""
+
+
+async def test_a_node_that_cannot_open_a_data_connection_says_so(
+    autojump_clock: MockClock, called: Called
+) -> None:
+    for _ in range(2 * MAX_PENDING):
+        assert (await called.ring_own(BINDING))[1] == CONNECTION_FAILED
+    assert called.taken == []
+    assert (await called.ring("caller"))[1] == OK
+
+
+async def test_a_data_connection_whose_caller_proves_to_be_somebody_else_is_closed(
+    autojump_clock: MockClock,
+) -> None:
+    ours, gates = memory_stream_pair()
+
+    async def refuse(raw: CircuitConn, caller: PeerId) -> trio.Event:
+        raise RemoteProtocolError("somebody else")
+
+    async def connect(gate: PeerId, binding: Binding) -> trio.abc.HalfCloseableStream:
+        return ours
+
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm:
+        gate, node = swarm.node(Identity.from_seed("gate")), swarm.node(Identity.from_seed("called"))
+        node.handle(OWN_STOP, StopServer(lambda gate: True, refuse, connect).serve)
+        stream = await gate.open(node.peer_id, OWN_STOP, node.addresses)
+        caller = PeerMessage(id=peer_id_bytes(Identity.from_seed("caller").peer_id))
+        await write_message(stream, StopMessage(type=StopMessage.CONNECT, peer=caller))
+        await write_binding(stream, BINDING)
+        assert await gates.receive_some() == b""
 
 
 async def test_only_gates_with_a_reservation_are_listened_to(autojump_clock: MockClock) -> None:

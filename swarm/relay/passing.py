@@ -1,0 +1,159 @@
+"""How a gate passes the bytes of one half of a circuit to the other.
+
+Between two sockets Linux moves them by itself: they never enter this process. Everywhere else they are read and written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Final, Protocol
+
+import trio
+
+from swarm.net.network import Stream
+
+CHUNK: Final = 4 * 65_507
+"""Whole frames in, whole frames out; with a rate limit, no circuit waits long for another's chunk."""
+TURN: Final = 1 << 20
+"""Bytes of one circuit after which others have their turn."""
+
+Half = Stream | trio.abc.HalfCloseableStream
+"""One half of a circuit: a stream, or a data connection."""
+
+
+class Passage(Protocol):
+    """One way of a circuit. Raises `trio.BrokenResourceError` and `trio.ClosedResourceError`, and `trio.TooSlowError` after `within_s`."""
+
+    async def take(self, within_s: float) -> int:
+        """Wait for bytes of the source, take at most `CHUNK`, and return how many; 0 at its end."""
+        ...
+
+    async def give(self, within_s: float) -> None:
+        """Send what was taken."""
+        ...
+
+
+def passage(source: Half, sink: Half, *, at_once: bool) -> Passage:
+    """The fastest that there is. `at_once`: nothing is awaited between `take` and `give`."""
+    pipe = _pipe() if at_once else None
+    if pipe is not None and isinstance(source, trio.SocketStream) and isinstance(sink, trio.SocketStream):
+        return _Spliced(source, sink, pipe)
+    return _Copied(source, sink)
+
+
+class _Copied:
+    def __init__(self, source: Half, sink: Half) -> None:
+        self._source, self._sink = source, sink
+        self._data: bytes | bytearray = b""
+
+    async def take(self, within_s: float) -> int:
+        with trio.fail_after(within_s):
+            self._data = await self._source.receive_some(CHUNK)
+        return len(self._data)
+
+    async def give(self, within_s: float) -> None:
+        data, self._data = self._data, b""
+        with trio.fail_after(within_s):
+            await self._sink.send_all(data)
+
+
+class _Spliced:
+    def __init__(self, source: trio.SocketStream, sink: trio.SocketStream, pipe: _Pipe) -> None:
+        self._source, self._sink, self._pipe = source, sink, pipe
+        self._in_a_row = 0
+        """Bytes since others had their turn."""
+
+    async def take(self, within_s: float) -> int:
+        if self._in_a_row >= TURN:
+            self._in_a_row = 0
+            await trio.lowlevel.checkpoint()
+        while True:
+            with _translated():
+                try:
+                    size = self._pipe.fill(self._source.socket.fileno())
+                    self._in_a_row += size
+                    return size
+                except BlockingIOError:
+                    self._in_a_row = 0
+                    with trio.fail_after(within_s):
+                        await trio.lowlevel.wait_readable(self._source.socket)
+
+    async def give(self, within_s: float) -> None:
+        with _translated():
+            rest = self._pipe.drain(self._sink.socket.fileno())
+        if rest:
+            with trio.fail_after(within_s):
+                await self._sink.send_all(rest)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """As `trio.SocketStream` does it."""
+    try:
+        yield
+    except OSError as error:
+        raise trio.BrokenResourceError(f"the data connection broke: {error}") from error
+
+
+if sys.platform == "linux":
+    import fcntl
+
+    class _Pipe:
+        """Between two sockets. One does for all circuits, since each fills it and drains it before another has its turn."""
+
+        def __init__(self) -> None:
+            self._out, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            with contextlib.suppress(
+                OSError
+            ):  # too many pipes of this user are large: it is as large as it is
+                fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, CHUNK)
+            self._holds = 0
+
+        def fill(self, source: int) -> int:
+            """Bytes that a socket had; 0 at its end. Raises `BlockingIOError` while it has none."""
+            if self._holds:  # of a circuit that may not carry them
+                self._read(self._holds)
+            self._holds = self._move(source, self._in, CHUNK)
+            return self._holds
+
+        def drain(self, sink: int) -> bytes:
+            """Give a socket what the pipe holds; returns what it did not take."""
+            while self._holds:
+                try:
+                    self._holds -= self._move(self._out, sink, self._holds)
+                except BlockingIOError:
+                    return self._read(self._holds)
+            return b""
+
+        def _read(self, size: int) -> bytes:
+            self._holds = 0
+            return os.read(self._out, size)
+
+        def _move(self, source: int, sink: int, size: int) -> int:
+            return os.splice(source, sink, size, flags=os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE)
+
+    @cache
+    def _pipe() -> _Pipe | None:
+        """None where the system has no `splice` between sockets and pipes (gVisor)."""
+        pipe = _Pipe()
+        one, other = socket.socketpair()
+        with one, other:
+            try:
+                other.send(b"?")
+                pipe.fill(one.fileno())
+                pipe.drain(one.fileno())
+            except OSError:
+                return None
+        return pipe
+
+else:
+
+    class _Pipe: ...
+
+    def _pipe() -> _Pipe | None:
+        return None

@@ -1,0 +1,190 @@
+"""Data connections: whom a gate takes for the half of a circuit, and what somebody in between sees of its first bytes."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair
+
+from swarm.relay.data_connections import (
+    BIND_WITHIN_S,
+    ID_SIZE,
+    MARK,
+    MASK_SIZE,
+    SAY_WITHIN_S,
+    Binding,
+    DataConnections,
+    ExpectedConnection,
+    Mask,
+    bind,
+)
+
+
+def room() -> bool:
+    return True
+
+
+def no_room() -> bool:
+    return False
+
+
+def binding(expected: ExpectedConnection) -> Binding:
+    return Binding(expected.id, bytes(MASK_SIZE))
+
+
+@pytest.fixture
+def halves() -> DataConnections:
+    return DataConnections()
+
+
+@pytest.fixture
+async def sockets() -> AsyncIterator[tuple[trio.SocketStream, trio.SocketStream]]:
+    """The node's end, and the gate's."""
+    one, other = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in socket.socketpair())
+    async with one, other:
+        yield one, other
+
+
+async def bound(halves: DataConnections, name: Binding, admit: object = room) -> bool:
+    """Whether the gate takes a connection that has this name."""
+    node, gate = memory_stream_pair()
+
+    async def serve() -> None:
+        assert callable(admit)
+        if await halves.take(gate, admit) is None:
+            await gate.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        try:
+            await bind(node, name)
+        except trio.BrokenResourceError:
+            return False
+    return True
+
+
+async def test_an_expected_connection_carries_bytes_both_ways(halves: DataConnections) -> None:
+    node, gate = memory_stream_pair()
+    with halves.expect() as expected:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(halves.take, gate, room)
+            await bind(node, binding(expected))
+            half = await expected.arrival()
+        await node.send_all(b"hello")
+        assert await half.receive_some(100) == b"hello"
+        await half.send_all(b"hi")
+        assert await node.receive_some(100) == b"hi"
+
+
+async def test_an_id_is_good_for_one_connection_and_until_its_circuit_is_given_up(
+    halves: DataConnections,
+) -> None:
+    with halves.expect() as expected, halves.expect() as other:
+        assert not await bound(halves, Binding(bytes(ID_SIZE), bytes(MASK_SIZE))), "nobody's"
+        assert await bound(halves, binding(expected))
+        assert not await bound(halves, binding(expected)), "used"
+        assert other.id != expected.id
+    assert not await bound(halves, binding(other)), "over"
+    assert expected.over.is_set()
+    assert other.over.is_set()
+
+
+async def test_a_gate_without_room_takes_none(halves: DataConnections) -> None:
+    with halves.expect() as expected:
+        assert not await bound(halves, binding(expected), no_room)
+        assert await bound(halves, binding(expected)), "it is still expected"
+
+
+async def test_an_id_may_come_byte_by_byte_and_must_come_whole(halves: DataConnections) -> None:
+    with halves.expect() as expected:
+        for whole in (False, True):
+            node, gate = memory_stream_pair()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(halves.take, gate, room)
+                for byte in MARK + expected.id[:-1] + expected.id[-1:] * whole:
+                    await node.send_all(bytes([byte]))
+                    await trio.testing.wait_all_tasks_blocked()
+                await node.send_eof()
+            assert expected.id in halves._expected or whole
+        assert await expected.arrival()
+
+
+async def test_what_does_not_come_in_time_is_waited_for_no_longer(
+    autojump_clock: MockClock, halves: DataConnections
+) -> None:
+    with halves.expect() as expected:
+        began = trio.current_time()
+        with pytest.raises(trio.TooSlowError):
+            await expected.arrival()
+        assert trio.current_time() - began == pytest.approx(BIND_WITHIN_S)
+
+
+async def test_nothing_is_read_of_a_connection_of_another_kind(
+    halves: DataConnections, sockets: tuple[trio.SocketStream, trio.SocketStream]
+) -> None:
+    node, gate = sockets
+    await node.send_all(b"\x13/multistream/1.0.0\n")
+    assert not await halves.serve(gate, room)
+    assert await gate.receive_some(100) == b"\x13/multistream/1.0.0\n"
+
+
+async def test_a_data_connection_is_served_until_its_circuit_ends(
+    halves: DataConnections, sockets: tuple[trio.SocketStream, trio.SocketStream]
+) -> None:
+    node, gate = sockets
+    served: list[bool] = []
+
+    async def serve() -> None:
+        served.append(await halves.serve(gate, room))
+
+    async with trio.open_nursery() as nursery:
+        with halves.expect() as expected:
+            nursery.start_soon(serve)
+            await bind(node, binding(expected))
+            assert await expected.arrival() is gate
+            await trio.testing.wait_all_tasks_blocked()
+            assert served == []
+    assert served == [True]
+
+
+@pytest.mark.parametrize("said", [b"", MARK, MARK + bytes(ID_SIZE - 1)])
+async def test_a_connection_that_does_not_say_what_it_is_is_done_with(
+    autojump_clock: MockClock,
+    halves: DataConnections,
+    sockets: tuple[trio.SocketStream, trio.SocketStream],
+    said: bytes,
+) -> None:
+    node, gate = sockets
+    if said:
+        await node.send_all(said)
+    began = trio.current_time()
+    assert await halves.serve(gate, room)
+    assert trio.current_time() - began == pytest.approx(SAY_WITHIN_S)
+
+
+@pytest.mark.parametrize("size", [1, ID_SIZE, ID_SIZE + MASK_SIZE - 1, ID_SIZE + MASK_SIZE + 1])
+def test_a_binding_has_one_length(size: int) -> None:
+    with pytest.raises(ValueError, match=f"{size} bytes"):
+        Binding.parse(bytes(size))
+
+
+def test_a_binding_is_read_as_it_was_written() -> None:
+    written = Binding(b"i" * ID_SIZE, b"m" * MASK_SIZE)
+    assert Binding.parse(written.to_bytes()) == written
+    assert Binding.parse(b"") is None
+
+
+def test_a_mask_hides_what_each_says_and_the_other_reads_it_in_any_pieces() -> None:
+    key, said = random.Random(1).randbytes(MASK_SIZE), b"/multistream/1.0.0" * 9
+    caller, called = Mask(key, initiator=True), Mask(key, initiator=False)
+    for one, other in ((caller, called), (called, caller)):
+        hidden = one.send(said[:50]) + one.send(said[50:])
+        assert not {hidden[at : at + 4] for at in range(len(hidden))} & {
+            said[at : at + 4] for at in range(18)
+        }
+        assert other.receive(hidden[:7]) + other.receive(hidden[7:]) == said
+    assert caller.send(bytes(32)) != called.send(bytes(32)), "what one says cannot be sent back to it"
