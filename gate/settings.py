@@ -121,7 +121,12 @@ class GateSettings(RoleSettings):
     @property
     def arrival_limits(self) -> ConnectionLimits:
         """Limits of inbound connections."""
-        return replace(ARRIVALS, per_network=self.connections_per_network, per_s=self.connections_per_s)
+        return replace(
+            ARRIVALS,
+            per_network=self.connections_per_network,
+            per_s=self.connections_per_s,
+            halves=2 * self.relay_circuits,
+        )
 
     @property
     def memory_limits(self) -> MemoryLimits:

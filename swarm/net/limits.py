@@ -44,7 +44,9 @@ class ConnectionLimits:
     per_s: float = 20.0
     strangers: int = 960
     """Connections in all above which a stranger leaves for each newcomer; libp2p accepts at most 1,024."""
-    all: int = 2_048
+    halves: int = 2_048
+    """Data connections of circuits, and of one network as many as `per_network`. They take half of `all` at most."""
+    all: int = 4_096
     """Inbound connections in all: as many as there are open files for."""
 
 

@@ -102,7 +102,7 @@ class ConnectionGater:
         why = ""
         if self._held.total() >= limits.all:
             why = "files"
-        elif network and self._held[network] >= limits.per_network:
+        elif network and self._held[network] - self._carrying[network] >= limits.per_network:
             why = "network-share"
         elif network and self._rates.wait(now, network):
             why = "too-fast"
@@ -151,17 +151,17 @@ class ConnectionGater:
         return True
 
     def carry(self, arrival: InboundConnection) -> bool:
-        """It is the data connection of a circuit; returns whether there is room: they take half of all connections, and of those of a
-        network, at most. The circuit counts against its caller, so it counts no more as an arrival of its network."""
+        """It is the data connection of a circuit; returns whether there is room. The circuit counts against its caller, so its halves count
+        neither as arrivals of their networks nor against their shares of the others."""
         self._authenticate(arrival)
-        network = arrival.network
-        if network:
-            self._rates.give_back(network)
-        if 2 * self._carrying.total() >= self.limits.all or (
-            network and 2 * self._carrying[network] >= self.limits.per_network
+        network, limits = arrival.network, self.limits
+        if self._carrying.total() >= min(limits.halves, limits.all // 2) or (
+            network and self._carrying[network] >= limits.per_network
         ):
             self.refused["circuits"] += 1
             return False
+        if network:
+            self._rates.give_back(network)
         arrival.carries = True
         self._carrying[network] += 1
         return True

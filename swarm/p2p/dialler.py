@@ -122,8 +122,11 @@ class NodeSwarm(Swarm):
         self._stopping = False
         self.through: Callable[[Circuit, ID], Awaitable[INetConn]] | None = None
         """Dials a circuit."""
-        self.serve_half: Callable[[trio.SocketStream, Callable[[], bool]], Awaitable[bool]] | None = None
-        """Of a gate: serves a connection if it is the half of a circuit, and says whether it was. Takes whether there is room for one."""
+        self.recognise: (
+            Callable[[trio.SocketStream, Callable[[], bool]], Awaitable[trio.Event | None]] | None
+        ) = None
+        """Of a gate: the end of its circuit for a connection that is the half of one, None for others. Takes whether there is room for one.
+        Raises `trio.BrokenResourceError` and libp2p's errors."""
         self.called_at = -math.inf
         """When a peer last connected to this node directly."""
         self._full_logged_at = -math.inf
@@ -148,7 +151,7 @@ class NodeSwarm(Swarm):
             log.warning("connections.full", closed_for_others=self.gater.evicted, **self.gater.refused)
 
     async def close_all(self, within_s: float) -> None:
-        """Stop listening and dialling, and close all connections: circuits first, since what they say goes over the others.
+        """Stop listening and dialling, and close all connections: circuits first, since what some of them say goes over the others.
 
         libp2p itself does not close its listeners when its manager stops it, and takes 0.2 s for each connection.
         """
@@ -334,11 +337,14 @@ class NodeSwarm(Swarm):
         try:
             if arrival is None:
                 return
-            with trio.CancelScope() as proving:
+            circuit_ends: trio.Event | None = None
+            with trio.move_on_after(self.connection_config.inbound_upgrade_timeout) as proving:
                 arrival.cut = proving.cancel
-                if await self._carried(read_write_closer, arrival):
-                    return
-                muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
+                circuit_ends = await self._recognised(read_write_closer, arrival)
+                if circuit_ends is None:
+                    muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
+            if circuit_ends is not None:
+                await self._carried(circuit_ends)
             if muxed is None:
                 return
             self.called_at = now = trio.current_time()
@@ -351,7 +357,7 @@ class NodeSwarm(Swarm):
                     await muxed.event_closed.wait()
                     return
             self._log_full(now)
-        except BaseLibp2pError as error:
+        except (BaseLibp2pError, trio.BrokenResourceError) as error:
             log.debug("inbound connection refused", ip=ip, why=reason_of(error))
         finally:
             if arrival is not None:
@@ -359,11 +365,19 @@ class NodeSwarm(Swarm):
             with trio.move_on_after(1.0, shield=True):
                 await raw.close()
 
-    async def _carried(self, connection: ReadWriteCloser, arrival: InboundConnection) -> bool:
-        """Serve it if it is the half of a circuit; returns whether it was."""
-        if self.serve_half is None or not isinstance(connection, TrioTCPStream):
-            return False
-        return await self.serve_half(connection.stream, lambda: self.gater.carry(arrival))
+    async def _recognised(self, connection: ReadWriteCloser, arrival: InboundConnection) -> trio.Event | None:
+        """The end of its circuit, if the connection is the half of one."""
+        if self.recognise is None or not isinstance(connection, TrioTCPStream):
+            return None
+        return await self.recognise(connection.stream, lambda: self.gater.carry(arrival))
+
+    async def _carried(self, circuit_ends: trio.Event) -> None:
+        """The half of a circuit takes none of the places that libp2p has for connections with peers."""
+        self._inbound_limiter.total_tokens += 1
+        try:
+            await circuit_ends.wait()
+        finally:
+            self._inbound_limiter.total_tokens -= 1
 
 
 async def look_up(host: str, port: int, family: int) -> Sequence[str]:

@@ -85,6 +85,17 @@ class NodeStream:
         finally:
             self._receiving = False
 
+    @property
+    def dialled(self) -> tuple[str, int] | None:
+        """IP address and port of the peer, if this node dialled it directly."""
+        conn = self._muxed.conn
+        return conn.secured_conn.get_remote_address() if conn.is_initiator else None
+
+    @property
+    def rtt_s(self) -> float:
+        """Seconds there and back on its connection; 0 before the first measurement."""
+        return self._muxed.conn.rtt_s or 0.0
+
     def carries(self) -> None:
         """This stream is a circuit from now on: who fills it is held back by its own window alone."""
         self._muxed.conn.carry(self._muxed)

@@ -1,7 +1,8 @@
 """A node's side of relaying: reservations at gates, and both ends of circuits.
 
-`HostNetwork.reserve` and every dial of a circuit come here. Whoever makes a reservation renews it. A circuit is a data connection with a
-gate, or a stream where that cannot be; either becomes a raw connection and is then secured as a socket is.
+`HostNetwork.reserve` and every dial of a circuit come here. Whoever makes a reservation renews it. A node's half of a circuit is a data
+connection with a gate, or the stream on which it was asked for where that cannot be; either becomes a raw connection and is then secured as
+a socket is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.rcmgr import Direction
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
-    CONNECTION_FAILED,
     OK,
     PERMISSION_DENIED,
     RESOURCE_LIMIT_EXCEEDED,
@@ -40,8 +40,9 @@ from swarm.net.identity import peer_id_bytes, peer_id_text
 from swarm.net.network import Reservation, Stream
 from swarm.p2p.dialler import NodeSwarm, OpenOn
 from swarm.p2p.session import CarriedConnection
+from swarm.p2p.stream import NodeStream
 from swarm.p2p.yamux import BoundedYamux
-from swarm.relay.data_connections import BIND_WITHIN_S, Binding, Mask, bind
+from swarm.relay.data_connections import BOUND, STAYS, Binding, Mask, bind
 from swarm.relay.wire import HOP, OWN_HOP, OWN_STOP, REASONS, read_binding, read_message, write_message
 
 ANSWER_WITHIN_S: Final = 10.0
@@ -57,6 +58,12 @@ MAX_PENDING_OF_CALLER: Final = 2
 MAX_PENDING_OF_GATE: Final = 8
 """Through one gate, so that one that invents callers does not block other gates."""
 READ: Final = 65_536
+BIND_S: Final = 1.0
+"""For a data connection, from the first packet until the gate has taken it; on a long way this many trips of it:"""
+BIND_TRIPS: Final = 4
+MOST_BIND_S: Final = 3.0
+UNBOUND_S: Final = 600.0
+"""After one that failed, circuits through that gate stay on their streams for so long."""
 MAX_OTHERS: Final = 2
 MAX_OBSERVED: Final = 8
 
@@ -82,6 +89,8 @@ class RelayClient:
         self._held: dict[PeerId, _Held] = {}
         self.observed: dict[PeerId, Address] = {}
         """The address at which each recent gate sees this node."""
+        self._unbound_until: dict[PeerId, float] = {}
+        """Gates with which no data connection could be had, and until when none is tried."""
 
     # -- reservations --------------------------------------------------------------------------------------------------------
 
@@ -128,11 +137,7 @@ class RelayClient:
         """A connection with `peer` through a gate, secured end to end. Raises SwarmException."""
         try:
             connection = await self._near(circuit.gate, [circuit.address])
-            try:
-                raw = await self._circuit(connection, peer, [OWN_HOP, HOP])
-            except NoDataConnection as error:
-                log.debug("relay.stream", gate=circuit.gate, why=str(error))
-                raw = await self._circuit(connection, peer, [HOP])
+            raw = await self._circuit(connection, peer)
             try:
                 return await self.swarm.upgrade_outbound_raw_conn(raw, peer)
             except BaseException:
@@ -145,10 +150,9 @@ class RelayClient:
         except (BaseLibp2pError, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             raise SwarmException(f"the gate …{circuit.gate[-8:]}: {error}") from error
 
-    async def _circuit(self, connection: SwarmConn, peer: ID, protocols: Sequence[str]) -> CircuitConn:
-        """This node's half of a circuit, with nothing said on it yet. Raises `NoDataConnection`, and
-        what a stream with a gate may raise."""
-        stream = await self.open_on(connection, protocols)
+    async def _circuit(self, connection: SwarmConn, peer: ID) -> CircuitConn:
+        """This node's half of a circuit, with nothing said on it yet. Raises what a stream with a gate may raise."""
+        stream = await self.open_on(connection, [OWN_HOP, HOP])
         try:
             request = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
             await self._request(stream, request, stream.peer)
@@ -156,21 +160,36 @@ class RelayClient:
             if stream.protocol == OWN_HOP:
                 with trio.fail_after(ASK_WITHIN_S):
                     binding = await read_binding(stream)
-            if binding is None:
-                return CircuitConn(stream, stream.peer, initiator=True)
-            half = await bound(connection, binding)
+            bound = None if binding is None else await self.bind(stream, binding)
+            return await chosen(stream, binding, bound, initiator=True)
         except BaseException:
             await stream.reset()
             raise
-        await stream.aclose()
-        return CircuitConn(half, stream.peer, initiator=True, mask=binding.mask)
 
-    async def bind(self, gate: PeerId, binding: Binding) -> trio.SocketStream:
-        """A data connection with a gate, for a caller. Raises `NoDataConnection`."""
-        connection = self.swarm.direct(ID(peer_id_bytes(gate)))
-        if connection is None:
-            raise NoDataConnection("the connection with the gate is gone")
-        return await bound(connection, binding)
+    async def bind(self, stream: Stream, binding: Binding) -> trio.SocketStream | None:
+        """A data connection with the gate at the other end of `stream`; None if there is none to be had, which is kept for a while."""
+        where = stream.dialled if isinstance(stream, NodeStream) else None
+        now = trio.current_time()
+        if where is None or now < self._unbound_until.get(stream.peer, now):
+            return None
+        assert isinstance(stream, NodeStream)
+        half: trio.SocketStream | None = None
+        try:
+            with trio.fail_after(min(max(BIND_S, BIND_TRIPS * stream.rtt_s), MOST_BIND_S)):
+                half = await trio.open_tcp_stream(*where)
+                await bind(half, binding)
+                return half
+        except BaseException as error:
+            if half is not None:
+                await trio.aclose_forcefully(half)
+            if not isinstance(error, OSError | trio.BrokenResourceError | trio.TooSlowError):
+                raise
+            log.debug("relay.unbound", gate=stream.peer, why=str(error))
+        self._unbound_until.pop(stream.peer, None)
+        self._unbound_until[stream.peer] = now + UNBOUND_S
+        if len(self._unbound_until) > MAX_OBSERVED:
+            del self._unbound_until[next(iter(self._unbound_until))]
+        return None
 
     async def take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
         """Secure a circuit that a gate passed on; returns the event of its end."""
@@ -215,28 +234,22 @@ class RelayClient:
 # -- circuits ----------------------------------------------------------------------------------------------------------------
 
 
-class NoDataConnection(SwarmException):
-    """The gate cannot be reached by another connection, or has no room for it."""
-
-
-async def bound(connection: SwarmConn, binding: Binding) -> trio.SocketStream:
-    """A data connection to where `connection` leads. Raises `NoDataConnection`."""
-    muxed = connection.muxed_conn
-    where = muxed.secured_conn.get_remote_address() if isinstance(muxed, BoundedYamux) else None
-    if where is None or connection.direction is not Direction.OUTBOUND:
-        raise NoDataConnection("the gate called this node, not the other way round")
-    stream: trio.SocketStream | None = None
+async def chosen(
+    stream: Stream, binding: Binding | None, bound: trio.abc.HalfCloseableStream | None, *, initiator: bool
+) -> CircuitConn:
+    """Tell the gate where this node's half of a circuit is, on `bound` or on the stream, and return it."""
+    if binding is None:
+        return CircuitConn(stream, stream.peer, initiator=initiator)
+    raw = CircuitConn(stream if bound is None else bound, stream.peer, initiator=initiator, mask=binding.mask)
     try:
-        with trio.fail_after(BIND_WITHIN_S):
-            stream = await trio.open_tcp_stream(*where)
-            await bind(stream, binding)
-            return stream
-    except BaseException as error:
-        if stream is not None:
-            await trio.aclose_forcefully(stream)
-        if isinstance(error, OSError | trio.BrokenResourceError | trio.TooSlowError):
-            raise NoDataConnection(f"no data connection with the gate: {error}") from error
+        with trio.fail_after(ASK_WITHIN_S):
+            await stream.send_all(STAYS if bound is None else BOUND)
+        if bound is not None:
+            await stream.aclose()
+    except BaseException:
+        await raw.abandon()
         raise
+    return raw
 
 
 class CircuitConn(CarriedConnection):
@@ -306,8 +319,8 @@ class StopServer:
     """Whether there is a reservation at this gate."""
     take: Callable[[CircuitConn, PeerId], Awaitable[trio.Event]]
     """Secures the raw connection, on which the caller must prove the id that the gate gave; returns the event of its end."""
-    bind: Callable[[PeerId, Binding], Awaitable[trio.abc.HalfCloseableStream]]
-    """Opens a data connection with a gate. Raises `NoDataConnection`."""
+    bind: Callable[[Stream, Binding], Awaitable[trio.abc.HalfCloseableStream | None]]
+    """Opens a data connection with the gate of a stream, if there is one to be had."""
 
     def __post_init__(self) -> None:
         self._pending: Counter[PeerId] = Counter()
@@ -338,10 +351,6 @@ class StopServer:
         self._through[stream.peer] += 1
         try:
             ended = await self._begin(stream, binding, caller)
-        except NoDataConnection as error:
-            log.debug("relay.unbound", gate=stream.peer, why=str(error))
-            await _answer(stream, CONNECTION_FAILED)
-            return
         finally:
             for counts, key in ((self._pending, caller), (self._through, stream.peer)):
                 counts[key] -= 1
@@ -350,15 +359,16 @@ class StopServer:
         await ended.wait()
 
     async def _begin(self, stream: Stream, binding: Binding | None, caller: PeerId) -> trio.Event:
-        """Accept the circuit and secure it; returns the event of its end. Raises `NoDataConnection` before it has answered."""
-        if binding is None:
-            await _answer(stream, OK)
-            return await self.take(CircuitConn(stream, stream.peer, initiator=False), caller)
-        half = await self.bind(stream.peer, binding)
-        raw = CircuitConn(half, stream.peer, initiator=False, mask=binding.mask)
+        """Accept the circuit and secure it; returns the event of its end."""
+        bound = None if binding is None else await self.bind(stream, binding)
         try:
             await _answer(stream, OK)
-            await stream.aclose()
+        except BaseException:
+            if bound is not None:
+                await trio.aclose_forcefully(bound)
+            raise
+        raw = await chosen(stream, binding, bound, initiator=False)
+        try:
             return await self.take(raw, caller)
         except BaseException:
             await raw.abandon()

@@ -1,12 +1,13 @@
-"""Data connections: each half of a circuit on a TCP connection of its own, between which the gate copies bytes.
+"""Data connections: a half of a circuit on a TCP connection of its own, whose bytes the gate copies.
 
     node                                           gate
-     │ ── 0, the id (16 bytes) ──────────────────▶  │   an id that this gate gave out a moment ago, once
+     │ ── 0, the id (16 bytes) ──────────────────▶  │   an id that this gate waits for, once
      │ ◀────────────────────────────────────── 1 ── │
      │ ◀═══════════ bytes of the circuit ═════════▶ │ ◀═══ the other half ═══▶
 
-Both ends get their ids from the gate on streams that nobody else can read. Until the two ends have secured the circuit (Noise), they mask
-what they say with a key from there: somebody between a node and its gate who takes over its half learns nothing of the other end.
+Both ends get their ids from the gate on streams that nobody else can read, and say there whether they have such a connection or stay on the
+stream. Until the two ends have secured the circuit (Noise), they mask what they say with a key from there: somebody between a node and its
+gate who takes over its half learns nothing of the other end.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from typing import Final, NamedTuple
 import trio
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from libp2p.network.exceptions import SwarmException
 
 MARK: Final = b"\0"
 """The first byte. Everybody else begins with a name of multistream, which has at least one character."""
 TAKEN: Final = b"\1"
+BOUND: Final = b"\1"
+"""What an end says on its stream once it has a data connection."""
+STAYS: Final = b"\0"
+"""And what it says without one."""
 ID_SIZE: Final = 16
 MASK_SIZE: Final = 32
-BIND_WITHIN_S: Final = 3.0
-"""From the gate's word to a data connection that it has taken."""
-SAY_WITHIN_S: Final = 10.0
-"""Until a connection that a gate accepted has said what it is; as long as libp2p waits."""
 
 
 class Binding(NamedTuple):
@@ -40,7 +42,7 @@ class Binding(NamedTuple):
 
     @classmethod
     def parse(cls, body: bytes) -> Binding | None:
-        """None for no bytes: the circuit stays on its stream. Raises ValueError for another length."""
+        """None for no bytes: the circuit stays on its stream, without a mask. Raises ValueError for another length."""
         if not body:
             return None
         if len(body) != ID_SIZE + MASK_SIZE:
@@ -56,10 +58,9 @@ class Mask:
 
     def __init__(self, key: bytes, *, initiator: bool) -> None:
         """`initiator`: whether this end called."""
-        streams = [
+        called, calling = (
             Cipher(ChaCha20(key, bytes(15) + bytes([side])), mode=None).encryptor() for side in range(2)
-        ]
-        called, calling = streams
+        )
         outbound, inbound = (calling, called) if initiator else (called, calling)
         self.send, self.receive = outbound.update, inbound.update
 
@@ -71,6 +72,10 @@ async def bind(stream: trio.abc.Stream, binding: Binding) -> None:
         raise trio.BrokenResourceError("the gate did not take the data connection")
 
 
+class NotTaken(SwarmException):
+    """A data connection that nobody waits for, or for which there is no room."""
+
+
 class ExpectedConnection:
     """A data connection that a gate waits for."""
 
@@ -78,19 +83,8 @@ class ExpectedConnection:
         self.id = secrets.token_bytes(ID_SIZE)
         self.over = trio.Event()
         """Its circuit has ended, or never began."""
-        self._stream: trio.abc.HalfCloseableStream | None = None
-        self._came = trio.Event()
-
-    def came(self, stream: trio.abc.HalfCloseableStream) -> None:
-        self._stream = stream
-        self._came.set()
-
-    async def arrival(self) -> trio.abc.HalfCloseableStream:
-        """Wait for it. Raises `trio.TooSlowError`."""
-        with trio.fail_after(BIND_WITHIN_S):
-            await self._came.wait()
-        assert self._stream is not None
-        return self._stream
+        self.stream: trio.abc.HalfCloseableStream | None = None
+        """Once it has come."""
 
 
 class DataConnections:
@@ -101,42 +95,42 @@ class DataConnections:
 
     @contextlib.contextmanager
     def expect(self) -> Iterator[ExpectedConnection]:
-        """Wait for one; it ends with the block."""
+        """Wait for one, until `forget`; it ends with the block."""
         expected = ExpectedConnection()
         self._expected[expected.id] = expected
         try:
             yield expected
         finally:
-            self._expected.pop(expected.id, None)
+            self.forget(expected)
             expected.over.set()
 
-    async def serve(self, stream: trio.SocketStream, admit: Callable[[], bool]) -> bool:
-        """Serve a connection as long as its circuit lives, if it is a data connection; returns whether it was. Of any other nothing has
-        been read. `admit`: whether there is room for one, asked of those that are expected."""
-        expected: ExpectedConnection | None = None
-        with trio.move_on_after(SAY_WITHIN_S):
-            if await stream.socket.recv(1, socket.MSG_PEEK) != MARK:
-                return False
-            with contextlib.suppress(trio.BrokenResourceError):
-                expected = await self.take(stream, admit)
-        if expected is not None:
-            await expected.over.wait()
-        return True
+    def forget(self, expected: ExpectedConnection) -> None:
+        """If it has not come it is waited for no longer."""
+        self._expected.pop(expected.id, None)
+
+    async def recognise(self, stream: trio.SocketStream, admit: Callable[[], bool]) -> trio.Event | None:
+        """The end of its circuit for a data connection; None for any other, of which nothing has been read. `admit`: whether there is room
+        for one, asked of those that are expected. Raises `NotTaken` and `trio.BrokenResourceError`."""
+        try:
+            first = await stream.socket.recv(1, socket.MSG_PEEK)
+        except OSError as error:
+            raise trio.BrokenResourceError(f"it said nothing: {error}") from error
+        return (await self.take(stream, admit)).over if first == MARK else None
 
     async def take(
         self, stream: trio.abc.HalfCloseableStream, admit: Callable[[], bool]
-    ) -> ExpectedConnection | None:
-        """Read the id, and answer; None if nobody waits for it. Raises `trio.BrokenResourceError`."""
+    ) -> ExpectedConnection:
+        """Read the id, and answer. Raises `NotTaken` and `trio.BrokenResourceError`."""
         begin = bytearray()
         while len(begin) < len(MARK) + ID_SIZE:
             more = await stream.receive_some(len(MARK) + ID_SIZE - len(begin))
             if not more:
-                return None
+                raise NotTaken("a data connection without its id")
             begin += more
         expected = self._expected.get(bytes(begin[len(MARK) :]))
         if expected is None or not admit():
-            return None
-        del self._expected[expected.id]
+            raise NotTaken("a data connection that nobody waits for" if expected is None else "no room")
+        self.forget(expected)
+        expected.stream = stream
         await stream.send_all(TAKEN)
-        expected.came(stream)
         return expected

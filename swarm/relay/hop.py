@@ -1,8 +1,8 @@
 """The gate's side of relaying: accepts reservations, calls targets, and passes bytes on until a limit is reached.
 
 Caller and target encrypt end to end; the gate sees ciphertext. Of a peer it trusts only what the channel proved: its id and address.
-`swarm.net.reservations` makes all decisions. Each half of a circuit is a data connection where both ends are ours and can open one, else
-both stay on the streams on which they were asked for.
+`swarm.net.reservations` makes all decisions. Where both ends are ours, each says whether its half of a
+circuit is a data connection or stays on the stream on which it was asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Final
 import structlog
 import trio
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
-    CONNECTION_FAILED,
     OK,
     HopMessage,
     Limit,
@@ -38,7 +37,14 @@ from swarm.net.reservations import (
     ReservationDeclined,
 )
 from swarm.p2p.stream import NodeStream
-from swarm.relay.data_connections import MASK_SIZE, Binding, DataConnections, ExpectedConnection
+from swarm.relay.data_connections import (
+    BOUND,
+    MASK_SIZE,
+    STAYS,
+    Binding,
+    DataConnections,
+    ExpectedConnection,
+)
 from swarm.relay.passing import Half, passage
 from swarm.relay.wire import OWN_HOP, OWN_STOP, STATUS, STOP, read_message, write_binding, write_message
 
@@ -47,6 +53,8 @@ ASK_WITHIN_S: Final = 10.0
 CALL_WITHIN_S: Final = 8.0
 """For the target to accept; callers wait a little longer."""
 SEND_STATUS_WITHIN_S: Final = 5.0
+CHOOSE_WITHIN_S: Final = 5.0
+"""For the caller to say where its half of a circuit is."""
 SEND_WITHIN_S: Final = 30.0
 """A peer that reads nothing for this long loses its circuit."""
 QUIET_S: Final = 90.0
@@ -55,10 +63,6 @@ LAST_WORDS_S: Final = 10.0
 """After one side has finished."""
 
 log = structlog.get_logger("sark.relay")
-
-
-class _Unbound(Exception):
-    """The target cannot open a data connection."""
 
 
 @dataclass(eq=False)
@@ -141,65 +145,52 @@ class RelayHop:
         called: ExpectedConnection,
     ) -> None:
         """Have both ends accept the circuit, and carry it until it ends."""
-        own, mask = hop.protocol == OWN_HOP, secrets.token_bytes(MASK_SIZE)
-        stop = await self._call_target(circuit, observed, Binding(called.id, mask) if own else None)
-        caller_half: Half = hop
-        target_half: Half = stop
+        mask = secrets.token_bytes(MASK_SIZE) if hop.protocol == OWN_HOP else None
+        called_half, masked = await self._call_target(circuit, observed, called, mask)
         try:
-            bound = stop.protocol == OWN_STOP
-            if bound:
-                target_half = await called.arrival()
             answer = HopMessage(
                 type=HopMessage.STATUS, status=OK, peer=_peer(hop.peer, observed), limit=self._limit()
             )
             await self._send(hop, answer)
-            if own:
-                await write_binding(hop, Binding(calling.id, mask) if bound else None)
-            if bound:
-                caller_half = await calling.arrival()
-                await stop.aclose()
-                await hop.aclose()
+            calling_half: Half = hop
+            if mask is not None:
+                with trio.fail_after(CHOOSE_WITHIN_S):
+                    await write_binding(hop, Binding(calling.id, mask) if masked else None)
+                    calling_half = await _chosen(hop, calling) if masked else hop
         except BaseException:
-            await stop.reset()
+            await _abandon(called_half)
             raise
-        await self._carry(caller_half, target_half, circuit)
+        for expected in (calling, called):
+            self.halves.forget(expected)
+        await self._carry(calling_half, called_half, circuit)
 
     async def _call_target(
-        self, circuit: OpenCircuit, observed: Address | None, binding: Binding | None
-    ) -> Stream:
-        """Have the target accept the circuit, on a data connection if there is a `binding` for one. Returns the stop stream."""
+        self, circuit: OpenCircuit, observed: Address | None, called: ExpectedConnection, mask: bytes | None
+    ) -> tuple[Half, bool]:
+        """Have the target accept the circuit. Returns its half, and whether it knows the mask."""
         try:
             with trio.fail_after(CALL_WITHIN_S):
+                stream = await self.call(circuit.target, [STOP] if mask is None else [OWN_STOP, STOP])
+                call = StopMessage(
+                    type=StopMessage.CONNECT, peer=_peer(circuit.source, observed), limit=self._limit()
+                )
+                half: Half | None = None
                 try:
-                    return await self._ask_target(circuit, observed, binding)
-                except _Unbound:
-                    return await self._ask_target(circuit, observed, None)
+                    await write_message(stream, call)
+                    masked = mask is not None and stream.protocol == OWN_STOP
+                    if mask is not None and masked:
+                        await write_binding(stream, Binding(called.id, mask))
+                    answer = await read_message(stream, StopMessage())
+                    if answer.type == StopMessage.STATUS and answer.status == OK:
+                        half = await _chosen(stream, called) if masked else stream
+                finally:
+                    if half is None:
+                        await stream.reset()
+                if half is not None:
+                    return half, masked
         except (Unreachable, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             log.debug("relay.unanswered", target=circuit.target, why=str(error))
         raise self.relay.decline(DeclineReason.TARGET_SILENT)
-
-    async def _ask_target(
-        self, circuit: OpenCircuit, observed: Address | None, binding: Binding | None
-    ) -> Stream:
-        stream = await self.call(circuit.target, [STOP] if binding is None else [OWN_STOP, STOP])
-        call = StopMessage(
-            type=StopMessage.CONNECT, peer=_peer(circuit.source, observed), limit=self._limit()
-        )
-        accepted = False
-        try:
-            await write_message(stream, call)
-            if stream.protocol == OWN_STOP:
-                await write_binding(stream, binding)
-            answer = await read_message(stream, StopMessage())
-            accepted = answer.type == StopMessage.STATUS and answer.status == OK
-            if accepted:
-                return stream
-            if stream.protocol == OWN_STOP and answer.status == CONNECTION_FAILED:
-                raise _Unbound
-            raise Unreachable(f"{circuit.target} answered with status {answer.status}")
-        finally:
-            if not accepted:
-                await stream.reset()
 
     async def _carry(self, calling: Half, called: Half, circuit: OpenCircuit) -> None:
         """Pass bytes on until the circuit ends, and close both halves."""
@@ -271,11 +262,27 @@ class RelayHop:
         return Limit(duration=math.floor(limits.circuit_s), data=limits.circuit_bytes)
 
 
+async def _chosen(stream: Stream, expected: ExpectedConnection) -> Half:
+    """The half that an end of a circuit says it has: its data connection, or the stream."""
+    choice = await stream.receive_some(1)
+    if choice == STAYS:
+        return stream
+    if choice != BOUND or expected.stream is None:
+        raise RemoteProtocolError(f"{stream.peer} has no half of the circuit that it asked for, or accepted")
+    await stream.aclose()
+    return expected.stream
+
+
 async def _end(half: Half, why: CircuitEnd) -> None:
-    """Close gracefully after a normal end, and reset otherwise."""
+    """Close gracefully after a normal end, and at once otherwise."""
     if why is CircuitEnd.CLOSED:
         await half.aclose()
-    elif isinstance(half, trio.abc.AsyncResource):
+    else:
+        await _abandon(half)
+
+
+async def _abandon(half: Half) -> None:
+    if isinstance(half, trio.abc.AsyncResource):
         await trio.aclose_forcefully(half)
     else:
         await half.reset()

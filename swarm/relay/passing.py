@@ -21,6 +21,8 @@ CHUNK: Final = 4 * 65_507
 """Whole frames in, whole frames out; with a rate limit, no circuit waits long for another's chunk."""
 TURN: Final = 1 << 20
 """Bytes of one circuit after which others have their turn."""
+LEAST: Final = TURN // 32
+"""What each move counts at least, however little it moved."""
 
 Half = Stream | trio.abc.HalfCloseableStream
 """One half of a circuit: a stream, or a data connection."""
@@ -65,6 +67,8 @@ class _Copied:
 class _Spliced:
     def __init__(self, source: trio.SocketStream, sink: trio.SocketStream, pipe: _Pipe) -> None:
         self._source, self._sink, self._pipe = source, sink, pipe
+        self._read: bytes | bytearray = b""
+        """What could only be read."""
         self._in_a_row = 0
         """Bytes since others had their turn."""
 
@@ -72,20 +76,31 @@ class _Spliced:
         if self._in_a_row >= TURN:
             self._in_a_row = 0
             await trio.lowlevel.checkpoint()
-        while True:
-            with _translated():
-                try:
-                    size = self._pipe.fill(self._source.socket.fileno())
-                    self._in_a_row += size
-                    return size
-                except BlockingIOError:
-                    self._in_a_row = 0
-                    with trio.fail_after(within_s):
-                        await trio.lowlevel.wait_readable(self._source.socket)
+        size = self._fill()
+        if size is None:
+            self._in_a_row = 0
+            with trio.fail_after(within_s):
+                await trio.lowlevel.wait_readable(self._source.socket)
+                size = self._fill()
+                if size is None:  # `splice` does not get past urgent bytes
+                    self._read = await self._source.receive_some(CHUNK)
+                    size = len(self._read)
+        self._in_a_row += max(size, LEAST)
+        return size
+
+    def _fill(self) -> int | None:
+        """None while there is nothing that can be moved."""
+        with _translated():
+            try:
+                return self._pipe.fill(self._source.socket.fileno())
+            except BlockingIOError:
+                return None
 
     async def give(self, within_s: float) -> None:
-        with _translated():
-            rest = self._pipe.drain(self._sink.socket.fileno())
+        rest, self._read = self._read, b""
+        if not rest:
+            with _translated():
+                rest = self._pipe.drain(self._sink.socket.fileno())
         if rest:
             with trio.fail_after(within_s):
                 await self._sink.send_all(rest)
@@ -108,14 +123,11 @@ if sys.platform == "linux":
 
         def __init__(self) -> None:
             self._out, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-            with contextlib.suppress(
-                OSError
-            ):  # too many pipes of this user are large: it is as large as it is
-                fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, CHUNK)
+            fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, CHUNK)
             self._holds = 0
 
         def fill(self, source: int) -> int:
-            """Bytes that a socket had; 0 at its end. Raises `BlockingIOError` while it has none."""
+            """Bytes that a socket had; 0 at its end. Raises `BlockingIOError` while it has none, or none but urgent ones."""
             if self._holds:  # of a circuit that may not carry them
                 self._read(self._holds)
             self._holds = self._move(source, self._in, CHUNK)
@@ -130,26 +142,34 @@ if sys.platform == "linux":
                     return self._read(self._holds)
             return b""
 
+        def close(self) -> None:
+            os.close(self._out)
+            os.close(self._in)
+
         def _read(self, size: int) -> bytes:
-            self._holds = 0
-            return os.read(self._out, size)
+            data = os.read(self._out, size)
+            self._holds -= len(data)
+            return data
 
         def _move(self, source: int, sink: int, size: int) -> int:
             return os.splice(source, sink, size, flags=os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE)
 
     @cache
     def _pipe() -> _Pipe | None:
-        """None where the system has no `splice` between sockets and pipes (gVisor)."""
-        pipe = _Pipe()
-        one, other = socket.socketpair()
-        with one, other:
-            try:
+        """None where the system has no `splice` between sockets and pipes (gVisor), no such large pipes, or no more files."""
+        pipe: _Pipe | None = None
+        try:
+            one, other = socket.socketpair()
+            with one, other:
+                pipe = _Pipe()
                 other.send(b"?")
                 pipe.fill(one.fileno())
                 pipe.drain(one.fileno())
-            except OSError:
-                return None
-        return pipe
+                return pipe
+        except OSError:
+            if pipe is not None:
+                pipe.close()
+            return None
 
 else:
 

@@ -109,7 +109,7 @@ class Relays(INotifee):
         self._relay = relay
         self.swarm.gater.reserved = lambda peer: relay.holds(peer, trio.current_time())
         halves = DataConnections()
-        self.swarm.serve_half = halves.serve
+        self.swarm.recognise = halves.recognise
         hop = RelayHop(
             self.me,
             relay,

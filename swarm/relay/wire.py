@@ -34,11 +34,11 @@ HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 """To a gate: a reservation, or a circuit to a peer that has one."""
 OWN_HOP: Final = "/sark/hop/3"
 """The same under our own name: a peer that uses it is one of ours, whose protocols need no check. Behind an accepted CONNECT comes a
-binding, empty where the circuit stays on the stream."""
+binding, and the caller says whether it has bound a data connection."""
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
 """From a gate: a peer opens a circuit to you."""
 OWN_STOP: Final = "/sark/stop/2"
-"""The same under our own name: a binding follows."""
+"""The same under our own name: a binding follows, and the answer says whether a data connection is bound."""
 DCUTR: Final = "/libp2p/dcutr"
 MAX_MESSAGE: Final = 4096
 """Bytes; ours are under 1 KiB."""
@@ -75,7 +75,7 @@ async def write_message(stream: Stream, message: Message) -> None:
 
 
 async def write_binding(stream: Stream, binding: Binding | None) -> None:
-    """Send one; None: the circuit stays on the stream."""
+    """Send one; None: the called node knows of none."""
     await stream.send_all(encode_varint_prefixed(b"" if binding is None else binding.to_bytes()))
 
 

@@ -45,23 +45,42 @@ def test_a_network_has_its_share_however_many_addresses_it_has() -> None:
     assert proved(arrivals, HOME, 0.0, 1)
 
 
-def test_halves_of_circuits_take_half_of_what_a_network_and_all_may_have() -> None:
-    arrivals = ConnectionGater(ConnectionLimits(per_network=4, all=6))
+def half(arrivals: ConnectionGater, ip: str) -> InboundConnection | None:
+    """The half of a circuit from there, if there is room for it."""
+    arrival = arrivals.arrive(ip, 0.0)
+    assert arrival is not None
+    if arrivals.carry(arrival):
+        return arrival
+    arrivals.leave(arrival)
+    return None
 
-    def half(ip: str) -> tuple[InboundConnection | None, bool]:
-        arrival = arrivals.arrive(ip, 0.0)
-        return arrival, arrival is not None and arrivals.carry(arrival)
 
-    halves = [half(HOME) for _ in range(3)]
-    assert [carried for _, carried in halves] == [True, True, False]
-    assert half(OTHER)[1]
-    assert not half("127.0.0.1")[1], "three of six are taken"
+@pytest.mark.parametrize(("halves", "all_"), [(3, 100), (100, 6)])
+def test_halves_of_circuits_have_a_number_of_their_own_and_half_of_all_connections(
+    halves: int, all_: int
+) -> None:
+    arrivals = ConnectionGater(ConnectionLimits(per_network=2, halves=halves, all=all_))
+    held = [half(arrivals, HOME) for _ in range(3)]
+    assert [one is not None for one in held] == [True, True, False], "a network has its share"
+    assert half(arrivals, OTHER)
+    assert not half(arrivals, "127.0.0.1"), "three are taken"
     assert arrivals.refused == {"circuits": 2}
-    for arrival, carried in halves:
-        assert arrival is not None
-        if carried:
-            arrivals.leave(arrival)
-    assert half(HOME)[1]
+    assert held[0] is not None
+    arrivals.leave(held[0])
+    assert half(arrivals, HOME)
+
+
+def test_halves_of_circuits_take_nothing_of_their_networks_share() -> None:
+    arrivals = ConnectionGater(ConnectionLimits(per_network=4))
+    assert all(half(arrivals, HOME) for _ in range(4))
+    assert len(proved(arrivals, HOME, 0.0, 5)) == 4
+    assert arrivals.refused == {"network-share": 1}
+
+
+def test_a_half_for_which_there_is_no_room_counts_as_a_newcomer() -> None:
+    arrivals = ConnectionGater(ConnectionLimits(burst=3, per_s=0.001, halves=0))
+    assert [half(arrivals, HOME) for _ in range(3)] == [None] * 3
+    assert arrivals.arrive(HOME, 0.0) is None
 
 
 def test_halves_of_circuits_are_no_newcomers_of_their_network() -> None:

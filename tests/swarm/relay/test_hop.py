@@ -30,9 +30,9 @@ from swarm.net.addresses import Address, PeerId
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Stream
 from swarm.net.reservations import CircuitEnd, DeclineReason, RelayLimits, RelayReservations
-from swarm.relay.client import NoDataConnection
-from swarm.relay.data_connections import BIND_WITHIN_S, MASK_SIZE, Binding, DataConnections, bind
-from swarm.relay.hop import ASK_WITHIN_S, QUIET_S, RelayHop
+from swarm.relay.data_connections import BOUND, MASK_SIZE, STAYS, Binding, DataConnections, NotTaken, bind
+from swarm.relay.hop import ASK_WITHIN_S, CHOOSE_WITHIN_S, QUIET_S, RelayHop
+from swarm.relay.passing import Half
 from swarm.relay.wire import (
     HOP,
     MAX_MESSAGE,
@@ -83,22 +83,22 @@ class Gate:
     async def _belongs(self, peer: PeerId) -> bool:
         return peer != STRANGER
 
-    async def data_connection(self, binding: Binding) -> trio.abc.HalfCloseableStream:
-        """A node's end of one. Raises `NoDataConnection`."""
+    async def data_connection(self, binding: Binding) -> trio.abc.HalfCloseableStream | None:
+        """A node's end of one; None if the gate does not take it."""
         ours, gates = memory_stream_pair()
 
         async def take() -> None:
-            if await self.halves.take(gates, lambda: self.room) is None:
+            try:
+                await self.halves.take(gates, lambda: self.room)
+            except NotTaken:
                 await gates.aclose()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(take)
-            try:
+            with contextlib.suppress(trio.BrokenResourceError):
                 await bind(ours, binding)
                 return ours
-            except trio.BrokenResourceError as error:
-                refused = error
-        raise NoDataConnection from refused
+        return None
 
     async def open(self, node: MemoryNetwork, protocol: str = HOP) -> Stream:
         return await node.open(self.network.peer_id, protocol, self.network.addresses)
@@ -133,20 +133,18 @@ class Called:
         self.bindings: list[Binding] = []
         network.handle(STOP, self._answer)
 
-    def binds(self, gate: Gate) -> None:
-        """It opens data connections, if the gate takes them."""
+    def binds(self, gate: Gate, *, lies: bool = False) -> None:
+        """It opens a data connection, if the gate takes it. `lies`: it only says so."""
 
         async def answer(stream: Stream) -> None:
             await read_message(stream, StopMessage())
             binding = await read_binding(stream)
             assert binding is not None
             self.bindings.append(binding)
-            try:
-                half = await gate.data_connection(binding)
-            except NoDataConnection:
-                await write_message(stream, StopMessage(type=StopMessage.STATUS, status=CONNECTION_FAILED))
-                return
+            half = None if lies else await gate.data_connection(binding)
             await write_message(stream, StopMessage(type=StopMessage.STATUS, status=OK))
+            await stream.send_all(BOUND if half or lies else STAYS)
+            half = half or stream
             while data := await half.receive_some():
                 await half.send_all(data)
 
@@ -339,40 +337,69 @@ async def test_a_caller_that_vanishes_takes_its_circuit_along(autojump_clock: Mo
     assert (await ended(gate)).ended == {CircuitEnd.CLOSED: 1}
 
 
-async def own_circuit(gate: Gate, called: Called) -> tuple[MemoryNetwork, Stream, Binding | None]:
-    """A circuit asked for under our own name."""
+async def own_circuit(
+    gate: Gate, called: Called, *, binds: bool = True
+) -> tuple[Stream, Binding | None, Half]:
+    """A circuit asked for under our own name: the stream, the binding, the caller's half."""
     caller = node(gate, "caller")
     await gate.reserve(called.network)
     stream, answer = await gate.connect(caller, called.network.peer_id, OWN_HOP)
     assert answer.status == OK
-    return caller, stream, await read_binding(stream)
+    binding = await read_binding(stream)
+    if binding is None:
+        return stream, None, stream
+    half = await gate.data_connection(binding) if binds else None
+    await stream.send_all(STAYS if half is None else BOUND)
+    return stream, binding, half or stream
 
 
-async def test_both_halves_are_data_connections_with_one_mask_where_both_ends_can(
-    autojump_clock: MockClock, gate: Gate
+@pytest.mark.parametrize("caller_binds", [True, False])
+@pytest.mark.parametrize("called_binds", [True, False])
+async def test_each_half_is_a_data_connection_or_stays_on_its_stream_under_one_mask(
+    autojump_clock: MockClock, gate: Gate, caller_binds: bool, called_binds: bool
 ) -> None:
     called = Called(node(gate, "called"))
+    gate.room = called_binds
     called.binds(gate)
-    _, stream, binding = await own_circuit(gate, called)
+    await gate.reserve(called.network)
+    caller = node(gate, "caller")
+    stream, _ = await gate.connect(caller, called.network.peer_id, OWN_HOP)
+    binding = await read_binding(stream)
+    gate.room = caller_binds
     assert binding is not None
     assert binding.mask == called.bindings[0].mask != bytes(MASK_SIZE)
     assert binding.id != called.bindings[0].id
-    half = await gate.data_connection(binding)
+    bound = await gate.data_connection(binding)
+    assert (bound is not None) == caller_binds
+    half: Half = bound or stream
+    await stream.send_all(BOUND if bound else STAYS)
     await half.send_all(b"hello")
     assert await half.receive_some() == b"hello"
-    assert await stream.receive_some() == b"", "the stream is not needed any more"
+    if bound:
+        assert await stream.receive_some() == b"", "the stream is not needed any more"
     await half.send_eof()
     assert await half.receive_some() == b""
     after = await ended(gate)
     assert (after.bytes, after.ended, called.callers) == (10, {CircuitEnd.CLOSED: 1}, [])
 
 
+async def test_an_id_is_good_until_its_circuit_is_established(autojump_clock: MockClock, gate: Gate) -> None:
+    called = Called(node(gate, "called"))
+    gate.room = False
+    called.binds(gate)
+    _, binding, half = await own_circuit(gate, called)
+    await half.send_all(b"hello")
+    assert await half.receive_some() == b"hello"
+    gate.room = True
+    for late in (binding, *called.bindings):
+        assert late is not None
+        assert await gate.data_connection(late) is None
+
+
 async def test_limits_are_those_of_streams(autojump_clock: MockClock, gate: Gate) -> None:
     called = Called(node(gate, "called"))
     called.binds(gate)
-    _, _, binding = await own_circuit(gate, called)
-    assert binding is not None
-    half = await gate.data_connection(binding)
+    _, _, half = await own_circuit(gate, called)
 
     async def talk_for_ever() -> None:
         while True:
@@ -386,15 +413,11 @@ async def test_limits_are_those_of_streams(autojump_clock: MockClock, gate: Gate
     assert after.bytes <= LIMITS.circuit_bytes
 
 
-@pytest.mark.parametrize("why", ["of another implementation", "cannot"])
-async def test_a_circuit_stays_on_its_streams_if_the_called_node_has_no_data_connection(
-    autojump_clock: MockClock, gate: Gate, why: str
+async def test_a_called_node_of_another_implementation_knows_of_no_mask(
+    autojump_clock: MockClock, gate: Gate
 ) -> None:
     called = Called(node(gate, "called"))
-    if why == "cannot":
-        gate.room = False
-        called.binds(gate)
-    _, stream, binding = await own_circuit(gate, called)
+    stream, binding, _ = await own_circuit(gate, called)
     assert binding is None
     await stream.send_all(b"hello")
     assert await stream.receive_some() == b"hello"
@@ -415,19 +438,38 @@ async def test_a_caller_of_another_implementation_has_a_circuit_of_streams(
     assert called.bindings == []
 
 
-async def test_a_caller_that_does_not_come_has_no_circuit(autojump_clock: MockClock, gate: Gate) -> None:
-    called = Called(node(gate, "called"))
+@pytest.mark.parametrize("how", ["says nothing", "goes", "lies", "says nonsense"])
+async def test_a_caller_without_its_half_has_no_circuit(
+    autojump_clock: MockClock, gate: Gate, how: str
+) -> None:
+    called, caller = Called(node(gate, "called")), node(gate, "caller")
     called.binds(gate)
+    await gate.reserve(called.network)
     began = trio.current_time()
-    _, stream, binding = await own_circuit(gate, called)
-    with pytest.raises(trio.BrokenResourceError):
-        await stream.receive_some()
-    assert trio.current_time() - began == pytest.approx(BIND_WITHIN_S, abs=0.5)
+    stream, _ = await gate.connect(caller, called.network.peer_id, OWN_HOP)
+    binding = await read_binding(stream)
+    if how == "goes":
+        await stream.reset()
+    elif how != "says nothing":
+        await stream.send_all(BOUND if how == "lies" else b"?")
+    with trio.move_on_after(CHOOSE_WITHIN_S - 1) as moved:
+        await ended(gate)
+    assert moved.cancelled_caught == (how == "says nothing")
     after = await ended(gate)
+    assert trio.current_time() - began < CHOOSE_WITHIN_S + 1
     assert (after.connected, after.ended, after.bytes) == (0, {}, 0)
     assert binding is not None
-    with pytest.raises(NoDataConnection):
-        await gate.data_connection(binding)
+    assert await gate.data_connection(binding) is None
+
+
+async def test_a_called_node_without_its_half_has_not_accepted(autojump_clock: MockClock, gate: Gate) -> None:
+    called, caller = Called(node(gate, "called")), node(gate, "caller")
+    called.binds(gate, lies=True)
+    await gate.reserve(called.network)
+    _, answer = await gate.connect(caller, called.network.peer_id, OWN_HOP)
+    assert answer.status == CONNECTION_FAILED
+    after = await ended(gate)
+    assert (after.connected, after.declined) == (0, {DeclineReason.TARGET_SILENT: 1})
 
 
 async def test_who_is_not_there_is_not_called(autojump_clock: MockClock, gate: Gate) -> None:

@@ -181,3 +181,46 @@ async def test_others_have_their_turn_while_one_sends_as_fast_as_it_can(
             called.socket._sock.recv(50_000)
         nursery.cancel_scope.cancel()
     assert turns > 5
+
+
+async def test_urgent_bytes_do_not_make_the_gate_spin(autojump_clock: MockClock) -> None:
+    """`splice` stops at one, and the socket stays readable."""
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    host, port = listener.socket.getsockname()[:2]
+    one, other = await trio.open_tcp_stream(host, port), await trio.open_tcp_stream(host, port)
+    entry, exit_ = await listener.accept(), await listener.accept()
+    async with one, other, entry, exit_, listener:
+        way = passage(entry, exit_, at_once=True)
+        await one.socket.send(b"hello", socket.MSG_OOB)
+        await one.socket.send(b"more")
+        got = b""
+        while len(got) < 8:
+            await way.take(60)
+            await way.give(60)
+            got += await other.receive_some(100)
+        assert got == b"hellmore"
+        began = trio.current_time()
+        with pytest.raises(trio.TooSlowError):
+            await way.take(60)
+        assert trio.current_time() - began == pytest.approx(60)
+
+
+async def test_others_have_their_turn_also_where_bytes_come_one_by_one(pair: Callable[[], Pair]) -> None:
+    (one, entry), (exit_, called) = pair(), pair()
+    way, turns = passage(entry, exit_, at_once=True), 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        for _ in range(320):
+            one.socket._sock.send(b"x")
+            await way.take(60)
+            await way.give(60)
+            called.socket._sock.recv(100)
+        nursery.cancel_scope.cancel()
+    assert turns > 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -10,18 +11,17 @@ from dataclasses import field as field_
 import pytest
 import trio
 from libp2p.custom_types import TProtocol
-from libp2p.network.connection.swarm_connection import SwarmConn
-from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import OK, PERMISSION_DENIED, HopMessage
 
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
 from swarm.join.host import HostNetwork, open_host
+from swarm.net.addresses import parse_tcp
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
 from swarm.net.reservations import CircuitEnd, RelayLimits, RelayReservations
 from swarm.relay import client
-from swarm.relay.data_connections import Binding
+from swarm.relay.data_connections import ID_SIZE, MARK, Binding
 from swarm.relay.wire import HOP, OWN_STOP, read_message, write_message
 
 ECHO = "/sark/echo/1"
@@ -145,22 +145,24 @@ class Wire:
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    seen = Wire()
+    seen, bind = Wire(), client.RelayClient.bind
 
-    async def bound(connection: SwarmConn, binding: Binding) -> trio.SocketStream:
-        stream = await own_bound(connection, binding)
-        seen.connections += 1
-        send = stream.send_all
+    async def tapped(
+        relays: client.RelayClient, stream: Stream, binding: Binding
+    ) -> trio.SocketStream | None:
+        half = await bind(relays, stream, binding)
+        if half is not None:
+            seen.connections += 1
+            send = half.send_all
 
-        async def heard(data: bytes | bytearray | memoryview) -> None:
-            seen.said += data
-            await send(data)
+            async def heard(data: bytes | bytearray | memoryview) -> None:
+                seen.said += data
+                await send(data)
 
-        monkeypatch.setattr(stream, "send_all", heard)
-        return stream
+            monkeypatch.setattr(half, "send_all", heard)
+        return half
 
-    own_bound = client.bound
-    monkeypatch.setattr(client, "bound", bound)
+    monkeypatch.setattr(client.RelayClient, "bind", tapped)
     return seen
 
 
@@ -172,53 +174,95 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
         ("a called node of another implementation", 0),
         ("a gate without room for any", 0),
         ("a gate with room for one", 1),
-        ("a called node that opens no other connection", 1),
-        ("a caller that opens no other connection", 1),
+        ("a called node that can open no other connection", 1),
+        ("a caller that can open no other connection", 1),
     ],
 )
-async def test_a_circuit_has_data_connections_where_all_can_and_streams_elsewhere(
+async def test_a_circuit_has_data_connections_where_there_can_be_any_and_streams_elsewhere(
     field: Field, monkeypatch: pytest.MonkeyPatch, wire: Wire, which: str, connections: int
 ) -> None:
-    gate, server = await field.gate()
+    gate, server = await field.gate(limits=RelayLimits(circuits=1, connect_burst=1, connect_every_s=1e9))
     node, caller = await field.start("node"), await field.start("caller")
     place = await node.reserve(gate.peer_id, gate.addresses)
     await caller.connect(gate.peer_id, gate.addresses)
     if which == "a caller of another implementation":
-        calls, ask = caller._relays.client, client.RelayClient._circuit
+        monkeypatch.setattr("swarm.relay.client.OWN_HOP", HOP)
 
-        async def by_libp2ps_name(connection: SwarmConn, peer: ID, protocols: object) -> client.CircuitConn:
-            return await ask(calls, connection, peer, [HOP])
+        async def none(stream: Stream) -> None:
+            return None
 
-        monkeypatch.setattr(calls, "_circuit", by_libp2ps_name)
+        monkeypatch.setattr("swarm.relay.client.read_binding", none)
     elif which == "a called node of another implementation":
         node.host.multiselect.remove_handler(TProtocol(OWN_STOP))
     elif which.startswith("a gate with"):
-        room = connections
-        monkeypatch.setattr(gate.swarm.gater, "carry", lambda arrival: wire.connections < room)
+        monkeypatch.setattr(gate.swarm.gater, "carry", lambda arrival: wire.connections < connections)
     elif connections == 1:
         mute = caller if which.startswith("a caller") else node
-
-        async def refused(connection: SwarmConn, binding: Binding) -> trio.SocketStream:
-            if connection.swarm is mute.swarm:
-                raise client.NoDataConnection("a firewall")
-            return await counted(connection, binding)
-
-        counted = client.bound
-        monkeypatch.setattr(client, "bound", refused)
+        mute._relays.client._unbound_until[gate.peer_id] = math.inf
     stream = await caller.open(node.peer_id, ECHO, [place.address])
     assert await round_trip(stream, random.Random(1).randbytes(500_000))
     path = caller.path(node.peer_id)
     assert path is not None
     assert (path.direct, path.via) == (False, gate.peer_id)
-    if connections == 1 and which.startswith("a called"):
-        connections = 0  # the caller was not asked for one
     assert wire.connections == connections
-    if which == "all are ours":
-        assert len(wire.said) > 1_000_000
+    assert len(wire.said) >= 500_000 * connections
     assert b"/noise" not in wire.said, "who calls whom is masked"
     await caller.disconnect(node.peer_id)
     await until(lambda: not server.circuits)
     assert server.ended == {CircuitEnd.CLOSED: 1}
+
+
+async def test_a_second_connection_that_goes_nowhere_is_tried_once_and_costs_a_second(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall that drops what does not belong to a connection that it knows."""
+    tried: list[str] = []
+
+    async def nowhere(host: str, port: int) -> trio.SocketStream:
+        tried.append(host)
+        await trio.sleep_forever()
+        raise AssertionError
+
+    gate, _ = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    await caller.connect(gate.peer_id, gate.addresses)
+    monkeypatch.setattr(trio, "open_tcp_stream", nowhere)
+    node._relays.client._unbound_until[gate.peer_id] = math.inf
+    for _ in range(2):
+        stream = await caller.open(node.peer_id, ECHO, [place.address], max_wait_s=3)
+        assert await round_trip(stream)
+        await caller.disconnect(node.peer_id)
+    assert tried == ["127.0.0.1"]
+
+
+async def test_circuits_take_no_place_of_peers(field: Field) -> None:
+    gate, _ = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    await caller.connect(gate.peer_id, gate.addresses)
+    free = gate.swarm._inbound_limiter.available_tokens
+    assert await round_trip(await caller.open(node.peer_id, ECHO, [place.address]))
+    assert gate.swarm._inbound_limiter.available_tokens == free
+    await caller.disconnect(node.peer_id)
+    await until(lambda: gate.swarm.gater._held.total() == 2)
+    assert gate.swarm._inbound_limiter.available_tokens == free
+
+
+async def test_who_says_nothing_to_a_gate_is_done_with_in_the_time_of_a_handshake(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, _ = await field.gate()
+    gate.swarm.connection_config.inbound_upgrade_timeout = 0.2
+    where = parse_tcp(gate.addresses[0])
+    assert where is not None
+    for said in (b"", MARK, MARK + bytes(ID_SIZE), MARK + bytes(ID_SIZE - 1)):
+        async with await trio.open_tcp_stream(where.host, where.port) as stranger:
+            if said:
+                await stranger.send_all(said)
+            assert await stranger.receive_some() == b""
+    await until(lambda: gate.swarm.gater._held.total() == 0)
+    assert gate.swarm._inbound_limiter.borrowed_tokens == 0
 
 
 async def test_circuits_leave_no_connection_behind(field: Field) -> None:

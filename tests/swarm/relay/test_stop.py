@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
-    CONNECTION_FAILED,
     OK,
     PERMISSION_DENIED,
     RESOURCE_LIMIT_EXCEEDED,
@@ -28,10 +27,9 @@ from swarm.relay.client import (
     MAX_PENDING_OF_CALLER,
     MAX_PENDING_OF_GATE,
     CircuitConn,
-    NoDataConnection,
     StopServer,
 )
-from swarm.relay.data_connections import ID_SIZE, MASK_SIZE, Binding, Mask
+from swarm.relay.data_connections import BOUND, ID_SIZE, MASK_SIZE, STAYS, Binding, Mask
 from swarm.relay.wire import OWN_STOP, STOP, read_message, write_binding, write_message
 
 BINDING = Binding(b"i" * ID_SIZE, b"m" * MASK_SIZE)
@@ -53,10 +51,8 @@ class Called:
         for protocol in (STOP, OWN_STOP):
             self.network.handle(protocol, StopServer(self.gates.__contains__, self._take, self._bind).serve)
 
-    async def _bind(self, gate: PeerId, binding: Binding) -> trio.abc.HalfCloseableStream:
-        if self.connection is None:
-            raise NoDataConnection("nobody answers")
-        return self.connection[0]
+    async def _bind(self, stream: Stream, binding: Binding) -> trio.abc.HalfCloseableStream | None:
+        return None if self.connection is None else self.connection[0]
 
     async def _take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
         self.taken.append((raw, caller))
@@ -114,6 +110,7 @@ async def test_a_call_with_a_binding_becomes_a_data_connection_that_is_masked_un
     caller = Mask(BINDING.mask, initiator=True)
     stream, status = await called.ring_own(BINDING)
     assert status == OK
+    assert await stream.receive_some() == BOUND
     assert await stream.receive_some() == b"", "the stream is not needed any more"
     ((raw, _),) = called.taken
     await gates.send_all(caller.send(b"hello"))
@@ -133,13 +130,18 @@ async def test_a_call_with_a_binding_becomes_a_data_connection_that_is_masked_un
     assert await gates.receive_some() == b""
 
 
-async def test_a_node_that_cannot_open_a_data_connection_says_so(
+async def test_a_node_that_cannot_open_a_data_connection_stays_on_the_stream_under_the_mask(
     autojump_clock: MockClock, called: Called
 ) -> None:
-    for _ in range(2 * MAX_PENDING):
-        assert (await called.ring_own(BINDING))[1] == CONNECTION_FAILED
-    assert called.taken == []
-    assert (await called.ring("caller"))[1] == OK
+    caller = Mask(BINDING.mask, initiator=True)
+    stream, status = await called.ring_own(BINDING)
+    assert status == OK
+    assert await stream.receive_some(1) == STAYS
+    ((raw, _),) = called.taken
+    await stream.send_all(caller.send(b"hello"))
+    assert await raw.read() == b"hello"
+    await raw.write(b"hi")
+    assert caller.receive(await stream.receive_some()) == b"hi"
 
 
 async def test_a_data_connection_whose_caller_proves_to_be_somebody_else_is_closed(
@@ -150,7 +152,7 @@ async def test_a_data_connection_whose_caller_proves_to_be_somebody_else_is_clos
     async def refuse(raw: CircuitConn, caller: PeerId) -> trio.Event:
         raise RemoteProtocolError("somebody else")
 
-    async def connect(gate: PeerId, binding: Binding) -> trio.abc.HalfCloseableStream:
+    async def connect(stream: Stream, binding: Binding) -> trio.abc.HalfCloseableStream:
         return ours
 
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm:
