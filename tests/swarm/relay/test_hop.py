@@ -131,6 +131,8 @@ class Called:
         self.callers: list[PeerMessage] = []
         self.silent = False
         self.bindings: list[Binding] = []
+        self.over = trio.Event()
+        """A circuit under our own name has ended."""
         network.handle(STOP, self._answer)
 
     def binds(self, gate: Gate, *, lies: bool = False) -> None:
@@ -145,8 +147,11 @@ class Called:
             await write_message(stream, StopMessage(type=StopMessage.STATUS, status=OK))
             await stream.send_all(BOUND if half or lies else STAYS)
             half = half or stream
-            while data := await half.receive_some():
-                await half.send_all(data)
+            try:
+                while data := await half.receive_some():
+                    await half.send_all(data)
+            finally:
+                self.over.set()
 
         self.network.handle(OWN_STOP, answer)
 
@@ -438,7 +443,7 @@ async def test_a_caller_of_another_implementation_has_a_circuit_of_streams(
     assert called.bindings == []
 
 
-@pytest.mark.parametrize("how", ["says nothing", "goes", "lies", "says nonsense"])
+@pytest.mark.parametrize("how", ["says nothing", "goes", "lies", "says nonsense", "binds and says nonsense"])
 async def test_a_caller_without_its_half_has_no_circuit(
     autojump_clock: MockClock, gate: Gate, how: str
 ) -> None:
@@ -448,6 +453,9 @@ async def test_a_caller_without_its_half_has_no_circuit(
     began = trio.current_time()
     stream, _ = await gate.connect(caller, called.network.peer_id, OWN_HOP)
     binding = await read_binding(stream)
+    assert binding is not None
+    if how.startswith("binds"):
+        assert await gate.data_connection(binding)
     if how == "goes":
         await stream.reset()
     elif how != "says nothing":
@@ -458,8 +466,21 @@ async def test_a_caller_without_its_half_has_no_circuit(
     after = await ended(gate)
     assert trio.current_time() - began < CHOOSE_WITHIN_S + 1
     assert (after.connected, after.ended, after.bytes) == (0, {}, 0)
-    assert binding is not None
     assert await gate.data_connection(binding) is None
+
+
+async def test_who_was_called_by_a_caller_without_its_half_learns_of_it(
+    autojump_clock: MockClock, gate: Gate
+) -> None:
+    called, caller = Called(node(gate, "called")), node(gate, "caller")
+    gate.room = False
+    called.binds(gate)
+    await gate.reserve(called.network)
+    stream, _ = await gate.connect(caller, called.network.peer_id, OWN_HOP)
+    await read_binding(stream)
+    await stream.send_all(BOUND)
+    with trio.fail_after(1):
+        await called.over.wait()
 
 
 async def test_a_called_node_without_its_half_has_not_accepted(autojump_clock: MockClock, gate: Gate) -> None:

@@ -162,7 +162,8 @@ async def test_a_data_connection_whose_caller_proves_to_be_somebody_else_is_clos
         caller = PeerMessage(id=peer_id_bytes(Identity.from_seed("caller").peer_id))
         await write_message(stream, StopMessage(type=StopMessage.CONNECT, peer=caller))
         await write_binding(stream, BINDING)
-        assert await gates.receive_some() == b""
+        with trio.fail_after(10):
+            assert await gates.receive_some() == b""
 
 
 async def test_only_gates_with_a_reservation_are_listened_to(autojump_clock: MockClock) -> None:
