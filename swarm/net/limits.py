@@ -27,6 +27,9 @@ These are the circuits that one peer may have through one gate. Streams *in* a c
 that it proved, never for the gate.
 """
 
+MOST_PEERS: Final = 1_024
+"""Inbound connections with peers that libp2p accepts."""
+
 _Key = TypeVar("_Key")
 
 
@@ -43,11 +46,16 @@ class ConnectionLimits:
     """New ones of a network in a burst; `per_s` more each second."""
     per_s: float = 20.0
     strangers: int = 960
-    """Connections in all above which a stranger leaves for each newcomer; libp2p accepts at most 1,024."""
+    """Connections in all above which a stranger leaves for each newcomer; libp2p accepts at most `MOST_PEERS`."""
     halves: int = 2_048
-    """Data connections of circuits, and of one network as many as `per_network`. They take half of `all` at most."""
+    """Data connections of circuits, and of one network as many as `per_network`."""
     all: int = 4_096
     """Inbound connections in all: as many as there are open files for."""
+
+    @property
+    def most_halves(self) -> int:
+        """Data connections that leave room for peers: for all that there may be, or three quarters of few files."""
+        return min(self.halves, self.all - min(MOST_PEERS, 3 * self.all // 4))
 
 
 class InboundLimits:

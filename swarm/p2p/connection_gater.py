@@ -74,7 +74,7 @@ class ConnectionGater:
     evicted: int = 0
     """Connections closed to make room."""
     reserved: Callable[[PeerId], bool] = lambda peer: False
-    """Whether a peer has a reservation or circuits here."""
+    """Whether a peer has a reservation here."""
     sharing: Callable[[str], str] = network_or_home
     away: EvictedKeys = field(default_factory=EvictedKeys)
     _worked: OrderedDict[str, None] = field(default_factory=OrderedDict)
@@ -155,7 +155,7 @@ class ConnectionGater:
         neither as arrivals of their networks nor against their shares of the others."""
         self._authenticate(arrival)
         network, limits = arrival.network, self.limits
-        if self._carrying.total() >= min(limits.halves, limits.all // 2) or (
+        if self._carrying.total() >= limits.most_halves or (
             network and self._carrying[network] >= limits.per_network
         ):
             self.refused["circuits"] += 1

@@ -68,7 +68,7 @@ class ConnectionValue:
     used_at: float
     marks: int
     reserved: bool = False
-    """The peer has a reservation, or circuits pass through the connection."""
+    """The peer has a reservation."""
 
     @property
     def unused(self) -> bool:

@@ -96,6 +96,10 @@ class NodeStream:
         """Seconds there and back on its connection; 0 before the first measurement."""
         return self._muxed.conn.rtt_s or 0.0
 
+    def at_work(self) -> None:
+        """Bytes for which this stream was opened pass by another way."""
+        self._use.note(trio.current_time(), answered=not self._opened_by_peer)
+
     def carries(self) -> None:
         """This stream is a circuit from now on: who fills it is held back by its own window alone."""
         self._muxed.conn.carry(self._muxed)

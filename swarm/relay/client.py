@@ -7,6 +7,7 @@ a socket is.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -58,12 +59,16 @@ MAX_PENDING_OF_CALLER: Final = 2
 MAX_PENDING_OF_GATE: Final = 8
 """Through one gate, so that one that invents callers does not block other gates."""
 READ: Final = 65_536
-BIND_S: Final = 1.0
-"""For a data connection, from the first packet until the gate has taken it; on a long way this many trips of it:"""
+BIND_S: Final = 1.5
+"""For a data connection, from the first packet, which may be lost once, until the gate has taken it; on a long way so many trips of it:"""
 BIND_TRIPS: Final = 4
 MOST_BIND_S: Final = 3.0
-UNBOUND_S: Final = 600.0
-"""After one that failed, circuits through that gate stay on their streams for so long."""
+CANCELLED_S: Final = 0.5
+"""One that took longer when its caller gave up counts as failed."""
+UNBOUND_S: Final = (15.0, 600.0)
+"""How long circuits through a gate stay on their streams after one that failed: the first time, and at most."""
+UNBOUND_TIMES: Final = 4
+"""Each time so much longer."""
 MAX_OTHERS: Final = 2
 MAX_OBSERVED: Final = 8
 
@@ -89,8 +94,8 @@ class RelayClient:
         self._held: dict[PeerId, _Held] = {}
         self.observed: dict[PeerId, Address] = {}
         """The address at which each recent gate sees this node."""
-        self._unbound_until: dict[PeerId, float] = {}
-        """Gates with which no data connection could be had, and until when none is tried."""
+        self._unbound: dict[PeerId, tuple[float, float]] = {}
+        """Gates with which no data connection could be had: until when none is tried, and for how long that was."""
 
     # -- reservations --------------------------------------------------------------------------------------------------------
 
@@ -169,8 +174,8 @@ class RelayClient:
     async def bind(self, stream: Stream, binding: Binding) -> trio.SocketStream | None:
         """A data connection with the gate at the other end of `stream`; None if there is none to be had, which is kept for a while."""
         where = stream.dialled if isinstance(stream, NodeStream) else None
-        now = trio.current_time()
-        if where is None or now < self._unbound_until.get(stream.peer, now):
+        began, (until, pause) = trio.current_time(), self._unbound.get(stream.peer, (-math.inf, 0.0))
+        if where is None or began < until:
             return None
         assert isinstance(stream, NodeStream)
         half: trio.SocketStream | None = None
@@ -178,17 +183,22 @@ class RelayClient:
             with trio.fail_after(min(max(BIND_S, BIND_TRIPS * stream.rtt_s), MOST_BIND_S)):
                 half = await trio.open_tcp_stream(*where)
                 await bind(half, binding)
+                self._unbound.pop(stream.peer, None)
                 return half
         except BaseException as error:
             if half is not None:
                 await trio.aclose_forcefully(half)
-            if not isinstance(error, OSError | trio.BrokenResourceError | trio.TooSlowError):
+            ended = trio.current_time()
+            failed = isinstance(error, OSError | trio.BrokenResourceError | trio.TooSlowError)
+            if failed or ended > began + max(CANCELLED_S, 2 * stream.rtt_s):
+                self._unbound.pop(stream.peer, None)
+                pause = min(max(UNBOUND_TIMES * pause, UNBOUND_S[0]), UNBOUND_S[1])
+                self._unbound[stream.peer] = (ended + pause, pause)
+                if len(self._unbound) > MAX_OBSERVED:
+                    del self._unbound[next(iter(self._unbound))]
+                log.debug("relay.unbound", gate=stream.peer, why=str(error), again_in_s=pause)
+            if not failed:
                 raise
-            log.debug("relay.unbound", gate=stream.peer, why=str(error))
-        self._unbound_until.pop(stream.peer, None)
-        self._unbound_until[stream.peer] = now + UNBOUND_S
-        if len(self._unbound_until) > MAX_OBSERVED:
-            del self._unbound_until[next(iter(self._unbound_until))]
         return None
 
     async def take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:

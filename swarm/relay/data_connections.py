@@ -95,18 +95,18 @@ class DataConnections:
 
     @contextlib.contextmanager
     def expect(self) -> Iterator[ExpectedConnection]:
-        """Wait for one, until `forget`; it ends with the block."""
+        """Wait for one; it ends with the block."""
         expected = ExpectedConnection()
         self._expected[expected.id] = expected
         try:
             yield expected
         finally:
-            self.forget(expected)
-            expected.over.set()
+            self.drop(expected)
 
-    def forget(self, expected: ExpectedConnection) -> None:
-        """If it has not come it is waited for no longer."""
+    def drop(self, expected: ExpectedConnection) -> None:
+        """Wait for it no longer; if it has come, it ends."""
         self._expected.pop(expected.id, None)
+        expected.over.set()
 
     async def recognise(self, stream: trio.SocketStream, admit: Callable[[], bool]) -> trio.Event | None:
         """The end of its circuit for a data connection; None for any other, of which nothing has been read. `admit`: whether there is room
@@ -130,7 +130,7 @@ class DataConnections:
         expected = self._expected.get(bytes(begin[len(MARK) :]))
         if expected is None or not admit():
             raise NotTaken("a data connection that nobody waits for" if expected is None else "no room")
-        self.forget(expected)
+        del self._expected[expected.id]
         expected.stream = stream
         await stream.send_all(TAKEN)
         return expected

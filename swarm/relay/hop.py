@@ -11,7 +11,7 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -63,6 +63,16 @@ LAST_WORDS_S: Final = 10.0
 """After one side has finished."""
 
 log = structlog.get_logger("sark.relay")
+
+
+class _Target(NamedTuple):
+    """What a target answered."""
+
+    stream: Stream
+    """On which it was asked."""
+    half: Half
+    masked: bool
+    """It knows the mask."""
 
 
 @dataclass(eq=False)
@@ -146,7 +156,7 @@ class RelayHop:
     ) -> None:
         """Have both ends accept the circuit, and carry it until it ends."""
         mask = secrets.token_bytes(MASK_SIZE) if hop.protocol == OWN_HOP else None
-        called_half, masked = await self._call_target(circuit, observed, called, mask)
+        target = await self._call_target(circuit, observed, called, mask)
         try:
             answer = HopMessage(
                 type=HopMessage.STATUS, status=OK, peer=_peer(hop.peer, observed), limit=self._limit()
@@ -155,19 +165,18 @@ class RelayHop:
             calling_half: Half = hop
             if mask is not None:
                 with trio.fail_after(CHOOSE_WITHIN_S):
-                    await write_binding(hop, Binding(calling.id, mask) if masked else None)
-                    calling_half = await _chosen(hop, calling) if masked else hop
+                    await write_binding(hop, Binding(calling.id, mask) if target.masked else None)
+                    if target.masked:
+                        calling_half = await self._chosen(hop, calling)
         except BaseException:
-            await _abandon(called_half)
+            await _abandon(target.half)
             raise
-        for expected in (calling, called):
-            self.halves.forget(expected)
-        await self._carry(calling_half, called_half, circuit)
+        await self._carry(calling_half, target.half, circuit, (hop, target.stream))
 
     async def _call_target(
         self, circuit: OpenCircuit, observed: Address | None, called: ExpectedConnection, mask: bytes | None
-    ) -> tuple[Half, bool]:
-        """Have the target accept the circuit. Returns its half, and whether it knows the mask."""
+    ) -> _Target:
+        """Have the target accept the circuit."""
         try:
             with trio.fail_after(CALL_WITHIN_S):
                 stream = await self.call(circuit.target, [STOP] if mask is None else [OWN_STOP, STOP])
@@ -182,21 +191,36 @@ class RelayHop:
                         await write_binding(stream, Binding(called.id, mask))
                     answer = await read_message(stream, StopMessage())
                     if answer.type == StopMessage.STATUS and answer.status == OK:
-                        half = await _chosen(stream, called) if masked else stream
+                        half = await self._chosen(stream, called) if masked else stream
                 finally:
                     if half is None:
                         await stream.reset()
                 if half is not None:
-                    return half, masked
+                    return _Target(stream, half, masked)
         except (Unreachable, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             log.debug("relay.unanswered", target=circuit.target, why=str(error))
         raise self.relay.decline(DeclineReason.TARGET_SILENT)
 
-    async def _carry(self, calling: Half, called: Half, circuit: OpenCircuit) -> None:
-        """Pass bytes on until the circuit ends, and close both halves."""
+    async def _chosen(self, stream: Stream, expected: ExpectedConnection) -> Half:
+        """The half that an end of a circuit says it has: its data connection, or the stream."""
+        choice = await stream.receive_some(1)
+        if choice == STAYS:
+            self.halves.drop(expected)
+            return stream
+        if choice != BOUND or expected.stream is None:
+            raise RemoteProtocolError(
+                f"{stream.peer} has no half of the circuit that it asked for, or accepted"
+            )
+        await stream.aclose()
+        return expected.stream
+
+    async def _carry(
+        self, calling: Half, called: Half, circuit: OpenCircuit, streams: Sequence[Stream]
+    ) -> None:
+        """Pass bytes on until the circuit ends, and close both halves. `streams`: those on which it was asked for."""
         why = CircuitEnd.STOPPED  # unless something else ends it before this node stops
         try:
-            why = await self._pass_on(calling, called, circuit)
+            why = await self._pass_on(calling, called, circuit, streams)
         finally:
             self.relay.end(circuit, why)
             log.info(
@@ -210,10 +234,12 @@ class RelayHop:
             await _end(called, why)
             await _end(calling, why)
 
-    async def _pass_on(self, a: Half, b: Half, circuit: OpenCircuit) -> CircuitEnd:
+    async def _pass_on(
+        self, calling: Half, called: Half, circuit: OpenCircuit, streams: Sequence[Stream]
+    ) -> CircuitEnd:
         """Pass bytes both ways until one side ends it, or a limit is reached."""
         why = CircuitEnd.CLOSED
-        for stream in (a, b):
+        for stream in (calling, called):
             if isinstance(stream, NodeStream):
                 stream.carries()
         with trio.CancelScope() as both, trio.move_on_at(circuit.ends_at) as lifetime:
@@ -239,6 +265,9 @@ class RelayHop:
                         if wait_s > 0:
                             await trio.sleep(wait_s)
                         await way.give(SEND_WITHIN_S)
+                        for stream in streams if source is called else ():
+                            if isinstance(stream, NodeStream):
+                                stream.at_work()
                     await sink.send_eof()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     return stop(CircuitEnd.CLOSED)
@@ -249,8 +278,8 @@ class RelayHop:
                 return None
 
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(pump, a, b)
-                nursery.start_soon(pump, b, a)
+                nursery.start_soon(pump, calling, called)
+                nursery.start_soon(pump, called, calling)
         return CircuitEnd.TIME if lifetime.cancelled_caught else why
 
     async def _send(self, stream: Stream, answer: HopMessage) -> None:
@@ -260,17 +289,6 @@ class RelayHop:
     def _limit(self) -> Limit:
         limits = self.relay.limits
         return Limit(duration=math.floor(limits.circuit_s), data=limits.circuit_bytes)
-
-
-async def _chosen(stream: Stream, expected: ExpectedConnection) -> Half:
-    """The half that an end of a circuit says it has: its data connection, or the stream."""
-    choice = await stream.receive_some(1)
-    if choice == STAYS:
-        return stream
-    if choice != BOUND or expected.stream is None:
-        raise RemoteProtocolError(f"{stream.peer} has no half of the circuit that it asked for, or accepted")
-    await stream.aclose()
-    return expected.stream
 
 
 async def _end(half: Half, why: CircuitEnd) -> None:

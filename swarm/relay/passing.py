@@ -123,8 +123,11 @@ if sys.platform == "linux":
 
         def __init__(self) -> None:
             self._out, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-            fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, CHUNK)
             self._holds = 0
+
+        def widen(self) -> None:
+            """Make room for a chunk. Raises `OSError` where this user has too many large pipes."""
+            fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, CHUNK)
 
         def fill(self, source: int) -> int:
             """Bytes that a socket had; 0 at its end. Raises `BlockingIOError` while it has none, or none but urgent ones."""
@@ -162,6 +165,7 @@ if sys.platform == "linux":
             one, other = socket.socketpair()
             with one, other:
                 pipe = _Pipe()
+                pipe.widen()
                 other.send(b"?")
                 pipe.fill(one.fileno())
                 pipe.drain(one.fileno())
@@ -173,7 +177,14 @@ if sys.platform == "linux":
 
 else:
 
-    class _Pipe: ...
+    class _Pipe:
+        """There is none."""
+
+        def fill(self, source: int) -> int:
+            raise NotImplementedError
+
+        def drain(self, sink: int) -> bytes:
+            raise NotImplementedError
 
     def _pipe() -> _Pipe | None:
         return None

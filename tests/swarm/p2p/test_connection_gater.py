@@ -55,8 +55,8 @@ def half(arrivals: ConnectionGater, ip: str) -> InboundConnection | None:
     return None
 
 
-@pytest.mark.parametrize(("halves", "all_"), [(3, 100), (100, 6)])
-def test_halves_of_circuits_have_a_number_of_their_own_and_half_of_all_connections(
+@pytest.mark.parametrize(("halves", "all_"), [(3, 100), (100, 12)])
+def test_halves_of_circuits_have_a_number_of_their_own_and_leave_room_for_peers(
     halves: int, all_: int
 ) -> None:
     arrivals = ConnectionGater(ConnectionLimits(per_network=2, halves=halves, all=all_))
@@ -68,6 +68,11 @@ def test_halves_of_circuits_have_a_number_of_their_own_and_half_of_all_connectio
     assert held[0] is not None
     arrivals.leave(held[0])
     assert half(arrivals, HOME)
+
+
+@pytest.mark.parametrize(("files", "halves"), [(16_256, 2_048), (3_172, 2_048), (2_024, 1_000), (896, 224)])
+def test_peers_have_their_room_and_with_few_files_three_quarters(files: int, halves: int) -> None:
+    assert ConnectionLimits(all=files).most_halves == halves
 
 
 def test_halves_of_circuits_take_nothing_of_their_networks_share() -> None:

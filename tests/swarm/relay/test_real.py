@@ -21,7 +21,7 @@ from swarm.net.identity import Identity
 from swarm.net.network import Stream
 from swarm.net.reservations import CircuitEnd, RelayLimits, RelayReservations
 from swarm.relay import client
-from swarm.relay.data_connections import ID_SIZE, MARK, Binding
+from swarm.relay.data_connections import ID_SIZE, MARK, MASK_SIZE, Binding
 from swarm.relay.wire import HOP, OWN_STOP, read_message, write_message
 
 ECHO = "/sark/echo/1"
@@ -198,7 +198,7 @@ async def test_a_circuit_has_data_connections_where_there_can_be_any_and_streams
         monkeypatch.setattr(gate.swarm.gater, "carry", lambda arrival: wire.connections < connections)
     elif connections == 1:
         mute = caller if which.startswith("a caller") else node
-        mute._relays.client._unbound_until[gate.peer_id] = math.inf
+        mute._relays.client._unbound[gate.peer_id] = (math.inf, 0.0)
     stream = await caller.open(node.peer_id, ECHO, [place.address])
     assert await round_trip(stream, random.Random(1).randbytes(500_000))
     path = caller.path(node.peer_id)
@@ -212,28 +212,95 @@ async def test_a_circuit_has_data_connections_where_there_can_be_any_and_streams
     assert server.ended == {CircuitEnd.CLOSED: 1}
 
 
-async def test_a_second_connection_that_goes_nowhere_is_tried_once_and_costs_a_second(
-    field: Field, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("max_wait_s", "calls"), [(5, 1), (0.6, 2)])
+async def test_a_second_connection_that_goes_nowhere_is_tried_once_whoever_loses_patience(
+    field: Field, monkeypatch: pytest.MonkeyPatch, max_wait_s: float, calls: int
 ) -> None:
-    """A firewall that drops what does not belong to a connection that it knows."""
+    """A firewall drops what does not belong to a connection that it knows."""
     tried: list[str] = []
 
-    async def nowhere(host: str, port: int) -> trio.SocketStream:
+    async def dropped(host: str, port: int) -> trio.SocketStream:
         tried.append(host)
         await trio.sleep_forever()
         raise AssertionError
 
+    monkeypatch.setattr(client, "BIND_S", 1.0)
     gate, _ = await field.gate()
     node, caller = await field.start("node"), await field.start("caller")
     place = await node.reserve(gate.peer_id, gate.addresses)
     await caller.connect(gate.peer_id, gate.addresses)
-    monkeypatch.setattr(trio, "open_tcp_stream", nowhere)
-    node._relays.client._unbound_until[gate.peer_id] = math.inf
+    node._relays.client._unbound[gate.peer_id] = (math.inf, 0.0)
+    monkeypatch.setattr(trio, "open_tcp_stream", dropped)
+    for _ in range(calls - 1):
+        with pytest.raises(Unreachable):
+            await caller.open(node.peer_id, ECHO, [place.address], max_wait_s=max_wait_s)
     for _ in range(2):
-        stream = await caller.open(node.peer_id, ECHO, [place.address], max_wait_s=3)
+        stream = await caller.open(node.peer_id, ECHO, [place.address], max_wait_s=max_wait_s)
         assert await round_trip(stream)
         await caller.disconnect(node.peer_id)
     assert tried == ["127.0.0.1"]
+
+
+async def test_a_gate_that_takes_no_second_connection_is_tried_again_later_each_time(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, _ = await field.gate()
+    caller = await field.start("caller")
+    stream = await caller.open(gate.peer_id, ECHO, gate.addresses)
+    relays, pauses = caller._relays.client, list[float]()
+    nobodys = Binding(bytes(ID_SIZE), bytes(MASK_SIZE))
+    for _ in range(4):
+        assert await relays.bind(stream, nobodys) is None
+        until, pause = relays._unbound[gate.peer_id]
+        assert until == pytest.approx(trio.current_time() + pause, abs=1)
+        pauses.append(pause)
+        assert await relays.bind(stream, nobodys) is None
+        assert relays._unbound[gate.peer_id] == (until, pause), "it is not tried again yet"
+        relays._unbound[gate.peer_id] = (0.0, pause)
+    assert pauses == [15, 60, 240, 600]
+
+    async def taken(stream: trio.abc.Stream, binding: Binding) -> None: ...
+
+    monkeypatch.setattr(client, "bind", taken)
+    half = await relays.bind(stream, nobodys)
+    assert half is not None
+    await half.aclose()
+    assert relays._unbound == {}
+
+
+async def test_who_is_at_work_on_a_circuit_is_at_work_for_its_gate(field: Field) -> None:
+    """Else it leaves for a newcomer before somebody who is idle."""
+    gate, _ = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    stream = await caller.open(node.peer_id, ECHO, [place.address])
+    uses = [arrival.use for arrival in gate.swarm.gater._staying]
+    assert len(uses) == 2
+    await trio.sleep(0.02)
+    before = trio.current_time()
+    assert await round_trip(stream)
+    assert all(use.used_at > before for use in uses)
+
+
+async def test_a_data_connection_whose_end_stays_on_its_stream_ends(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer came too late for the node."""
+    bind, late = client.RelayClient.bind, list[trio.SocketStream | None]()
+
+    async def too_late(relays: client.RelayClient, stream: Stream, binding: Binding) -> None:
+        late.append(await bind(relays, stream, binding))
+
+    monkeypatch.setattr(client.RelayClient, "bind", too_late)
+    gate, _ = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    assert await round_trip(await caller.open(node.peer_id, ECHO, [place.address]))
+    for half in late:
+        assert half is not None
+        assert await half.receive_some() == b""
+        await half.aclose()
+    await until(lambda: gate.swarm.gater._held.total() == 2)
 
 
 async def test_circuits_take_no_place_of_peers(field: Field) -> None:
