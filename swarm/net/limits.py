@@ -1,4 +1,4 @@
-"""Limits for each peer: streams it has open to us, and calls in a time; and the figures of those of connections."""
+"""Limits for each peer: streams it has open to us, and calls in a time; pauses; and the figures of those of connections."""
 
 from __future__ import annotations
 
@@ -103,6 +103,32 @@ def decrement(counts: Counter[_Key], key: _Key) -> None:
     counts[key] -= 1
     if not counts[key]:
         del counts[key]
+
+
+class Pauses:
+    """How long what failed is left alone: `first_s`, twice as long each time, `longest_s` at most. Pure: time is an argument."""
+
+    def __init__(self, first_s: float, longest_s: float, *, most: int) -> None:
+        """`most`: keys remembered; the one that failed least lately is forgotten first."""
+        self._first_s, self._longest_s, self._most = first_s, longest_s, most
+        self._failed: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """How often, and until when it pauses."""
+
+    def failed(self, key: str, now: float) -> None:
+        """It pauses, longer each time."""
+        times = self._failed.pop(key, (0, now))[0]
+        pause_s = min(self._first_s * 2 ** min(times, 16), self._longest_s)
+        self._failed[key] = (times + 1, now + pause_s)
+        if len(self._failed) > self._most:
+            self._failed.popitem(last=False)
+
+    def worked(self, key: str) -> None:
+        """What it did before counts no more."""
+        self._failed.pop(key, None)
+
+    def pauses(self, key: str, now: float) -> bool:
+        """Whether it is to be left alone."""
+        return now < self._failed.get(key, (0, now))[1]
 
 
 class RateLimit:

@@ -18,12 +18,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from swarm.net.addresses import PeerId, network_of
-from swarm.net.limits import ConnectionLimits, RateLimit, decrement
+from swarm.net.limits import ConnectionLimits, Pauses, RateLimit, decrement
 from swarm.p2p.connection_value import ConnectionUse, ConnectionValue, least_useful
-from swarm.p2p.handshakes import WORKED_WEIGHT, EvictedKeys
+from swarm.p2p.handshakes import WORKED_WEIGHT
 
 MAX_RATED: Final = 8_192
 """Networks tracked for their rate; the least recently seen goes first."""
+AWAY_S: Final = (30.0, 900.0)
+"""How long a key that was evicted unused is refused while there is no room: the first time, and at most."""
+MAX_AWAY: Final = 8_192
 MAX_CLOSED: Final = 2
 """Connections closed for one newcomer: more than one where known peers have taken more than their room."""
 LEAVING: Final = 16
@@ -76,7 +79,8 @@ class ConnectionGater:
     reserved: Callable[[PeerId], bool] = lambda peer: False
     """Whether a peer has a reservation here."""
     sharing: Callable[[str], str] = network_or_home
-    away: EvictedKeys = field(default_factory=EvictedKeys)
+    away: Pauses = field(default_factory=lambda: Pauses(*AWAY_S, most=MAX_AWAY))
+    """Keys whose connections were evicted without having been used."""
     _worked: OrderedDict[str, None] = field(default_factory=OrderedDict)
     """Addresses from which a connection was used, the latest last."""
     _others: int = 0
@@ -169,7 +173,7 @@ class ConnectionGater:
     def welcome(self, peer: PeerId, now: float) -> bool:
         """Whether to go on with an inbound connection of that key: it was not evicted lately, or there is room."""
         full = len(self._staying) + self._others >= self.limits.strangers
-        if full and self.away.too_soon(peer, now) and not self.knows(peer):
+        if full and self.away.pauses(peer, now) and not self.knows(peer):
             self.refused["too-soon"] += 1
             return False
         return True
@@ -189,7 +193,7 @@ class ConnectionGater:
                     del self._staying[gone]
                     self.evicted += 1
                     if self._value(gone).unused:
-                        self.away.evicted(gone.peer, now)
+                        self.away.failed(gone.peer, now)
                     gone.cut()
                     return True
         return False
@@ -212,7 +216,7 @@ class ConnectionGater:
         self._authenticate(arrival)
         self._staying.pop(arrival, None)
         if arrival.peer and not self._value(arrival).unused:
-            self.away.used(arrival.peer)
+            self.away.worked(arrival.peer)
             self._worked[arrival.ip] = None
             self._worked.move_to_end(arrival.ip)
             if len(self._worked) > MAX_RATED:

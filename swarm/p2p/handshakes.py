@@ -1,4 +1,4 @@
-"""Inbound handshakes in turns and within a share of the processor, and keys that come back too soon after they were evicted.
+"""Inbound handshakes in turns and within a share of the processor.
 
 A handshake costs milliseconds before anything is known of the peer. A peer that has sent its first message has its turn by network, so a
 flood from one delays that one; what is beyond a short queue is closed at once.
@@ -6,7 +6,7 @@ flood from one delays that one; what is beyond a short queue is closed at once.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
@@ -18,7 +18,6 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
-from swarm.net.addresses import PeerId
 from swarm.net.cost import Bucket, FairQueue, Share
 from swarm.net.limits import decrement
 from swarm.p2p.session import BatchSession, CarriedConnection
@@ -34,39 +33,10 @@ MOST_WAITING_OF_ONE: Final = 32
 """Of one network; fewer where many networks wait."""
 WORKED_WEIGHT: Final = 4.0
 """Of an address from which a connection was used before, among those that wait."""
-AWAY_S: Final = (30.0, 900.0)
-"""How long a key that was evicted unused is refused while there is no room: the first time, and at most. It doubles each time."""
-MAX_AWAY: Final = 8_192
-"""Keys remembered; the one evicted least lately is forgotten first."""
 
 
 class CrowdedError(BaseLibp2pError):
     """Too many handshakes of one network wait."""
-
-
-class EvictedKeys:
-    """Keys whose connections were evicted without having been used. Pure."""
-
-    def __init__(self, most: int = MAX_AWAY) -> None:
-        self._most = most
-        self._away: OrderedDict[PeerId, tuple[int, float]] = OrderedDict()
-        """How often, and until when it is refused."""
-
-    def evicted(self, peer: PeerId, now: float) -> None:
-        """It has to wait, longer each time."""
-        times = self._away.pop(peer, (0, now))[0]
-        first, longest = AWAY_S
-        self._away[peer] = (times + 1, now + min(first * 2 ** min(times, 16), longest))
-        if len(self._away) > self._most:
-            self._away.popitem(last=False)
-
-    def used(self, peer: PeerId) -> None:
-        """It is of use after all."""
-        self._away.pop(peer, None)
-
-    def too_soon(self, peer: PeerId, now: float) -> bool:
-        """Whether it is back before its time."""
-        return now < self._away.get(peer, (0, now))[1]
 
 
 class HandshakeTurns:

@@ -7,7 +7,6 @@ a socket is.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from protocol.errors import Refused, RemoteProtocolError
 from protocol.words import Reason
 from swarm.net.addresses import Address, Circuit, PeerId, from_wire, is_private, usable, without_names
 from swarm.net.identity import peer_id_bytes, peer_id_text
+from swarm.net.limits import Pauses
 from swarm.net.network import Reservation, Stream
 from swarm.p2p.dialler import NodeSwarm, OpenOn
 from swarm.p2p.session import CarriedConnection
@@ -67,8 +67,6 @@ CANCELLED_S: Final = 0.5
 """One that took longer when its caller gave up counts as failed."""
 UNBOUND_S: Final = (15.0, 600.0)
 """How long circuits through a gate stay on their streams after one that failed: the first time, and at most."""
-UNBOUND_TIMES: Final = 4
-"""Each time so much longer."""
 MAX_OTHERS: Final = 2
 MAX_OBSERVED: Final = 8
 
@@ -94,8 +92,8 @@ class RelayClient:
         self._held: dict[PeerId, _Held] = {}
         self.observed: dict[PeerId, Address] = {}
         """The address at which each recent gate sees this node."""
-        self._unbound: dict[PeerId, tuple[float, float]] = {}
-        """Gates with which no data connection could be had: until when none is tried, and for how long that was."""
+        self._unbound = Pauses(*UNBOUND_S, most=MAX_OBSERVED)
+        """Gates with which no data connection could be had."""
 
     # -- reservations --------------------------------------------------------------------------------------------------------
 
@@ -174,8 +172,8 @@ class RelayClient:
     async def bind(self, stream: Stream, binding: Binding) -> trio.SocketStream | None:
         """A data connection with the gate at the other end of `stream`; None if there is none to be had, which is kept for a while."""
         where = stream.dialled if isinstance(stream, NodeStream) else None
-        began, (until, pause) = trio.current_time(), self._unbound.get(stream.peer, (-math.inf, 0.0))
-        if where is None or began < until:
+        began = trio.current_time()
+        if where is None or self._unbound.pauses(stream.peer, began):
             return None
         assert isinstance(stream, NodeStream)
         half: trio.SocketStream | None = None
@@ -183,20 +181,16 @@ class RelayClient:
             with trio.fail_after(min(max(BIND_S, BIND_TRIPS * stream.rtt_s), MOST_BIND_S)):
                 half = await trio.open_tcp_stream(*where)
                 await bind(half, binding)
-                self._unbound.pop(stream.peer, None)
+                self._unbound.worked(stream.peer)
                 return half
         except BaseException as error:
             if half is not None:
                 await trio.aclose_forcefully(half)
-            ended = trio.current_time()
+            now = trio.current_time()
             failed = isinstance(error, OSError | trio.BrokenResourceError | trio.TooSlowError)
-            if failed or ended > began + max(CANCELLED_S, 2 * stream.rtt_s):
-                self._unbound.pop(stream.peer, None)
-                pause = min(max(UNBOUND_TIMES * pause, UNBOUND_S[0]), UNBOUND_S[1])
-                self._unbound[stream.peer] = (ended + pause, pause)
-                if len(self._unbound) > MAX_OBSERVED:
-                    del self._unbound[next(iter(self._unbound))]
-                log.debug("relay.unbound", gate=stream.peer, why=str(error), again_in_s=pause)
+            if failed or now > began + max(CANCELLED_S, 2 * stream.rtt_s):
+                self._unbound.failed(stream.peer, now)
+                log.debug("relay.unbound", gate=stream.peer, why=str(error))
             if not failed:
                 raise
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from swarm.net.limits import MAX_INBOUND, MAX_INBOUND_OF_PROTOCOL, SEPARATE_LIMITS, InboundLimits
+from swarm.net.limits import MAX_INBOUND, MAX_INBOUND_OF_PROTOCOL, SEPARATE_LIMITS, InboundLimits, Pauses
 from swarm.relay.wire import HOP, OWN_HOP, OWN_STOP, STOP
 
 
@@ -42,3 +42,18 @@ def test_every_place_comes_back() -> None:
 
 def test_the_names_are_those_that_are_spoken() -> None:
     assert set(SEPARATE_LIMITS) == {HOP, OWN_HOP, STOP, OWN_STOP}
+
+
+def test_what_failed_pauses_twice_as_long_each_time_until_it_works() -> None:
+    pauses = Pauses(30.0, 900.0, most=2)
+    for times, pause_s in ((0, 30.0), (1, 60.0), (2, 120.0), (16, 900.0)):
+        while pauses._failed.get("a", (0, 0))[0] < times:
+            pauses.failed("a", 0.0)
+        pauses.failed("a", 1_000.0)
+        assert pauses.pauses("a", 1_000.0 + pause_s - 0.1)
+        assert not pauses.pauses("a", 1_000.0 + pause_s)
+    pauses.worked("a")
+    assert not pauses.pauses("a", 1_000.0)
+    for key in "abc":
+        pauses.failed(key, 0.0)
+    assert [pauses.pauses(key, 1.0) for key in "abc"] == [False, True, True], "the oldest is forgotten"

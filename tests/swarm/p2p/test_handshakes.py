@@ -8,16 +8,14 @@ import trio.testing
 
 from swarm.net.cost import Share
 from swarm.net.limits import ConnectionLimits
-from swarm.p2p.connection_gater import ConnectionGater
+from swarm.p2p.connection_gater import AWAY_S, ConnectionGater
 from swarm.p2p.connection_value import NEW_S
 from swarm.p2p.handshakes import (
-    AWAY_S,
     HANDSHAKE_US,
     MOST_WAITING,
     MOST_WAITING_OF_ONE,
     WORKED_WEIGHT,
     CrowdedError,
-    EvictedKeys,
     HandshakeTurns,
 )
 
@@ -96,21 +94,6 @@ async def test_who_waits_no_more_takes_no_turn(autojump_clock: trio.testing.Mock
     await turns.turn("one")
     assert trio.current_time() - began < 0.11
     assert not turns._left
-
-
-def test_a_key_that_was_evicted_waits_longer_each_time() -> None:
-    away, (first, longest) = EvictedKeys(most=2), AWAY_S
-    for times, pause in ((0, first), (1, 2 * first), (2, 4 * first), (16, longest)):
-        while away._away.get("a", (0, 0))[0] < times:
-            away.evicted("a", 0.0)
-        away.evicted("a", 1_000.0)
-        assert away.too_soon("a", 1_000.0 + pause - 0.1)
-        assert not away.too_soon("a", 1_000.0 + pause)
-    away.used("a")
-    assert not away.too_soon("a", 1_000.0)
-    for peer in "abc":
-        away.evicted(peer, 0.0)
-    assert [away.too_soon(peer, 1.0) for peer in "abc"] == [False, True, True]
 
 
 def test_an_idle_key_does_not_displace_others_again_and_again() -> None:

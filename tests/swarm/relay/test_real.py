@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -18,9 +17,11 @@ from protocol.words import Reason
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import parse_tcp
 from swarm.net.identity import Identity
+from swarm.net.limits import Pauses
 from swarm.net.network import Stream
 from swarm.net.reservations import CircuitEnd, RelayLimits, RelayReservations
 from swarm.relay import client
+from swarm.relay.client import UNBOUND_S
 from swarm.relay.data_connections import ID_SIZE, MARK, MASK_SIZE, Binding
 from swarm.relay.wire import HOP, OWN_STOP, read_message, write_message
 
@@ -198,7 +199,7 @@ async def test_a_circuit_has_data_connections_where_there_can_be_any_and_streams
         monkeypatch.setattr(gate.swarm.gater, "carry", lambda arrival: wire.connections < connections)
     elif connections == 1:
         mute = caller if which.startswith("a caller") else node
-        mute._relays.client._unbound[gate.peer_id] = (math.inf, 0.0)
+        mute._relays.client._unbound.failed(gate.peer_id, trio.current_time())
     stream = await caller.open(node.peer_id, ECHO, [place.address])
     assert await round_trip(stream, random.Random(1).randbytes(500_000))
     path = caller.path(node.peer_id)
@@ -229,7 +230,7 @@ async def test_a_second_connection_that_goes_nowhere_is_tried_once_whoever_loses
     node, caller = await field.start("node"), await field.start("caller")
     place = await node.reserve(gate.peer_id, gate.addresses)
     await caller.connect(gate.peer_id, gate.addresses)
-    node._relays.client._unbound[gate.peer_id] = (math.inf, 0.0)
+    node._relays.client._unbound.failed(gate.peer_id, trio.current_time())
     monkeypatch.setattr(trio, "open_tcp_stream", dropped)
     for _ in range(calls - 1):
         with pytest.raises(Unreachable):
@@ -241,23 +242,28 @@ async def test_a_second_connection_that_goes_nowhere_is_tried_once_whoever_loses
     assert tried == ["127.0.0.1"]
 
 
-async def test_a_gate_that_takes_no_second_connection_is_tried_again_later_each_time(
+async def test_a_gate_that_takes_no_second_connection_is_left_alone_for_a_while(
     field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, _ = await field.gate()
     caller = await field.start("caller")
     stream = await caller.open(gate.peer_id, ECHO, gate.addresses)
-    relays, pauses = caller._relays.client, list[float]()
+    relays, tried = caller._relays.client, 0
     nobodys = Binding(bytes(ID_SIZE), bytes(MASK_SIZE))
-    for _ in range(4):
+    bind, now = client.bind, trio.current_time()
+
+    async def counted(stream: trio.abc.Stream, binding: Binding) -> None:
+        nonlocal tried
+        tried += 1
+        await bind(stream, binding)
+
+    monkeypatch.setattr(client, "bind", counted)
+    for _ in range(3):
         assert await relays.bind(stream, nobodys) is None
-        until, pause = relays._unbound[gate.peer_id]
-        assert until == pytest.approx(trio.current_time() + pause, abs=1)
-        pauses.append(pause)
-        assert await relays.bind(stream, nobodys) is None
-        assert relays._unbound[gate.peer_id] == (until, pause), "it is not tried again yet"
-        relays._unbound[gate.peer_id] = (0.0, pause)
-    assert pauses == [15, 60, 240, 600]
+    assert tried == 1
+    assert relays._unbound.pauses(gate.peer_id, now + UNBOUND_S[0] - 1)
+    assert not relays._unbound.pauses(gate.peer_id, now + UNBOUND_S[0] + 10)
+    relays._unbound.worked(gate.peer_id)
 
     async def taken(stream: trio.abc.Stream, binding: Binding) -> None: ...
 
@@ -265,7 +271,14 @@ async def test_a_gate_that_takes_no_second_connection_is_tried_again_later_each_
     half = await relays.bind(stream, nobodys)
     assert half is not None
     await half.aclose()
-    assert relays._unbound == {}
+    relays._unbound.failed(gate.peer_id, now)
+    assert await relays.bind(stream, nobodys) is None
+    monkeypatch.setattr(relays, "_unbound", Pauses(0.0, 0.0, most=1))
+    relays._unbound.failed(gate.peer_id, now)
+    half = await relays.bind(stream, nobodys)
+    assert half is not None
+    await half.aclose()
+    assert relays._unbound._failed == {}, "it works now"
 
 
 async def test_who_is_at_work_on_a_circuit_is_at_work_for_its_gate(field: Field) -> None:
