@@ -37,6 +37,8 @@ _OF_STORE = ("tests/scheduler/store/test_store.py",)
 _OF_ACCESS = ("tests/node/access",)
 _OF_POOLS = ("tests/swarm/pools",)
 _ROUNDS, _OF_ROUNDS = "results/row/rounds.py", ("tests/results/row/test_rounds.py",)
+_PASSING, _OF_PASSING = "swarm/relay/passing.py", ("tests/swarm/relay/test_passing.py",)
+_BINDINGS = "swarm/relay/data_connections.py"
 _OF_STATS = ("tests/results/row/test_stats.py",)
 
 FENCES: Final = (
@@ -260,8 +262,33 @@ EPOCHS: Final = (
         "if epoch <= claim.epoch:", "if not epoch:", "tests/scheduler/run/test_epochs.py"),
 )  # fmt: skip
 
+CIRCUITS: Final = (
+    _one("circuits", "what one circuit may not carry any more goes to the next", _PASSING,
+        "                self._read(self._holds)\n            self._holds = self", "                pass\n            self._holds = self", *_OF_PASSING),
+    _one("circuits", "what a full socket does not take is lost", _PASSING,
+        "                    return self._read(self._holds)\n", '                    self._read(self._holds)\n                    return b""\n', *_OF_PASSING),
+    _one("circuits", "an urgent byte stops a circuit", _PASSING,
+        "                    self._read = await self._source.receive_some(CHUNK)\n                    size = len(self._read)\n",
+        "                    return await self.take(within_s)\n", *_OF_PASSING),
+    _one("circuits", "single bytes keep others waiting", _PASSING,
+        "self._in_a_row += max(size, LEAST)", "self._in_a_row += size", *_OF_PASSING),
+    _one("circuits", "an id is good for two connections", _BINDINGS,
+        "        del self._expected[expected.id]\n", "", "tests/swarm/relay/test_data_connections.py"),
+    _one("circuits", "what ends say before they have proved themselves is not masked", "swarm/relay/client.py",
+        "data if self._mask is None else self._mask.send(data)", "data", "tests/swarm/relay/test_stop.py"),
+    _one("circuits", "both ends mask with the same bytes", _BINDINGS,
+        "bytes([side])", "bytes([0])", "tests/swarm/relay/test_data_connections.py"),
+    _one("circuits", "the halves of circuits take the places of peers", "swarm/p2p/dialler.py",
+        "self._inbound_limiter.total_tokens += 1", "pass", "tests/swarm/relay/test_real.py"),
+    _one("circuits", "the halves of circuits take the share of their network", "swarm/p2p/connection_gater.py",
+        "self._held[network] - self._carrying[network] >=", "self._held[network] >=", "tests/swarm/p2p/test_connection_gater.py"),
+    _one("circuits", "who is at work on a circuit looks idle to its gate", "swarm/relay/hop.py",
+        "                                stream.at_work()\n", "                                pass\n", "tests/swarm/relay/test_real.py"),
+)  # fmt: skip
+
 MUTANTS: Final = (
     *FENCES, *GRANTS, *FSYNC, *ORDER, *EXPIRY, *REVOCATION, *CANCEL, *STATISTICS, *HASHES, *SIGNATURES, *EPOCHS,
+    *CIRCUITS,
 )  # fmt: skip
 
 

@@ -43,8 +43,8 @@ def spliced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def pump(way: Passage) -> None:
-    while await way.take(60):
-        await way.give(60)
+    while await way.take(5):
+        await way.give(5)
 
 
 async def receive(stream: trio.SocketStream, size: int) -> bytes:
