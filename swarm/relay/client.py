@@ -177,23 +177,24 @@ class RelayClient:
             return None
         assert isinstance(stream, NodeStream)
         half: trio.SocketStream | None = None
+        bound = refused = False
         try:
             with trio.fail_after(min(max(BIND_S, BIND_TRIPS * stream.rtt_s), MOST_BIND_S)):
                 half = await trio.open_tcp_stream(*where)
                 await bind(half, binding)
-                self._unbound.worked(stream.peer)
-                return half
-        except BaseException as error:
-            if half is not None:
-                await trio.aclose_forcefully(half)
+                bound = True
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+            refused = True
+            log.debug("relay.unbound", gate=stream.peer, why=str(error))
+        finally:
             now = trio.current_time()
-            failed = isinstance(error, OSError | trio.BrokenResourceError | trio.TooSlowError)
-            if failed or now > began + max(CANCELLED_S, 2 * stream.rtt_s):
+            if bound:
+                self._unbound.worked(stream.peer)
+            elif refused or now > began + max(CANCELLED_S, 2 * stream.rtt_s):
                 self._unbound.failed(stream.peer, now)
-                log.debug("relay.unbound", gate=stream.peer, why=str(error))
-            if not failed:
-                raise
-        return None
+            if half is not None and not bound:
+                await trio.aclose_forcefully(half)
+        return half if bound else None
 
     async def take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
         """Secure a circuit that a gate passed on; returns the event of its end."""

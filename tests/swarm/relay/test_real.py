@@ -289,10 +289,9 @@ async def test_who_is_at_work_on_a_circuit_is_at_work_for_its_gate(field: Field)
     stream = await caller.open(node.peer_id, ECHO, [place.address])
     uses = [arrival.use for arrival in gate.swarm.gater._staying]
     assert len(uses) == 2
-    await trio.sleep(0.02)
     before = trio.current_time()
     assert await round_trip(stream)
-    assert all(use.used_at > before for use in uses)
+    await until(lambda: all(use.used_at > before for use in uses))
 
 
 async def test_a_data_connection_whose_end_stays_on_its_stream_ends(
