@@ -43,7 +43,7 @@ from swarm.p2p.dialler import NodeSwarm, OpenOn
 from swarm.p2p.session import CarriedConnection
 from swarm.p2p.stream import NodeStream
 from swarm.p2p.yamux import BoundedYamux
-from swarm.relay.data_connections import BOUND, STAYS, Binding, Mask, bind
+from swarm.relay.data_connections import BOUND, STAYS, Binding, Half, Mask, abandon, bind
 from swarm.relay.wire import HOP, OWN_HOP, OWN_STOP, REASONS, read_binding, read_message, write_message
 
 ANSWER_WITHIN_S: Final = 10.0
@@ -142,6 +142,7 @@ class RelayClient:
             connection = await self._near(circuit.gate, [circuit.address])
             raw = await self._circuit(connection, peer)
             try:
+                await raw.announce()
                 return await self.swarm.upgrade_outbound_raw_conn(raw, peer)
             except BaseException:
                 await raw.abandon()
@@ -164,13 +165,14 @@ class RelayClient:
                 with trio.fail_after(ASK_WITHIN_S):
                     binding = await read_binding(stream)
             bound = None if binding is None else await self.bind(stream, binding)
-            return await chosen(stream, binding, bound, initiator=True)
+            return CircuitConn(stream, binding, bound, initiator=True)
         except BaseException:
             await stream.reset()
             raise
 
     async def bind(self, stream: Stream, binding: Binding) -> trio.SocketStream | None:
-        """A data connection with the gate at the other end of `stream`; None if there is none to be had, which is kept for a while."""
+        """A data connection with the gate at the other end of `stream`; None if there is none to be had. Failures are
+        remembered for a while."""
         where = stream.dialled if isinstance(stream, NodeStream) else None
         began = trio.current_time()
         if where is None or self._unbound.pauses(stream.peer, began):
@@ -239,36 +241,32 @@ class RelayClient:
 # -- circuits ----------------------------------------------------------------------------------------------------------------
 
 
-async def chosen(
-    stream: Stream, binding: Binding | None, bound: trio.abc.HalfCloseableStream | None, *, initiator: bool
-) -> CircuitConn:
-    """Tell the gate where this node's half of a circuit is, on `bound` or on the stream, and return it."""
-    if binding is None:
-        return CircuitConn(stream, stream.peer, initiator=initiator)
-    raw = CircuitConn(stream if bound is None else bound, stream.peer, initiator=initiator, mask=binding.mask)
-    try:
-        with trio.fail_after(ASK_WITHIN_S):
-            await stream.send_all(STAYS if bound is None else BOUND)
-        if bound is not None:
-            await stream.aclose()
-    except BaseException:
-        await raw.abandon()
-        raise
-    return raw
-
-
 class CircuitConn(CarriedConnection):
     """A data connection or a stream with a gate as a raw connection of libp2p, on which Noise and yamux run end to end."""
 
     def __init__(
-        self, half: Stream | trio.abc.Stream, gate: PeerId, *, initiator: bool, mask: bytes | None = None
+        self,
+        stream: Stream,
+        binding: Binding | None = None,
+        bound: trio.abc.HalfCloseableStream | None = None,
+        *,
+        initiator: bool,
     ) -> None:
-        """`mask`: the key of the mask; None on a stream, which is sealed already."""
+        """`stream`: on which it was asked for. `binding`: what the gate sent for it; `bound`: the data connection, if there is one."""
         self.is_initiator = initiator
-        self.gate = gate
-        self._half = half
-        self._mask = None if mask is None else Mask(mask, initiator=initiator)
+        self.gate = stream.peer
+        self._stream, self._binding, self._bound = stream, binding, bound
+        self._half: Half = stream if bound is None else bound
+        self._mask = None if binding is None else Mask(binding.mask, initiator=initiator)
         self._closed = False
+
+    async def announce(self) -> None:
+        """Tell the gate where this half is, if it sent a binding. To be called first."""
+        if self._binding is not None:
+            with trio.fail_after(ASK_WITHIN_S):
+                await self._stream.send_all(STAYS if self._bound is None else BOUND)
+            if self._bound is not None:
+                await self._stream.aclose()
 
     async def read(self, n: int | None = None) -> bytes:
         """Up to `n` bytes; b"" at the end."""
@@ -298,10 +296,8 @@ class CircuitConn(CarriedConnection):
     async def abandon(self) -> None:
         """End it at once."""
         self._closed = True
-        if isinstance(self._half, trio.abc.AsyncResource):
-            await trio.aclose_forcefully(self._half)
-        else:
-            await self._half.reset()
+        await abandon(self._half)
+        await self._stream.reset()
 
     def get_remote_address(self) -> tuple[str, int] | None:
         """None: the gate's address is not the peer's."""
@@ -366,14 +362,10 @@ class StopServer:
     async def _begin(self, stream: Stream, binding: Binding | None, caller: PeerId) -> trio.Event:
         """Accept the circuit and secure it; returns the event of its end."""
         bound = None if binding is None else await self.bind(stream, binding)
+        raw = CircuitConn(stream, binding, bound, initiator=False)
         try:
             await _answer(stream, OK)
-        except BaseException:
-            if bound is not None:
-                await trio.aclose_forcefully(bound)
-            raise
-        raw = await chosen(stream, binding, bound, initiator=False)
-        try:
+            await raw.announce()
             return await self.take(raw, caller)
         except BaseException:
             await raw.abandon()

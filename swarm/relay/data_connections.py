@@ -23,6 +23,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from libp2p.network.exceptions import SwarmException
 
+from swarm.net.network import Stream
+
 MARK: Final = b"\0"
 """The first byte. Everybody else begins with a name of multistream, which has at least one character."""
 TAKEN: Final = b"\1"
@@ -32,6 +34,17 @@ STAYS: Final = b"\0"
 """And what it says without one."""
 ID_SIZE: Final = 16
 MASK_SIZE: Final = 32
+
+Half = Stream | trio.abc.HalfCloseableStream
+"""One half of a circuit: the stream on which it was asked for, or a data connection."""
+
+
+async def abandon(half: Half) -> None:
+    """End it at once."""
+    if isinstance(half, trio.abc.AsyncResource):
+        await trio.aclose_forcefully(half)
+    else:
+        await half.reset()
 
 
 class Binding(NamedTuple):
@@ -129,7 +142,11 @@ class DataConnections:
             begin += more
         expected = self._expected.get(bytes(begin[len(MARK) :]))
         if expected is None or not admit():
-            raise NotTaken("a data connection that nobody waits for" if expected is None else "no room")
+            raise NotTaken(
+                "a data connection that nobody waits for"
+                if expected is None
+                else "no room for a data connection"
+            )
         del self._expected[expected.id]
         expected.stream = stream
         await stream.send_all(TAKEN)

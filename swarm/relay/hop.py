@@ -44,8 +44,10 @@ from swarm.relay.data_connections import (
     Binding,
     DataConnections,
     ExpectedConnection,
+    Half,
+    abandon,
 )
-from swarm.relay.passing import Half, passage
+from swarm.relay.passing import passage
 from swarm.relay.wire import OWN_HOP, OWN_STOP, STATUS, STOP, read_message, write_binding, write_message
 
 ASK_WITHIN_S: Final = 10.0
@@ -169,7 +171,7 @@ class RelayHop:
                     if target.masked:
                         calling_half = await self._chosen(hop, calling)
         except BaseException:
-            await _abandon(target.half)
+            await abandon(target.half)
             raise
         await self._carry(calling_half, target.half, circuit, (hop, target.stream))
 
@@ -208,9 +210,7 @@ class RelayHop:
             self.halves.drop(expected)
             return stream
         if choice != BOUND or expected.stream is None:
-            raise RemoteProtocolError(
-                f"{stream.peer} has no half of the circuit that it asked for, or accepted"
-            )
+            raise RemoteProtocolError(f"{stream.peer} did not say where its half of the circuit is")
         await stream.aclose()
         return expected.stream
 
@@ -296,14 +296,7 @@ async def _end(half: Half, why: CircuitEnd) -> None:
     if why is CircuitEnd.CLOSED:
         await half.aclose()
     else:
-        await _abandon(half)
-
-
-async def _abandon(half: Half) -> None:
-    if isinstance(half, trio.abc.AsyncResource):
-        await trio.aclose_forcefully(half)
-    else:
-        await half.reset()
+        await abandon(half)
 
 
 def _peer(peer: PeerId, observed: Address | None) -> PeerMessage:

@@ -1,31 +1,22 @@
 """How a gate passes the bytes of one half of a circuit to the other.
 
-Between two sockets Linux moves them by itself: they never enter this process. Everywhere else they are read and written.
+Between two sockets Linux moves them by itself (`splicing`). Everywhere else they are read and written.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
 import sys
-from collections.abc import Iterator
-from functools import cache
 from typing import Final, Protocol
 
 import trio
 
-from swarm.net.network import Stream
+from swarm.relay.data_connections import Half
+
+if sys.platform == "linux":
+    from swarm.relay.splicing import Spliced, shared_pipe
 
 CHUNK: Final = 4 * 65_507
 """Whole frames in, whole frames out; with a rate limit, no circuit waits long for another's chunk."""
-TURN: Final = 1 << 20
-"""Bytes of one circuit after which others have their turn."""
-LEAST: Final = TURN // 32
-"""What each move counts at least, however little it moved."""
-
-Half = Stream | trio.abc.HalfCloseableStream
-"""One half of a circuit: a stream, or a data connection."""
 
 
 class Passage(Protocol):
@@ -42,13 +33,16 @@ class Passage(Protocol):
 
 def passage(source: Half, sink: Half, *, at_once: bool) -> Passage:
     """The fastest that there is. `at_once`: nothing is awaited between `take` and `give`."""
-    pipe = _pipe() if at_once else None
-    if pipe is not None and isinstance(source, trio.SocketStream) and isinstance(sink, trio.SocketStream):
-        return _Spliced(source, sink, pipe)
-    return _Copied(source, sink)
+    if sys.platform == "linux" and at_once:
+        pipe = shared_pipe()
+        if pipe and isinstance(source, trio.SocketStream) and isinstance(sink, trio.SocketStream):
+            return Spliced(source, sink, pipe)
+    return Copied(source, sink)
 
 
-class _Copied:
+class Copied:
+    """Bytes that are read and written."""
+
     def __init__(self, source: Half, sink: Half) -> None:
         self._source, self._sink = source, sink
         self._data: bytes | bytearray = b""
@@ -62,129 +56,3 @@ class _Copied:
         data, self._data = self._data, b""
         with trio.fail_after(within_s):
             await self._sink.send_all(data)
-
-
-class _Spliced:
-    def __init__(self, source: trio.SocketStream, sink: trio.SocketStream, pipe: _Pipe) -> None:
-        self._source, self._sink, self._pipe = source, sink, pipe
-        self._read: bytes | bytearray = b""
-        """What could only be read."""
-        self._in_a_row = 0
-        """Bytes since others had their turn."""
-
-    async def take(self, within_s: float) -> int:
-        if self._in_a_row >= TURN:
-            self._in_a_row = 0
-            await trio.lowlevel.checkpoint()
-        size = self._fill()
-        if size is None:
-            self._in_a_row = 0
-            with trio.fail_after(within_s):
-                await trio.lowlevel.wait_readable(self._source.socket)
-                size = self._fill()
-                if size is None:  # `splice` does not get past urgent bytes
-                    self._read = await self._source.receive_some(CHUNK)
-                    size = len(self._read)
-        self._in_a_row += max(size, LEAST)
-        return size
-
-    def _fill(self) -> int | None:
-        """None while there is nothing that can be moved."""
-        with _translated():
-            try:
-                return self._pipe.fill(self._source.socket.fileno())
-            except BlockingIOError:
-                return None
-
-    async def give(self, within_s: float) -> None:
-        rest, self._read = self._read, b""
-        if not rest:
-            with _translated():
-                rest = self._pipe.drain(self._sink.socket.fileno())
-        if rest:
-            with trio.fail_after(within_s):
-                await self._sink.send_all(rest)
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """As `trio.SocketStream` does it."""
-    try:
-        yield
-    except OSError as error:
-        raise trio.BrokenResourceError(f"the data connection broke: {error}") from error
-
-
-if sys.platform == "linux":
-    import fcntl
-
-    class _Pipe:
-        """Between two sockets. One does for all circuits, since each fills it and drains it before another has its turn."""
-
-        def __init__(self) -> None:
-            self._out, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-            self._holds = 0
-
-        def widen(self) -> None:
-            """Make room for a chunk. Raises `OSError` where this user has too many large pipes."""
-            fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, CHUNK)
-
-        def fill(self, source: int) -> int:
-            """Bytes that a socket had; 0 at its end. Raises `BlockingIOError` while it has none, or none but urgent ones."""
-            if self._holds:  # of a circuit that may not carry them
-                self._read(self._holds)
-            self._holds = self._move(source, self._in, CHUNK)
-            return self._holds
-
-        def drain(self, sink: int) -> bytes:
-            """Give a socket what the pipe holds; returns what it did not take."""
-            while self._holds:
-                try:
-                    self._holds -= self._move(self._out, sink, self._holds)
-                except BlockingIOError:
-                    return self._read(self._holds)
-            return b""
-
-        def close(self) -> None:
-            os.close(self._out)
-            os.close(self._in)
-
-        def _read(self, size: int) -> bytes:
-            data = os.read(self._out, size)
-            self._holds -= len(data)
-            return data
-
-        def _move(self, source: int, sink: int, size: int) -> int:
-            return os.splice(source, sink, size, flags=os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE)
-
-    @cache
-    def _pipe() -> _Pipe | None:
-        """None where the system has no `splice` between sockets and pipes (gVisor), no such large pipes, or no more files."""
-        pipe: _Pipe | None = None
-        try:
-            one, other = socket.socketpair()
-            with one, other:
-                pipe = _Pipe()
-                pipe.widen()
-                other.send(b"?")
-                pipe.fill(one.fileno())
-                pipe.drain(one.fileno())
-                return pipe
-        except OSError:
-            if pipe is not None:
-                pipe.close()
-            return None
-
-else:
-
-    class _Pipe:
-        """There is none."""
-
-        def fill(self, source: int) -> int:
-            raise NotImplementedError
-
-        def drain(self, sink: int) -> bytes:
-            raise NotImplementedError
-
-    def _pipe() -> _Pipe | None:
-        return None

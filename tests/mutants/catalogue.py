@@ -37,7 +37,7 @@ _OF_STORE = ("tests/scheduler/store/test_store.py",)
 _OF_ACCESS = ("tests/node/access",)
 _OF_POOLS = ("tests/swarm/pools",)
 _ROUNDS, _OF_ROUNDS = "results/row/rounds.py", ("tests/results/row/test_rounds.py",)
-_PASSING, _OF_PASSING = "swarm/relay/passing.py", ("tests/swarm/relay/test_passing.py",)
+_SPLICING, _OF_PASSING = "swarm/relay/splicing.py", ("tests/swarm/relay/test_passing.py",)
 _BINDINGS = "swarm/relay/data_connections.py"
 _OF_STATS = ("tests/results/row/test_stats.py",)
 
@@ -263,14 +263,14 @@ EPOCHS: Final = (
 )  # fmt: skip
 
 CIRCUITS: Final = (
-    _one("circuits", "what one circuit may not carry any more goes to the next", _PASSING,
-        "                self._read(self._holds)\n            self._holds = self", "                pass\n            self._holds = self", *_OF_PASSING),
-    _one("circuits", "what a full socket does not take is lost", _PASSING,
-        "                    return self._read(self._holds)\n", '                    self._read(self._holds)\n                    return b""\n', *_OF_PASSING),
-    _one("circuits", "an urgent byte stops a circuit", _PASSING,
-        "                    self._read = await self._source.receive_some(CHUNK)\n                    size = len(self._read)\n",
+    _one("circuits", "what one circuit may not carry any more goes to the next", _SPLICING,
+        "            self._read(self._holds)\n        self._holds = self", "            pass\n        self._holds = self", *_OF_PASSING),
+    _one("circuits", "what a full socket does not take is lost", _SPLICING,
+        "                return self._read(self._holds)\n", '                self._read(self._holds)\n                return b""\n', *_OF_PASSING),
+    _one("circuits", "an urgent byte stops a circuit", _SPLICING,
+        "                    self._read = await self._source.receive_some(PIPE)\n                    size = len(self._read)\n",
         "                    return await self.take(within_s)\n", *_OF_PASSING),
-    _one("circuits", "single bytes keep others waiting", _PASSING,
+    _one("circuits", "single bytes keep others waiting", _SPLICING,
         "self._in_a_row += max(size, LEAST)", "self._in_a_row += size", *_OF_PASSING),
     _one("circuits", "an id is good for two connections", _BINDINGS,
         "        del self._expected[expected.id]\n", "", "tests/swarm/relay/test_data_connections.py"),

@@ -30,9 +30,17 @@ from swarm.net.addresses import Address, PeerId
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Stream
 from swarm.net.reservations import CircuitEnd, DeclineReason, RelayLimits, RelayReservations
-from swarm.relay.data_connections import BOUND, MASK_SIZE, STAYS, Binding, DataConnections, NotTaken, bind
+from swarm.relay.data_connections import (
+    BOUND,
+    MASK_SIZE,
+    STAYS,
+    Binding,
+    DataConnections,
+    Half,
+    NotTaken,
+    bind,
+)
 from swarm.relay.hop import ASK_WITHIN_S, CHOOSE_WITHIN_S, QUIET_S, RelayHop
-from swarm.relay.passing import Half
 from swarm.relay.wire import (
     HOP,
     MAX_MESSAGE,
