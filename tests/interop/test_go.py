@@ -1,0 +1,225 @@
+"""A gate and nodes of ours with peers of go-libp2p, real processes on loopback. `make interop` fetches go-libp2p and runs this."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import random
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+import trio
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+
+from protocol.wire.codec import PREFIX, pack, unpack
+from swarm.index.index import Index
+from swarm.join.host import HostNetwork, open_host
+from swarm.net.addresses import Contact
+from swarm.net.identity import Identity, routing_key
+from swarm.net.network import Stream
+from swarm.net.reservations import DeclineReason, RelayLimits, RelayReservations
+from tests.interop.go_peer import ANSWER_S, PROGRAM, GoPeer, go_peer, read_exactly, read_message
+
+LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
+ECHO: Final = "/sark/echo/1"
+PING: Final = "/ipfs/ping/1.0.0"
+PING_SIZE: Final = 32
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.patient,
+    pytest.mark.skipif(
+        (sys.platform, platform.machine()) != ("linux", "x86_64"),
+        reason="its daemon is built for Linux on x86-64",
+    ),
+    pytest.mark.skipif(not PROGRAM.exists(), reason="go-libp2p is not installed: make interop"),
+]
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.receive_some():
+        await stream.send_all(data)
+
+
+async def echo_of_go(stream: trio.SocketStream) -> None:
+    async for data in stream:
+        await stream.send_all(data)
+
+
+@pytest.fixture
+def relay() -> RelayReservations:
+    return RelayReservations(RelayLimits())
+
+
+@pytest.fixture
+async def gate(relay: RelayReservations) -> AsyncIterator[HostNetwork]:
+    async with open_host(Identity.from_seed("gate"), listen=[LOOPBACK]) as network:
+        network.serve_relay(relay)
+        network.handle(ECHO, echo)
+        yield network
+
+
+@asynccontextmanager
+async def speaker() -> AsyncIterator[GoPeer]:
+    """A peer of go-libp2p that speaks a protocol of ours."""
+    async with go_peer() as peer:
+        await peer.handle(ECHO, echo_of_go)
+        yield peer
+
+
+@asynccontextmanager
+async def door(gate: HostNetwork, opens: trio.Event) -> AsyncIterator[str]:
+    """The gate's address behind a port that accepts connections at once and passes bytes on once `opens` is set."""
+    inside = int(gate.addresses[0].rpartition("/")[2])
+
+    async def copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
+        with contextlib.suppress(trio.BrokenResourceError):  # one of them is gone
+            async for data in source:
+                await target.send_all(data)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await opens.wait()
+        with trio.socket.socket() as other:
+            await other.connect(("127.0.0.1", inside))
+            gates = trio.SocketStream(other)
+            async with trio.open_nursery() as both:
+                both.start_soon(copy, stream, gates)
+                await copy(gates, stream)
+                both.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, [listener])
+        yield f"/ip4/127.0.0.1/tcp/{listener.socket.getsockname()[1]}/p2p/{gate.peer_id}"
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def reserving(gate: HostNetwork, *, speaks: bool) -> AsyncIterator[GoPeer]:
+    """A peer of go-libp2p that takes itself for unreachable and asks the gate for a reservation, as its AutoRelay does."""
+    ready = trio.Event()
+    async with (
+        door(gate, ready) as address,
+        go_peer(
+            "-dhtClient",
+            "-autoRelay",
+            "-relayDiscovery=false",
+            "-forceReachabilityPrivate",
+            "-bootstrapPeers",
+            address,
+            "-trustedRelays",
+            address,
+        ) as peer,
+    ):
+        if speaks:
+            await peer.handle(ECHO, echo_of_go)
+        ready.set()
+        yield peer
+
+
+async def echoed(stream: trio.SocketStream, data: bytes) -> bool:
+    async with stream, trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, data)
+        with trio.fail_after(ANSWER_S):
+            return await read_exactly(stream, len(data)) == data
+
+
+async def test_a_go_peer_learns_who_a_gate_is_and_what_it_speaks(gate: HostNetwork) -> None:
+    async with go_peer() as peer:
+        await peer.connect(gate.peer_id, *gate.addresses)
+        async with await peer.open(gate.peer_id, "/ipfs/id/1.0.0") as stream:
+            said = Identify.FromString(await read_message(stream))
+    assert "libp2p" in said.agent_version
+    assert {ECHO, PING, "/libp2p/circuit/relay/0.2.0/hop"} <= set(said.protocols)
+    assert said.observed_addr[:5] == bytes([4, 127, 0, 0, 1])
+
+
+async def test_100_pings_back_to_back_are_answered(gate: HostNetwork) -> None:
+    """First each on a stream of its own, then all on one, as go-libp2p's own ping does it."""
+    async with go_peer() as peer:
+        await peer.connect(gate.peer_id, *gate.addresses)
+        for _ in range(100):
+            assert await echoed(await peer.open(gate.peer_id, PING), secrets.token_bytes(PING_SIZE))
+        async with await peer.open(gate.peer_id, PING) as stream:
+            for _ in range(100):
+                sent = secrets.token_bytes(PING_SIZE)
+                await stream.send_all(sent)
+                assert await read_exactly(stream, PING_SIZE) == sent
+
+
+async def test_a_go_peer_and_a_node_exchange_megabytes_whoever_dials(gate: HostNetwork) -> None:
+    data = random.Random(1).randbytes(4_000_000)
+    async with speaker() as peer:
+        await peer.connect(gate.peer_id, *gate.addresses)
+        assert await echoed(await peer.open(gate.peer_id, ECHO), data)
+        async with open_host(Identity.from_seed("caller")) as node:
+            stream = await node.open(await peer.id(), ECHO, await peer.addresses())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream.send_all, data)
+                back = bytearray()
+                while len(back) < len(data):
+                    back += await stream.receive_some()
+            await stream.aclose()
+    assert back == data
+
+
+async def test_a_go_peer_asks_a_gate_for_the_way_to_others(gate: HostNetwork) -> None:
+    index = Index(gate, rng=random.Random(1))
+    async with (
+        open_host(Identity.from_seed("holder"), listen=[LOOPBACK]) as holder,
+        trio.open_nursery() as nursery,
+        go_peer() as peer,
+    ):
+        await nursery.start(index.run)
+        gate.table.learn(Contact(holder.peer_id, holder.addresses))
+        await peer.connect(gate.peer_id, *gate.addresses)
+        body = pack(["c", 1, "find-peers", {"key": routing_key(holder.peer_id), "count": 8}])
+        async with await peer.open(gate.peer_id, "/sark/index/1") as stream:
+            await stream.send_all(len(body).to_bytes(PREFIX, "big") + body)
+            size = int.from_bytes(await read_exactly(stream, PREFIX), "big")
+            *_, type, fields = unpack(await read_exactly(stream, size))
+        nursery.cancel_scope.cancel()
+    assert (type, [contact["peer"] for contact in fields["contacts"]]) == ("found-peers", [holder.peer_id])
+
+
+async def test_go_peers_and_nodes_reach_each_other_through_a_gate(
+    gate: HostNetwork, relay: RelayReservations
+) -> None:
+    data = random.Random(1).randbytes(100_000)
+    async with reserving(gate, speaks=True) as behind, speaker() as caller:
+        with trio.fail_after(ANSWER_S):
+            while not relay.reservations(trio.current_time()):
+                await trio.sleep(0.05)
+        go = await behind.id()
+        circuit = f"{gate.addresses[0]}/p2p/{gate.peer_id}/p2p-circuit"
+        await caller.connect(go, circuit)
+        assert await echoed(await caller.open(go, ECHO), data)
+        async with open_host(Identity.from_seed("caller")) as node:
+            stream = await node.open(go, ECHO, [circuit])
+            assert stream.relayed
+            await stream.send_all(b"hello")
+            assert await stream.receive_some() == b"hello"
+            await stream.aclose()
+    assert relay.connected == 2
+
+
+async def test_a_go_peer_reaches_a_node_behind_a_gate(gate: HostNetwork) -> None:
+    async with open_host(Identity.from_seed("behind")) as node, speaker() as caller:
+        node.handle(ECHO, echo)
+        reservation = await node.reserve(gate.peer_id, gate.addresses)
+        await caller.connect(node.peer_id, reservation.address)
+        assert await echoed(await caller.open(node.peer_id, ECHO), random.Random(1).randbytes(100_000))
+
+
+async def test_a_go_peer_that_speaks_nothing_of_ours_gets_no_reservation(
+    gate: HostNetwork, relay: RelayReservations
+) -> None:
+    async with reserving(gate, speaks=False):
+        with trio.fail_after(ANSWER_S):
+            while not relay.declined[DeclineReason.NOT_ALLOWED]:
+                await trio.sleep(0.05)
+    assert not relay.reservations(trio.current_time())
