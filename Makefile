@@ -91,7 +91,7 @@ packages: $(STAMP)  ## the wheel, installed by pipx and by uv as its users do; f
 images: $(STAMP)  ## the images of examples/, built and run where podman or docker answers; minutes, and fetches what it needs
 	$(BIN)/python -m pytest tests/packages/installers/test_images.py
 
-interop: $(STAMP) tests/interop/go/p2pd  ## peers of js-libp2p and go-libp2p with a gate and nodes of ours; needs node, and fetches both
+interop: $(STAMP) tests/interop/go/p2pd tests/interop/rust/installed  ## peers of js-, go- and rust-libp2p with a gate and nodes of ours; needs node, and fetches all three
 	cd tests/interop/js && npm ci --no-audit --no-fund
 	$(BIN)/python -m pytest tests/interop
 
@@ -99,6 +99,9 @@ tests/interop/go/p2pd: tests/interop/go/requirements.txt
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest $(@D) --requirement $<
 	$(BIN)/python -m zipfile --extract $(@D)/*.whl $(@D)/wheel && rm $(@D)/*.whl
 	mv $(@D)/wheel/hivemind/hivemind_cli/p2pd $@ && rm -r $(@D)/wheel && chmod +x $@ && touch $@
+
+tests/interop/rust/installed: tests/interop/rust/requirements.txt
+	rm -rf $@ && $(BIN)/python -m pip install --quiet --no-deps --require-hashes --target $@ --requirement $< && touch $@
 
 picture: $(STAMP)  ## docs/images/demo.svg, the picture of the README, from a demo that runs now
 	@$(BIN)/python -P tools/picture.py

@@ -1,15 +1,15 @@
 """From a circuit to a direct connection: both nodes dial each other at the same moment, so that each one's packets open its NAT.
 
-The two agree on the moment through the circuit (libp2p's DCUtR). Who dialled the circuit begins:
+The two agree on the moment through the circuit (libp2p's DCUtR). The node that the circuit was dialled to begins:
 
-    dialler                                    called
+    called                                     dialler
        │ CONNECT(where I may be) ────────────────▶ │
        │ ◀──────────────── CONNECT(where I may be) │     there and back takes T
        │ SYNC ───────────────────────────────────▶ │     it dials at once
        │ …T/2 later it dials                       │
 
 Both dial from the port they listen on, to which NATs that keep ports give the same number outside. The two dials may merge into
-one connection that nobody accepted; so the called node is the one who begins Noise on it, and the dialler the one who answers.
+one connection that nobody accepted; so the circuit's dialler begins Noise on it, and the called node answers.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ IDLE_LOOK_S: Final = 15.0
 MAX_CANDIDATES: Final = 6
 MAX_TARGETS: Final = 4
 """Addresses dialled because a peer names them."""
-MAX_ANSWERED: Final = 2 * TRIES
-"""Tries of one peer that are answered, until PAUSE_S is over."""
+MAX_TRIED: Final = 2 * TRIES
+"""Tries with one peer, until PAUSE_S is over."""
 MAX_AT_ONCE: Final = 8
-"""Tries that are answered at a time, whoever asks: keys cost nothing, and each may have us dial four addresses again and again."""
+"""Peers with which it is tried at a time, and as many tries that are answered: keys cost nothing, and each may have us dial four
+addresses again and again."""
 MAX_REMEMBERED: Final = 4096
 
 log = structlog.get_logger("sark.path")
@@ -105,11 +106,12 @@ class Puncher:
     def __post_init__(self) -> None:
         self._busy: set[ID] = set()
         self._direct: dict[ID, trio.Event] = {}
-        self._answered: Counter[ID] = Counter()
+        self._tried: Counter[ID] = Counter()
         self._count_from = 0.0
         self._answering = 0
+        self._beginning = trio.Semaphore(MAX_AT_ONCE)
 
-    # -- the dialler's side --------------------------------------------------------------------------------------------
+    # -- the called node's side ----------------------------------------------------------------------------------------
 
     def connected(self, conn: SwarmConn) -> None:
         """A connection has come about: a direct one is what was tried for, a relayed one is to be replaced."""
@@ -117,18 +119,20 @@ class Puncher:
         if not is_relayed(conn):
             if peer in self._direct:
                 self._direct[peer].set()
-        elif conn.muxed_conn.is_initiator and self.swarm.background_nursery is not None:
+        elif not conn.muxed_conn.is_initiator and self.swarm.background_nursery is not None:
             self.swarm.background_nursery.start_soon(self._upgrade, peer)
 
     async def _upgrade(self, peer: ID) -> None:
-        """As long as there is a circuit that we dialled: try for a direct connection, and close the circuit once nobody uses it."""
+        """As long as there is a circuit that the peer dialled: try for a direct connection, and close the circuit once nobody uses it."""
         if peer in self._busy:
             return
         self._busy.add(peer)
         try:
-            while (conn := self._dialled(peer)) is not None:
+            while (conn := self._dialled_by(peer)) is not None:
                 if self.swarm.direct(peer) is None:
-                    if not await self._try_all(peer, conn):
+                    async with self._beginning:
+                        reached = await self._try_all(peer, conn)
+                    if not reached:
                         await trio.sleep(PAUSE_S)
                     continue
                 await trio.sleep(IDLE_LOOK_S)
@@ -137,8 +141,8 @@ class Puncher:
         finally:
             self._busy.discard(peer)
 
-    def _dialled(self, peer: ID) -> SwarmConn | None:
-        return next((conn for conn in self.swarm.relayed(peer) if conn.muxed_conn.is_initiator), None)
+    def _dialled_by(self, peer: ID) -> SwarmConn | None:
+        return next((conn for conn in self.swarm.relayed(peer) if not conn.muxed_conn.is_initiator), None)
 
     async def _try_all(self, peer: ID, conn: SwarmConn) -> bool:
         began = trio.current_time()
@@ -146,7 +150,7 @@ class Puncher:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._plainly, peer)
             tries = 0
-            while tries < TRIES and self.swarm.lives(conn) and not reached:
+            while tries < TRIES and self.swarm.lives(conn) and not reached and self._may_try(peer):
                 if tries:
                     await trio.sleep(BETWEEN_S)
                 tries += 1
@@ -167,7 +171,7 @@ class Puncher:
         """Dial its known addresses, as anybody would: it may just be far away, or only its circuit was announced."""
         with trio.move_on_after(PLAIN_WITHIN_S):
             async with trio.open_nursery() as nursery:
-                for address in self.addresses(peer)[:MAX_TARGETS]:
+                for address in self._worth_dialling(self.addresses(peer)):
                     nursery.start_soon(self._dial_once, peer, address, None, False)
 
     async def _try(self, peer: ID, conn: SwarmConn) -> bool:
@@ -180,18 +184,18 @@ class Puncher:
                 half = (trio.current_time() - asked_at) / 2
                 await write_message(stream, HolePunch(type=HolePunch.SYNC))
                 await trio.sleep(half)
-            addresses = self._targets(theirs)
+            addresses = self._worth_dialling(from_wire(theirs.ObsAddrs))
             return bool(addresses) and await self._within(ROUND_S, peer, addresses, as_responder=True)
         finally:
             await stream.aclose()
 
-    # -- the called node's side ----------------------------------------------------------------------------------------
+    # -- the dialler's side --------------------------------------------------------------------------------------------
 
     async def serve(self, stream: Stream) -> None:
         """One try of another."""
         assert isinstance(stream, NodeStream)
         peer = stream.peer_id
-        if not stream.relayed or not self._may_answer(peer):
+        if not stream.relayed or self._answering >= MAX_AT_ONCE or not self._may_try(peer):
             raise RemoteProtocolError("hole punching is for circuits, and not all the time")
         self._answering += 1
         try:
@@ -199,21 +203,21 @@ class Puncher:
                 theirs = await _expect(stream, HolePunch.CONNECT)
                 await write_message(stream, self._own())
                 await _expect(stream, HolePunch.SYNC)
-            await self._within(ROUND_S, peer, self._targets(theirs))
+            if await self._within(ROUND_S, peer, self._worth_dialling(from_wire(theirs.ObsAddrs))):
+                log.info("path.direct", peer=str(peer))
         finally:
             self._answering -= 1
 
-    def _may_answer(self, peer: ID) -> bool:
-        if self._answering >= MAX_AT_ONCE:
-            return False
-        now = trio.current_time()
-        if now - self._count_from > PAUSE_S or len(self._answered) > MAX_REMEMBERED:
-            self._answered.clear()
-            self._count_from = now
-        self._answered[peer] += 1
-        return self._answered[peer] <= MAX_ANSWERED
-
     # -- both ----------------------------------------------------------------------------------------------------------
+
+    def _may_try(self, peer: ID) -> bool:
+        """Count one more try with `peer`."""
+        now = trio.current_time()
+        if now - self._count_from > PAUSE_S or len(self._tried) > MAX_REMEMBERED:
+            self._tried.clear()
+            self._count_from = now
+        self._tried[peer] += 1
+        return self._tried[peer] <= MAX_TRIED
 
     def _own(self) -> HolePunch:
         where = candidates(self.observed(), self.listening())
@@ -221,9 +225,10 @@ class Puncher:
             type=HolePunch.CONNECT, ObsAddrs=[Multiaddr(address).to_bytes() for address in where]
         )
 
-    def _targets(self, theirs: HolePunch) -> tuple[Address, ...]:
+    def _worth_dialling(self, named: Sequence[Address]) -> tuple[Address, ...]:
+        """Of the addresses that a peer names."""
         own = self.listening()
-        return tuple(a for a in targets(from_wire(theirs.ObsAddrs), self.observed()) if a not in own)
+        return tuple(address for address in targets(named, self.observed()) if address not in own)
 
     async def _within(
         self, seconds: float, peer: ID, addresses: Sequence[Address], *, as_responder: bool = False

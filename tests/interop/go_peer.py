@@ -19,7 +19,7 @@ import trio
 from multiaddr import Multiaddr
 
 PROGRAM: Final = Path(__file__).parent / "go" / "p2pd"
-ANSWER_S: Final = 60.0
+ANSWER_S: Final = 15.0
 _IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER = range(4)
 _UNIX: Final = 400
 """The code of such an address."""

@@ -9,7 +9,6 @@ import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
 
 import pytest
 import trio
@@ -20,14 +19,9 @@ from swarm.index.index import Index
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, routing_key
-from swarm.net.network import Stream
-from swarm.net.reservations import DeclineReason, RelayLimits, RelayReservations
+from swarm.net.reservations import DeclineReason, RelayReservations
 from tests.interop.go_peer import ANSWER_S, PROGRAM, GoPeer, go_peer, read_exactly, read_message
-
-LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
-ECHO: Final = "/sark/echo/1"
-PING: Final = "/ipfs/ping/1.0.0"
-PING_SIZE: Final = 32
+from tests.interop.ours import ECHO, HOP, LOOPBACK, PING, PING_SIZE, echo, full_address
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,27 +34,9 @@ pytestmark = [
 ]
 
 
-async def echo(stream: Stream) -> None:
-    while data := await stream.receive_some():
-        await stream.send_all(data)
-
-
 async def echo_of_go(stream: trio.SocketStream) -> None:
     async for data in stream:
         await stream.send_all(data)
-
-
-@pytest.fixture
-def relay() -> RelayReservations:
-    return RelayReservations(RelayLimits())
-
-
-@pytest.fixture
-async def gate(relay: RelayReservations) -> AsyncIterator[HostNetwork]:
-    async with open_host(Identity.from_seed("gate"), listen=[LOOPBACK]) as network:
-        network.serve_relay(relay)
-        network.handle(ECHO, echo)
-        yield network
 
 
 @asynccontextmanager
@@ -134,7 +110,7 @@ async def test_a_go_peer_learns_who_a_gate_is_and_what_it_speaks(gate: HostNetwo
         async with await peer.open(gate.peer_id, "/ipfs/id/1.0.0") as stream:
             said = Identify.FromString(await read_message(stream))
     assert "libp2p" in said.agent_version
-    assert {ECHO, PING, "/libp2p/circuit/relay/0.2.0/hop"} <= set(said.protocols)
+    assert {ECHO, PING, HOP} <= set(said.protocols)
     assert said.observed_addr[:5] == bytes([4, 127, 0, 0, 1])
 
 
@@ -195,7 +171,7 @@ async def test_go_peers_and_nodes_reach_each_other_through_a_gate(
             while not relay.reservations(trio.current_time()):
                 await trio.sleep(0.05)
         go = await behind.id()
-        circuit = f"{gate.addresses[0]}/p2p/{gate.peer_id}/p2p-circuit"
+        circuit = f"{full_address(gate)}/p2p-circuit"
         await caller.connect(go, circuit)
         assert await echoed(await caller.open(go, ECHO), data)
         async with open_host(Identity.from_seed("caller")) as node:

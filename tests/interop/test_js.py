@@ -18,13 +18,10 @@ from swarm.index.index import Index
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, routing_key
-from swarm.net.network import Stream
-from swarm.net.reservations import RelayLimits, RelayReservations
+from tests.interop.ours import ECHO, HOP, LOOPBACK, PING, echo, full_address
 
 PROGRAM: Final = Path(__file__).parent / "js" / "peer.mjs"
 NODE: Final = shutil.which("node")
-LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
-ECHO: Final = "/sark/echo/1"
 ANSWER_S: Final = 60.0
 
 pytestmark = [
@@ -72,28 +69,11 @@ async def js_peer() -> AsyncIterator[Ask]:
             await process.wait()
 
 
-async def echo(stream: Stream) -> None:
-    while data := await stream.receive_some():
-        await stream.send_all(data)
-
-
-def full_address(network: HostNetwork) -> str:
-    return f"{network.addresses[0]}/p2p/{network.peer_id}"
-
-
-@pytest.fixture
-async def gate() -> AsyncIterator[HostNetwork]:
-    async with open_host(Identity.from_seed("gate"), listen=[LOOPBACK]) as network:
-        network.serve_relay(RelayReservations(RelayLimits()))
-        network.handle(ECHO, echo)
-        yield network
-
-
 async def test_a_js_peer_learns_who_a_gate_is_and_what_it_speaks(gate: HostNetwork) -> None:
     async with js_peer() as ask:
         said = await ask("identify", full_address(gate))
     assert "libp2p" in said["agent"]
-    assert {ECHO, "/ipfs/ping/1.0.0", "/libp2p/circuit/relay/0.2.0/hop"} <= set(said["protocols"])
+    assert {ECHO, PING, HOP} <= set(said["protocols"])
     assert said["observed"].startswith("/ip4/127.0.0.1/tcp/")
 
 

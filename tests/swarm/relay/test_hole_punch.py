@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import trio
+from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
@@ -174,11 +175,40 @@ async def test_few_tries_are_answered_at_a_time_whoever_asks(three: Start) -> No
         streams: list[Stream] = []
         for number in range(MAX_AT_ONCE + 1):
             asker = await stack.enter_async_context(open_host(Identity.from_seed(f"asker {number}")))
-            asker._relays._puncher._busy.add(ID(peer_id_bytes(node.peer_id)))  # it does not begin by itself
+            node._relays._puncher._busy.add(ID(peer_id_bytes(asker.peer_id)))  # it does not begin by itself
             streams.append(await asker.open(node.peer_id, DCUTR, [place.address]))
             await until(lambda: node._relays._puncher._answering == min(len(streams), MAX_AT_ONCE))
         with trio.fail_after(ANSWER_WITHIN_S / 2), pytest.raises(trio.BrokenResourceError):
             await streams[-1].receive_some()
+
+
+@pytest.mark.slow
+@pytest.mark.patient
+async def test_a_called_node_begins_with_few_peers_at_a_time_and_the_others_have_their_turn(
+    three: Start,
+) -> None:
+    """Whoever has a key may call it, and have it dial addresses again and again."""
+    gate, node, _ = three
+    asked, go_on = list[str](), trio.Event()
+
+    async def slowly(stream: Stream) -> None:
+        asked.append(stream.peer)
+        await go_on.wait()
+
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    async with AsyncExitStack() as stack:
+        callers = [
+            await stack.enter_async_context(open_host(Identity.from_seed(f"caller {number}")))
+            for number in range(MAX_AT_ONCE + 1)
+        ]
+        for caller in callers:
+            caller.host.multiselect.remove_handler(TProtocol(DCUTR))
+            caller.handle(DCUTR, slowly)
+            await caller.open(node.peer_id, ECHO, [place.address])
+        await until(lambda: len(asked) == MAX_AT_ONCE)
+        assert node._relays._puncher._beginning.value == 0
+        go_on.set()
+        await until(lambda: len(asked) > MAX_AT_ONCE)
 
 
 async def test_hole_punching_is_not_spoken_on_a_direct_connection(three: Start) -> None:
