@@ -188,10 +188,8 @@ class Link:
                     task_status.started()
                     until = trio.current_time() + (FRAME_WITHIN_S if self.opened_by_peer else math.inf)
                     while True:
-                        data: bytes | None = None
                         try:
-                            with trio.move_on_at(until):
-                                data = await self.stream.receive_some(READ_SIZE)
+                            data = await self._receive(until)
                         except (trio.BrokenResourceError, trio.ClosedResourceError):
                             break
                         if data is None:
@@ -223,6 +221,14 @@ class Link:
             self._note(0)
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
                 await self.stream.aclose()
+
+    async def _receive(self, until: float) -> bytes | None:
+        """What arrives next, or None by then."""
+        if until == math.inf:  # between frames: entering a limit costs as much as reading
+            return await self.stream.receive_some(READ_SIZE)
+        with trio.move_on_at(until):
+            return await self.stream.receive_some(READ_SIZE)
+        return None
 
     def _note(self, held: int) -> None:
         """Count what has arrived and is not decoded."""

@@ -16,6 +16,7 @@ from libp2p.abc import IRawConnection, ISecureConn
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
+from libp2p.security.exceptions import HandshakeFailure
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from swarm.net.cost import Bucket, FairQueue, Share
@@ -94,9 +95,18 @@ class PacedNoise(NoiseTransport):
         """As libp2p's, and many messages at once from then on."""
         remote = conn.get_remote_address()
         if remote is None:
-            return _batched(await super().secure_inbound(conn), conn)
+            return _batched(await self._shake(conn), conn)
         paced = PacedConnection(conn, partial(self.may_begin, remote[0]))
-        return BatchSession(await super().secure_inbound(paced), conn)
+        return BatchSession(await self._shake(paced), conn)
+
+    async def _shake(self, conn: IRawConnection) -> ISecureConn:
+        """Answer a handshake. HandshakeFailure for bytes that are none: the libraries below have errors of their own for those."""
+        try:
+            return await super().secure_inbound(conn)
+        except (BaseLibp2pError, trio.BrokenResourceError, trio.ClosedResourceError):
+            raise
+        except Exception as error:
+            raise HandshakeFailure(f"no handshake: {error!r}") from error
 
     async def secure_outbound(self, conn: IRawConnection, peer_id: ID) -> ISecureConn:
         """The same."""

@@ -39,6 +39,8 @@ class NodeStream:
         self.protocol = protocol
         self.relayed = self._muxed.conn.relayed
         """Whether its connection goes through a gate."""
+        self.outbound = self._muxed.conn.is_initiator
+        """Whether this node dialled its connection."""
         self._use = self._muxed.conn.use if protocol != ProtocolId.HEALTH else ConnectionUse()
         self._opened_by_peer = opened_by_peer
         self._closed = False

@@ -14,7 +14,8 @@ one connection that nobody accepted; so the circuit's dialler begins Noise on it
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
@@ -32,6 +33,7 @@ from swarm.net.addresses import Address, from_wire, parse_tcp, usable
 from swarm.net.network import Stream
 from swarm.p2p.dialler import STREAM_ERRORS, NodeSwarm, OpenOn, is_relayed
 from swarm.p2p.stream import NodeStream
+from swarm.p2p.yamux import BoundedYamux
 from swarm.relay.wire import DCUTR, read_message, write_message
 
 TRIES: Final = 3
@@ -46,15 +48,14 @@ AGAIN_S: Final = 0.2
 """A dial that is refused at once, because the other's packets had not opened its NAT yet, is made again after this."""
 BETWEEN_S: Final = 1.0
 IDLE_LOOK_S: Final = 15.0
-"""How often it is looked whether a circuit that is not needed any more is still used."""
+"""How often a node looks whether a circuit that is not needed any more is still used."""
 MAX_CANDIDATES: Final = 6
 MAX_TARGETS: Final = 4
 """Addresses dialled because a peer names them."""
 MAX_TRIED: Final = 2 * TRIES
 """Tries with one peer, until PAUSE_S is over."""
 MAX_AT_ONCE: Final = 8
-"""Peers with which it is tried at a time, and as many tries that are answered: keys cost nothing, and each may have us dial four
-addresses again and again."""
+"""So many peers that called us are tried at a time: keys cost nothing, and each may have us dial four addresses again and again."""
 MAX_REMEMBERED: Final = 4096
 
 log = structlog.get_logger("sark.path")
@@ -104,114 +105,121 @@ class Puncher:
     """Direct addresses of a peer."""
 
     def __post_init__(self) -> None:
-        self._busy: set[ID] = set()
-        self._direct: dict[ID, trio.Event] = {}
+        self._trying: set[ID] = set()
+        self._awaited: defaultdict[ID, set[trio.Event]] = defaultdict(set)
+        """Set when a direct connection with the peer has come about."""
         self._tried: Counter[ID] = Counter()
         self._count_from = 0.0
-        self._answering = 0
         self._beginning = trio.Semaphore(MAX_AT_ONCE)
-
-    # -- the called node's side ----------------------------------------------------------------------------------------
 
     def connected(self, conn: SwarmConn) -> None:
         """A connection has come about: a direct one is what was tried for, a relayed one is to be replaced."""
-        peer = conn.muxed_conn.peer_id
         if not is_relayed(conn):
-            if peer in self._direct:
-                self._direct[peer].set()
-        elif not conn.muxed_conn.is_initiator and self.swarm.background_nursery is not None:
-            self.swarm.background_nursery.start_soon(self._upgrade, peer)
+            for came in self._awaited.get(conn.muxed_conn.peer_id, ()):
+                came.set()
+        elif self.swarm.background_nursery is not None:
+            self.swarm.background_nursery.start_soon(self._replace, conn)
 
-    async def _upgrade(self, peer: ID) -> None:
-        """As long as there is a circuit that the peer dialled: try for a direct connection, and close the circuit once nobody uses it."""
-        if peer in self._busy:
+    async def _replace(self, circuit: SwarmConn) -> None:
+        """As long as the circuit is there: try for a direct connection, and close the circuit once there is one and nobody uses it."""
+        muxed, again_at = circuit.muxed_conn, -math.inf
+        if not isinstance(muxed, BoundedYamux):
             return
-        self._busy.add(peer)
+        peer = muxed.peer_id
+        while self.swarm.lives(circuit):
+            if (
+                self.swarm.direct(peer) is None
+                and peer not in self._trying
+                and trio.current_time() >= again_at
+            ):
+                await self._reach(peer, circuit, dialled=muxed.is_initiator)
+                again_at = trio.current_time() + (PAUSE_S if self.swarm.direct(peer) is None else 0.0)
+            with trio.move_on_after(IDLE_LOOK_S):
+                await muxed.event_closed.wait()
+            if self.swarm.direct(peer) is not None and not circuit.get_streams():
+                await circuit.close()
+
+    async def _reach(self, peer: ID, circuit: SwarmConn, *, dialled: bool) -> None:
+        """Try for a direct connection. `dialled`: the circuit is ours, so it is the peer that begins to punch."""
+        self._trying.add(peer)
         try:
-            while (conn := self._dialled_by(peer)) is not None:
-                if self.swarm.direct(peer) is None:
-                    async with self._beginning:
-                        reached = await self._try_all(peer, conn)
-                    if not reached:
-                        await trio.sleep(PAUSE_S)
-                    continue
-                await trio.sleep(IDLE_LOOK_S)
-                if not conn.get_streams() and self.swarm.direct(peer) is not None:
-                    await conn.close()
+            if dialled:
+                await self._plainly(peer)
+            else:
+                async with self._beginning:
+                    await self._punch(peer, circuit)
+        except Exception:  # a bug must not let a stranger's circuit end the node
+            log.exception("a try for a direct connection failed", peer=str(peer))
         finally:
-            self._busy.discard(peer)
+            self._trying.discard(peer)
 
-    def _dialled_by(self, peer: ID) -> SwarmConn | None:
-        return next((conn for conn in self.swarm.relayed(peer) if not conn.muxed_conn.is_initiator), None)
+    # -- the called node's side ----------------------------------------------------------------------------------------
 
-    async def _try_all(self, peer: ID, conn: SwarmConn) -> bool:
-        began = trio.current_time()
-        reached = False
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._plainly, peer)
-            tries = 0
-            while tries < TRIES and self.swarm.lives(conn) and not reached and self._may_try(peer):
-                if tries:
-                    await trio.sleep(BETWEEN_S)
-                tries += 1
-                try:
-                    reached = await self._try(peer, conn)
-                except (*STREAM_ERRORS, RemoteProtocolError) as error:
-                    log.debug("path.try", peer=str(peer), why=str(error))
-                reached = reached or self.swarm.direct(peer) is not None
-            nursery.cancel_scope.cancel()
-        if reached:
+    async def _punch(self, peer: ID, circuit: SwarmConn) -> None:
+        began, tries = trio.current_time(), 0
+        while (
+            tries < TRIES
+            and self.swarm.lives(circuit)
+            and self.swarm.direct(peer) is None
+            and self._may_try(peer)
+        ):
+            if tries:
+                await trio.sleep(BETWEEN_S)
+            tries += 1
+            try:
+                await self._try(peer, circuit)
+            except (*STREAM_ERRORS, RemoteProtocolError) as error:
+                log.debug("path.try", peer=str(peer), why=str(error))
+        if self.swarm.direct(peer) is not None:
             took_s = round(trio.current_time() - began, 2)
             log.info("path.direct", peer=str(peer), tries=tries, took_s=took_s)
-        elif self.swarm.lives(conn):
+        elif self.swarm.lives(circuit):
             log.info("path.stays_relayed", peer=str(peer), tries=tries, again_in_s=PAUSE_S)
-        return reached
 
-    async def _plainly(self, peer: ID) -> None:
-        """Dial its known addresses, as anybody would: it may just be far away, or only its circuit was announced."""
-        with trio.move_on_after(PLAIN_WITHIN_S):
-            async with trio.open_nursery() as nursery:
-                for address in self._worth_dialling(self.addresses(peer)):
-                    nursery.start_soon(self._dial_once, peer, address, None, False)
-
-    async def _try(self, peer: ID, conn: SwarmConn) -> bool:
-        stream = await self.open_on(conn, [DCUTR])
-        try:
-            with trio.fail_after(ANSWER_WITHIN_S):
+    async def _try(self, peer: ID, circuit: SwarmConn) -> None:
+        with trio.fail_after(ANSWER_WITHIN_S):
+            stream = await self.open_on(circuit, [DCUTR])
+            try:
                 asked_at = trio.current_time()
                 await write_message(stream, self._own())
                 theirs = await _expect(stream, HolePunch.CONNECT)
                 half = (trio.current_time() - asked_at) / 2
                 await write_message(stream, HolePunch(type=HolePunch.SYNC))
-                await trio.sleep(half)
-            addresses = self._worth_dialling(from_wire(theirs.ObsAddrs))
-            return bool(addresses) and await self._within(ROUND_S, peer, addresses, as_responder=True)
-        finally:
-            await stream.aclose()
+            finally:
+                await stream.aclose()
+            await trio.sleep(half)
+        await self._within(ROUND_S, peer, self._worth_dialling(from_wire(theirs.ObsAddrs)), called=True)
 
     # -- the dialler's side --------------------------------------------------------------------------------------------
 
+    async def _plainly(self, peer: ID) -> None:
+        """Dial its known addresses, as anybody would: it may just be far away, or only its circuit was announced."""
+        if not self.addresses(peer):
+            await trio.sleep(BETWEEN_S)  # by then it has said where it listens
+        with trio.move_on_after(PLAIN_WITHIN_S):
+            async with trio.open_nursery() as nursery:
+                for address in self._worth_dialling(self.addresses(peer)):
+                    nursery.start_soon(self._dial_once, peer, address, None, False)
+
     async def serve(self, stream: Stream) -> None:
-        """One try of another."""
+        """One try of a node that we called."""
         assert isinstance(stream, NodeStream)
         peer = stream.peer_id
-        if not stream.relayed or self._answering >= MAX_AT_ONCE or not self._may_try(peer):
-            raise RemoteProtocolError("hole punching is for circuits, and not all the time")
-        self._answering += 1
-        try:
-            with trio.fail_after(ANSWER_WITHIN_S):
-                theirs = await _expect(stream, HolePunch.CONNECT)
-                await write_message(stream, self._own())
-                await _expect(stream, HolePunch.SYNC)
-            if await self._within(ROUND_S, peer, self._worth_dialling(from_wire(theirs.ObsAddrs))):
-                log.info("path.direct", peer=str(peer))
-        finally:
-            self._answering -= 1
+        if not (stream.relayed and stream.outbound and self._may_try(peer)):
+            raise RemoteProtocolError("hole punching is for circuits that we dialled, and not all the time")
+        with trio.fail_after(ANSWER_WITHIN_S):
+            theirs = await _expect(stream, HolePunch.CONNECT)
+            await write_message(stream, self._own())
+            await _expect(stream, HolePunch.SYNC)
+        if self.swarm.direct(peer) is None and await self._within(
+            ROUND_S, peer, self._worth_dialling(from_wire(theirs.ObsAddrs)), called=False
+        ):
+            log.info("path.direct", peer=str(peer))
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
     def _may_try(self, peer: ID) -> bool:
-        """Count one more try with `peer`."""
+        """Whether one more try with `peer` is allowed; counts it."""
         now = trio.current_time()
         if now - self._count_from > PAUSE_S or len(self._tried) > MAX_REMEMBERED:
             self._tried.clear()
@@ -226,26 +234,31 @@ class Puncher:
         )
 
     def _worth_dialling(self, named: Sequence[Address]) -> tuple[Address, ...]:
-        """Of the addresses that a peer names."""
+        """The addresses to dial of those that a peer names."""
         own = self.listening()
         return tuple(address for address in targets(named, self.observed()) if address not in own)
 
-    async def _within(
-        self, seconds: float, peer: ID, addresses: Sequence[Address], *, as_responder: bool = False
-    ) -> bool:
-        """Dial all of them, again and again, until there is a direct connection, made by us or by the peer."""
-        came = self._direct.setdefault(peer, trio.Event())
+    async def _within(self, seconds: float, peer: ID, addresses: Sequence[Address], *, called: bool) -> bool:
+        """Dial all of them, again and again, until there is a direct connection, made by us or by the peer. `called`: the peer dialled the
+        circuit, so it begins Noise where the two dials merge. A plain dial is made, too: where nothing hinders it, the peer's listener
+        takes it, and waits for Noise to begin.
+        """
+        came = trio.Event()
+        self._awaited[peer].add(came)
         try:
             with trio.move_on_after(seconds):
                 async with trio.open_nursery() as nursery:
                     for address in addresses[:MAX_TARGETS]:
-                        nursery.start_soon(self._dial, peer, address, as_responder)
-                    if self.swarm.direct(peer) is None:
+                        nursery.start_soon(self._dial, peer, address, called)
+                        if called:
+                            nursery.start_soon(self._dial_once, peer, address, None, False)
+                    if addresses and self.swarm.direct(peer) is None:
                         await came.wait()
                     nursery.cancel_scope.cancel()
         finally:
-            if self._direct.get(peer) is came:
-                del self._direct[peer]
+            self._awaited[peer].discard(came)
+            if not self._awaited[peer]:
+                del self._awaited[peer]
         return self.swarm.direct(peer) is not None
 
     async def _dial(self, peer: ID, address: Address, as_responder: bool) -> None:

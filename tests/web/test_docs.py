@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -21,6 +22,9 @@ EXAMPLES = re.findall(
 )
 
 
+@pytest.mark.skipif(
+    shutil.which("curl") is None, reason="the page's commands use curl, which is not installed here"
+)
 async def test_every_command_of_the_page_does_what_it_says(served: httpx.AsyncClient, tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(tiny_onnx())
     environment = {**os.environ, "SARK": str(served.base_url).rstrip("/"), "NO_PROXY": "*"}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -23,10 +24,12 @@ from swarm.net.link import Link
 from swarm.net.links import Links, serve_links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayReservations
-from swarm.relay.hole_punch import ANSWER_WITHIN_S, MAX_AT_ONCE, MAX_TARGETS, candidates, targets
-from swarm.relay.wire import DCUTR, write_message
+from swarm.relay import hole_punch
+from swarm.relay.hole_punch import MAX_AT_ONCE, MAX_TARGETS, MAX_TRIED, candidates, targets
+from swarm.relay.wire import DCUTR, read_message, write_message
 
 ECHO = "/sark/echo/1"
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 SEEN = "/ip4/203.0.113.7/tcp/51034"
 LAN = "/ip4/192.168.1.5/tcp/4001"
 
@@ -87,7 +90,7 @@ async def three() -> AsyncIterator[Start]:
             await stack.enter_async_context(
                 open_host(
                     Identity.from_seed(name),
-                    listen=["/ip4/127.0.0.1/tcp/0"],
+                    listen=[LOOPBACK],
                     rng=random.Random(1),
                 )
             )
@@ -161,25 +164,46 @@ async def test_somebody_else_at_an_address_that_a_peer_sent_is_dialled_once_a_tr
         (listener,) = await nursery.start(partial(trio.serve_tcp, other, 0, host="127.0.0.1"))
         port = listener.socket.getsockname()[1]
         puncher, peer = node._relays._puncher, ID(peer_id_bytes(caller.peer_id))
-        assert not await puncher._within(1.0, peer, [f"/ip4/127.0.0.1/tcp/{port}"])
+        assert not await puncher._within(1.0, peer, [f"/ip4/127.0.0.1/tcp/{port}"], called=False)
         nursery.cancel_scope.cancel()
     assert calls == 1
 
 
-@pytest.mark.slow
-@pytest.mark.patient
-async def test_few_tries_are_answered_at_a_time_whoever_asks(three: Start) -> None:
+async def test_only_a_node_that_we_called_may_have_us_dial(three: Start) -> None:
+    """Any stranger may call a node and tell it addresses."""
     gate, node, _ = three
     place = await node.reserve(gate.peer_id, gate.addresses)
-    async with AsyncExitStack() as stack:
-        streams: list[Stream] = []
-        for number in range(MAX_AT_ONCE + 1):
-            asker = await stack.enter_async_context(open_host(Identity.from_seed(f"asker {number}")))
-            node._relays._puncher._busy.add(ID(peer_id_bytes(asker.peer_id)))  # it does not begin by itself
-            streams.append(await asker.open(node.peer_id, DCUTR, [place.address]))
-            await until(lambda: node._relays._puncher._answering == min(len(streams), MAX_AT_ONCE))
-        with trio.fail_after(ANSWER_WITHIN_S / 2), pytest.raises(trio.BrokenResourceError):
-            await streams[-1].receive_some()
+    async with open_host(Identity.from_seed("stranger")) as stranger:
+        stream = await stranger.open(node.peer_id, DCUTR, [place.address])
+        await _asked_in_vain(stream)
+
+
+async def test_the_called_node_begins_and_the_dialler_answers(three: Start) -> None:
+    gate, node, caller = three
+    asked = _answer_by(caller, _nothing)
+    asked_of_called = _answer_by(node, _nothing)
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    await caller.open(node.peer_id, ECHO, [place.address])
+    await until(lambda: bool(asked))
+    assert asked[0] == node.peer_id
+    await until(
+        lambda: bool((path := caller.path(node.peer_id)) and path.direct)
+    )  # plainly: it says where it listens
+    assert not asked_of_called
+
+
+async def test_tries_with_a_peer_are_counted_whoever_begins(three: Start) -> None:
+    gate, node, caller = three
+    puncher, peer = node._relays._puncher, ID(peer_id_bytes(caller.peer_id))
+    asked = _answer_by(caller, _nothing)
+    for _ in range(MAX_TRIED - 1):
+        assert puncher._may_try(peer)
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    await caller.open(node.peer_id, ECHO, [place.address])
+    await until(lambda: bool(asked))
+    await until(lambda: peer not in puncher._trying)
+    assert len(asked) == 1
+    assert puncher._tried[peer] == MAX_TRIED + 1
 
 
 @pytest.mark.slow
@@ -189,36 +213,179 @@ async def test_a_called_node_begins_with_few_peers_at_a_time_and_the_others_have
 ) -> None:
     """Whoever has a key may call it, and have it dial addresses again and again."""
     gate, node, _ = three
-    asked, go_on = list[str](), trio.Event()
+    tried, go_on = set[int](), trio.Event()
 
-    async def slowly(stream: Stream) -> None:
-        asked.append(stream.peer)
+    async def slowly(number: int, stream: Stream) -> None:
+        tried.add(number)
         await go_on.wait()
 
     place = await node.reserve(gate.peer_id, gate.addresses)
     async with AsyncExitStack() as stack:
-        callers = [
-            await stack.enter_async_context(open_host(Identity.from_seed(f"caller {number}")))
-            for number in range(MAX_AT_ONCE + 1)
-        ]
-        for caller in callers:
-            caller.host.multiselect.remove_handler(TProtocol(DCUTR))
-            caller.handle(DCUTR, slowly)
+        for number in range(MAX_AT_ONCE + 1):
+            caller = await stack.enter_async_context(open_host(Identity.from_seed(f"caller {number}")))
+            _answer_by(caller, partial(slowly, number))
+            _silence(caller)
             await caller.open(node.peer_id, ECHO, [place.address])
-        await until(lambda: len(asked) == MAX_AT_ONCE)
+        await until(lambda: len(tried) == MAX_AT_ONCE)
         assert node._relays._puncher._beginning.value == 0
         go_on.set()
-        await until(lambda: len(asked) > MAX_AT_ONCE)
+        await until(lambda: len(tried) > MAX_AT_ONCE)
+
+
+async def test_a_circuit_is_closed_once_it_is_replaced_and_no_stream_is_on_it(
+    three: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hole_punch, "IDLE_LOOK_S", 0.05)
+    gate, node, caller = three
+    called = ID(peer_id_bytes(node.peer_id))
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    stream = await caller.open(node.peer_id, ECHO, [place.address])
+    await until(lambda: bool((path := caller.path(node.peer_id)) and path.direct))
+    await trio.sleep(0.5)
+    assert len(caller.swarm.relayed(called)) == 1, "a stream is on it"
+    await stream.aclose()
+    await until(lambda: not caller.swarm.relayed(called))
+    assert caller.swarm.direct(called) is not None
+
+
+async def test_a_circuit_that_nothing_replaces_stays(three: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hole_punch, "IDLE_LOOK_S", 0.05)
+    gate, node, _ = three
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    async with open_host(Identity.from_seed("other")) as other:  # it listens nowhere, and says nothing
+        _silence(other)
+        _answer_by(other, _nothing)
+        stream = await other.open(node.peer_id, ECHO, [place.address])
+        await stream.aclose()
+        await trio.sleep(2.0)
+        assert len(other.swarm.relayed(ID(peer_id_bytes(node.peer_id)))) == 1
+
+
+@pytest.mark.parametrize("listens", ["caller", "node"])
+async def test_one_side_that_can_be_reached_is_enough(listens: str) -> None:
+    """A public scheduler calls a worker at home, or one at home calls a public worker of which it knows the circuit alone."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(trio.fail_after(30))
+        gate, node, caller = [
+            await stack.enter_async_context(
+                open_host(Identity.from_seed(name), listen=[LOOPBACK] if name in ("gate", listens) else [])
+            )
+            for name in ("gate", "node", "caller")
+        ]
+        gate.serve_relay(RelayReservations())
+        node.handle(ECHO, echo)
+        place = await node.reserve(gate.peer_id, gate.addresses)
+        await caller.open(node.peer_id, ECHO, [place.address])
+        with trio.fail_after(5.0):
+            await until(lambda: bool((path := caller.path(node.peer_id)) and path.direct))
+
+
+@pytest.mark.parametrize("dialled", ["by us", "by the peer"])
+async def test_a_peer_without_hole_punching_is_dialled_where_it_says_that_it_listens(
+    three: Start, dialled: str
+) -> None:
+    gate, node, caller = three
+    foreign, ours = (node, caller) if dialled == "by us" else (caller, node)
+    foreign.host.multiselect.remove_handler(TProtocol(DCUTR))
+    _silence(foreign)
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    await caller.open(node.peer_id, ECHO, [place.address])
+    if dialled == "by the peer":  # it can be asked, and does not answer: the circuit stays
+        await until(lambda: not ours._relays._puncher._trying)
+        assert ours.swarm.relayed(ID(peer_id_bytes(foreign.peer_id)))
+    else:
+        await until(lambda: bool((path := ours.path(foreign.peer_id)) and path.direct))
+
+
+NOISE = b"\x13/multistream/1.0.0\n" + b"\x07/noise\n"
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (NOISE, b"\0\x20" + b"\1" * 32, b"\0\x90" + b"\2" * 0x90),
+        (NOISE, b"\0\0", b"\0\0"),
+        (NOISE, b"\0\x05abcde"),
+        (NOISE, b"\0\x20" + bytes(32), b"\0\x90" + b"\3" * 0x90),
+        (NOISE, b"\0\x20" + b"\xff" * 32, b"\xff\xff" + b"\4" * 0xFFFF),
+        (b"\x13/multistream/1.0.0\n", b"\5" * 100),
+        (b"\xff" * 12,),
+    ],
+    ids=["another's proof", "empty", "short", "zeros", "long", "no protocol", "no name"],
+)
+async def test_what_a_stranger_sends_to_a_dial_as_responder_ends_that_dial_alone(
+    three: Start, answers: tuple[bytes, ...]
+) -> None:
+    gate, node, caller = three
+    came = 0
+
+    async def hostile(stream: trio.SocketStream) -> None:
+        nonlocal came
+        came += 1
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            for answer in answers:
+                await stream.send_all(answer)
+                with trio.move_on_after(0.05):
+                    await stream.receive_some()
+            await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, hostile, 0, host="127.0.0.1"))
+        place_of_stranger = f"/ip4/127.0.0.1/tcp/{listener.socket.getsockname()[1]}"
+
+        async def answer(stream: Stream) -> None:
+            await read_message(stream, HolePunch())
+            where = [Multiaddr(place_of_stranger).to_bytes()]
+            await write_message(stream, HolePunch(type=HolePunch.CONNECT, ObsAddrs=where))
+            await read_message(stream, HolePunch())
+
+        _answer_by(caller, answer)
+        puncher, peer = node._relays._puncher, ID(peer_id_bytes(caller.peer_id))
+        _silence(caller)
+        place = await node.reserve(gate.peer_id, gate.addresses)
+        await caller.open(node.peer_id, ECHO, [place.address])
+        await until(lambda: came > 0)
+        assert not await puncher._within(1.0, peer, [place_of_stranger], called=True)
+        nursery.cancel_scope.cancel()
+    stream = await caller.open(node.peer_id, ECHO, node.addresses)
+    await stream.send_all(b"still here")
+    assert await stream.receive_some() == b"still here"
+
+
+async def _nothing(stream: Stream) -> None:
+    """Hang up."""
+
+
+def _answer_by(host: HostNetwork, handler: Callable[[Stream], Awaitable[None]]) -> list[str]:
+    """From now on `handler` answers who wants to punch; gives who did, as it comes."""
+    asked: list[str] = []
+
+    async def note(stream: Stream) -> None:
+        asked.append(stream.peer)
+        await handler(stream)
+
+    host.host.multiselect.remove_handler(TProtocol(DCUTR))
+    host.handle(DCUTR, note)
+    return asked
+
+
+def _silence(host: HostNetwork) -> None:
+    """It does nothing for direct connections by itself."""
+    host._relays._puncher.connected = lambda conn: None  # type: ignore[method-assign]
+
+
+async def _asked_in_vain(stream: Stream) -> None:
+    """Whoever is asked resets the stream: at the send, where that is sooner."""
+    victim = Multiaddr("/ip4/127.0.0.1/tcp/1").to_bytes()
+
+    async def ask() -> None:
+        await write_message(stream, HolePunch(type=HolePunch.CONNECT, ObsAddrs=[victim]))
+        await stream.receive_some()
+
+    with pytest.raises(trio.BrokenResourceError):
+        await ask()
 
 
 async def test_hole_punching_is_not_spoken_on_a_direct_connection(three: Start) -> None:
     _, node, caller = three
-    stream = await caller.open(node.peer_id, DCUTR, node.addresses)
-    victim = Multiaddr("/ip4/127.0.0.1/tcp/1").to_bytes()
-
-    async def say_and_listen() -> None:
-        await write_message(stream, HolePunch(type=HolePunch.CONNECT, ObsAddrs=[victim]))
-        await stream.receive_some()
-
-    with pytest.raises(trio.BrokenResourceError):  # at the send, where the node resets the stream first
-        await say_and_listen()
+    await _asked_in_vain(await caller.open(node.peer_id, DCUTR, node.addresses))
