@@ -124,6 +124,8 @@ def main() -> int:
     parser.add_argument("--untried", action="store_true", help="do not run the tests without a bug first")
     given = parser.parse_args()
     chosen = [each for each in MUTANTS if given.only in f"{each.kind} {each.name}"]
+    if not chosen:
+        parser.error(f"no bug has {given.only!r} in its kind or name")
     fates: list[Fate] = []
     with tempfile.TemporaryDirectory(prefix="sark-mutants-") as folder:
         tree = Tree(Path(folder))

@@ -39,6 +39,7 @@ _OF_POOLS = ("tests/swarm/pools",)
 _ROUNDS, _OF_ROUNDS = "results/row/rounds.py", ("tests/results/row/test_rounds.py",)
 _SPLICING, _OF_PASSING = "swarm/relay/splicing.py", ("tests/swarm/relay/test_passing.py",)
 _BINDINGS = "swarm/relay/data_connections.py"
+_PUNCH, _OF_PUNCH = "swarm/relay/hole_punch.py", ("tests/swarm/relay/test_hole_punch.py",)
 _OF_STATS = ("tests/results/row/test_stats.py",)
 
 FENCES: Final = (
@@ -284,6 +285,22 @@ CIRCUITS: Final = (
         "self._held[network] - self._carrying[network] >=", "self._held[network] >=", "tests/swarm/p2p/test_connection_gater.py"),
     _one("circuits", "who is at work on a circuit looks idle to its gate", "swarm/relay/hop.py",
         "                                stream.at_work()\n", "                                pass\n", "tests/swarm/relay/test_real.py"),
+    _one("circuits", "the dialler of a circuit begins to punch", _PUNCH,
+        "dialled=muxed.is_initiator", "dialled=not muxed.is_initiator", *_OF_PUNCH),
+    _one("circuits", "whoever calls a node may have it dial", _PUNCH,
+        "stream.relayed and stream.outbound and", "stream.relayed and", *_OF_PUNCH),
+    _one("circuits", "tries with a peer are not counted where we begin", _PUNCH,
+        "            and self._may_try(peer)\n", "", *_OF_PUNCH),
+    _one("circuits", "a called node does not dial plainly", _PUNCH,
+        "                        if called:\n", "                        if False:\n", *_OF_PUNCH),
+    _one("circuits", "a circuit with a stream on it is closed", _PUNCH,
+        "is not None and not circuit.get_streams()", "is not None", *_OF_PUNCH),
+    _one("circuits", "a circuit that nothing replaces is closed", _PUNCH,
+        "self.swarm.direct(peer) is not None and not circuit", "not circuit", *_OF_PUNCH),
+    _one("circuits", "a circuit that is replaced stays", _PUNCH,
+        "                await circuit.close()\n", "                pass\n", *_OF_PUNCH),
+    _one("circuits", "bytes that are no handshake end the node", "swarm/p2p/handshakes.py",
+        "        except Exception as error:\n", "        except BaseLibp2pError as error:\n", *_OF_PUNCH),
 )  # fmt: skip
 
 MUTANTS: Final = (

@@ -249,7 +249,8 @@ async def test_a_circuit_is_closed_once_it_is_replaced_and_no_stream_is_on_it(
 
 
 async def test_a_circuit_that_nothing_replaces_stays(three: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hole_punch, "IDLE_LOOK_S", 0.05)
+    for name in ("IDLE_LOOK_S", "BETWEEN_S"):
+        monkeypatch.setattr(hole_punch, name, 0.05)
     gate, node, _ = three
     place = await node.reserve(gate.peer_id, gate.addresses)
     async with open_host(Identity.from_seed("other")) as other:  # it listens nowhere, and says nothing
@@ -257,7 +258,7 @@ async def test_a_circuit_that_nothing_replaces_stays(three: Start, monkeypatch: 
         _answer_by(other, _nothing)
         stream = await other.open(node.peer_id, ECHO, [place.address])
         await stream.aclose()
-        await trio.sleep(2.0)
+        await trio.sleep(1.0)
         assert len(other.swarm.relayed(ID(peer_id_bytes(node.peer_id)))) == 1
 
 
