@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import structlog
 import trio
@@ -58,6 +59,8 @@ MAX_PENDING_OF_CALLER: Final = 2
 """Of one caller, as the gate names it."""
 MAX_PENDING_OF_GATE: Final = 8
 """Through one gate, so that one that invents callers does not block other gates."""
+MAX_ASKED: Final = 8
+"""Requests for circuits that are sent to one gate at a time: what a peer opens faster than we read is reset (`swarm.net.limits`)."""
 READ: Final = 65_536
 BIND_S: Final = 1.5
 """For a data connection, from the first packet, which may be lost once, until the gate has taken it; on a long way so many trips of it:"""
@@ -94,6 +97,7 @@ class RelayClient:
         """The address at which each recent gate sees this node."""
         self._unbound = Pauses(*UNBOUND_S, most=MAX_OBSERVED)
         """Gates with which no data connection could be had."""
+        self._asking: WeakKeyDictionary[SwarmConn, trio.Semaphore] = WeakKeyDictionary()
 
     # -- reservations --------------------------------------------------------------------------------------------------------
 
@@ -156,7 +160,8 @@ class RelayClient:
 
     async def _circuit(self, connection: SwarmConn, peer: ID) -> CircuitConn:
         """This node's half of a circuit, with nothing said on it yet. Raises what a stream with a gate may raise."""
-        stream = await self.open_on(connection, [OWN_HOP, HOP])
+        async with self._asking.setdefault(connection, trio.Semaphore(MAX_ASKED)):
+            stream = await self.open_on(connection, [OWN_HOP, HOP])
         try:
             request = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
             await self._request(stream, request, stream.peer)

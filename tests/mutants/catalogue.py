@@ -299,6 +299,8 @@ CIRCUITS: Final = (
         "self.swarm.direct(peer) is not None and not circuit", "not circuit", *_OF_PUNCH),
     _one("circuits", "a circuit that is replaced stays", _PUNCH,
         "                await circuit.close()\n", "                pass\n", *_OF_PUNCH),
+    _one("circuits", "a gate is asked for more circuits at once than it reads", "swarm/relay/client.py",
+        "MAX_ASKED: Final = 8", "MAX_ASKED: Final = 800", "tests/swarm/relay/test_real.py"),
     _one("circuits", "bytes that are no handshake end the node", "swarm/p2p/handshakes.py",
         "        except Exception as error:\n", "        except BaseLibp2pError as error:\n", *_OF_PUNCH),
 )  # fmt: skip

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from dataclasses import field as field_
+from functools import partial
 
 import pytest
 import trio
@@ -426,6 +427,17 @@ async def test_several_nodes_are_called_and_call_each_other_at_once(field: Field
                     nursery.start_soon(talk, caller, called, place.address)
     assert all(len(node.connected()) == 3 for node in nodes)
     assert not any(server.declined.values())
+
+
+async def test_a_caller_reaches_forty_nodes_through_one_gate_at_once(field: Field) -> None:
+    """As a scheduler does: more streams than one peer may open before they are read."""
+    (gate, _), caller = await field.gate(), await field.start("caller")
+    nodes = [await field.start(f"node {number}") for number in range(40)]
+    addresses = [(await node.reserve(gate.peer_id, gate.addresses)).address for node in nodes]
+    async with trio.open_nursery() as nursery:
+        for node, address in zip(nodes, addresses, strict=True):
+            nursery.start_soon(partial(caller.open, node.peer_id, ECHO, [address], max_wait_s=20.0))
+    assert all(node.peer_id in caller.connected() for node in nodes)
 
 
 async def test_a_pair_that_meets_again_and_again_leaves_no_dead_circuits(field: Field) -> None:
