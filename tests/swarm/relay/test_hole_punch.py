@@ -241,8 +241,10 @@ async def test_a_circuit_is_closed_once_it_is_replaced_and_no_stream_is_on_it(
     place = await node.reserve(gate.peer_id, gate.addresses)
     stream = await caller.open(node.peer_id, ECHO, [place.address])
     await until(lambda: bool((path := caller.path(node.peer_id)) and path.direct))
-    await trio.sleep(0.5)
-    assert len(caller.swarm.relayed(called)) == 1, "a stream is on it"
+    (circuit,) = caller.swarm.relayed(called)
+    looks = _counted(monkeypatch, circuit, "get_streams")
+    await until(lambda: len(looks) > 3 or circuit.is_closed)
+    assert not circuit.is_closed, "a stream is on it"
     await stream.aclose()
     await until(lambda: not caller.swarm.relayed(called))
     assert caller.swarm.direct(called) is not None
@@ -255,11 +257,15 @@ async def test_a_circuit_that_nothing_replaces_stays(three: Start, monkeypatch: 
     place = await node.reserve(gate.peer_id, gate.addresses)
     async with open_host(Identity.from_seed("other")) as other:  # it listens nowhere, and says nothing
         _silence(other)
-        _answer_by(other, _nothing)
+        asked = _answer_by(other, _nothing)
         stream = await other.open(node.peer_id, ECHO, [place.address])
         await stream.aclose()
-        await trio.sleep(1.0)
-        assert len(other.swarm.relayed(ID(peer_id_bytes(node.peer_id)))) == 1
+        await until(lambda: bool(asked) and not node._relays._puncher._trying)
+        (circuit,) = node.swarm.relayed(ID(peer_id_bytes(other.peer_id)))
+        await until(lambda: not circuit.get_streams())
+        looks = _counted(monkeypatch, node.swarm, "direct")
+        await until(lambda: len(looks) > 6 or not node.swarm.lives(circuit))
+        assert node.swarm.lives(circuit)
 
 
 @pytest.mark.parametrize("listens", ["caller", "node"])
@@ -368,6 +374,19 @@ def _answer_by(host: HostNetwork, handler: Callable[[Stream], Awaitable[None]]) 
     host.host.multiselect.remove_handler(TProtocol(DCUTR))
     host.handle(DCUTR, note)
     return asked
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[object]:
+    """From now on what each call of a method gave."""
+    gave: list[object] = []
+    method = getattr(owner, name)
+
+    def call(*arguments: object) -> object:
+        gave.append(method(*arguments))
+        return gave[-1]
+
+    monkeypatch.setattr(owner, name, call)
+    return gave
 
 
 def _silence(host: HostNetwork) -> None:
