@@ -179,6 +179,10 @@ class NodeSwarm(Swarm):
         conn = self.live(peer)
         return None if conn is None or is_relayed(conn) else conn
 
+    def all_direct(self, peer: ID) -> tuple[SwarmConn, ...]:
+        """The live connections with `peer` that go through no gate."""
+        return tuple(conn for conn in self._living(peer) if not is_relayed(conn))
+
     def relayed(self, peer: ID) -> tuple[SwarmConn, ...]:
         """The live connections with `peer` that go through gates."""
         return tuple(filter(is_relayed, self._living(peer)))
@@ -302,6 +306,23 @@ class NodeSwarm(Swarm):
         else:
             await self.dial_addr(Multiaddr(address), peer, source)
 
+    def admit(self, conn: SwarmConn) -> None:
+        """Give a connection that we dialled because its peer called us a place of those for inbound ones; without one it is closed."""
+        if self.background_nursery is not None:
+            self.background_nursery.start_soon(self._admitted, conn)
+
+    async def _admitted(self, conn: SwarmConn) -> None:
+        where = next(map(parse_tcp, usable(conn.get_transport_addresses())), None)
+        arrival = self.gater.arrive("" if where is None else where.host, trio.current_time())
+        try:
+            if arrival is not None:
+                await self._stays(conn.muxed_conn, arrival)
+        finally:
+            if arrival is not None:
+                self.gater.leave(arrival)
+            with trio.move_on_after(1.0, shield=True):
+                await conn.close()
+
     async def knock(self, peer: ID, address: Address) -> None:
         """Check that `peer` answers at this address and proves its key, on a connection of its own. Raises SwarmException."""
         to = Multiaddr(address)
@@ -347,16 +368,8 @@ class NodeSwarm(Swarm):
                 await self._carried(circuit_ends)
             if muxed is None:
                 return
-            self.called_at = now = trio.current_time()
-            if not isinstance(muxed, BoundedYamux):
-                return
-            with trio.CancelScope() as staying:
-                arrival.cut = staying.cancel
-                muxed.arrived = True
-                if self.gater.stays(arrival, str(muxed.peer_id), self._not_arrived(), now, muxed.use):
-                    await muxed.event_closed.wait()
-                    return
-            self._log_full(now)
+            self.called_at = trio.current_time()
+            await self._stays(muxed, arrival)
         except (BaseLibp2pError, trio.BrokenResourceError) as error:
             log.debug("inbound connection refused", ip=ip, why=reason_of(error))
         finally:
@@ -364,6 +377,19 @@ class NodeSwarm(Swarm):
                 self.gater.leave(arrival)
             with trio.move_on_after(1.0, shield=True):
                 await raw.close()
+
+    async def _stays(self, muxed: IMuxedConn, arrival: InboundConnection) -> None:
+        """Until the connection has ended, or has to give way."""
+        if not isinstance(muxed, BoundedYamux):
+            return
+        now = trio.current_time()
+        with trio.CancelScope() as staying:
+            arrival.cut = staying.cancel
+            muxed.arrived = True
+            if self.gater.stays(arrival, str(muxed.peer_id), self._not_arrived(), now, muxed.use):
+                await muxed.event_closed.wait()
+                return
+        self._log_full(now)
 
     async def _recognised(self, connection: ReadWriteCloser, arrival: InboundConnection) -> trio.Event | None:
         """The end of its circuit, if the connection is the half of one."""

@@ -60,7 +60,7 @@ MAX_PENDING_OF_CALLER: Final = 2
 MAX_PENDING_OF_GATE: Final = 8
 """Through one gate, so that one that invents callers does not block other gates."""
 MAX_ASKED: Final = 8
-"""Requests for circuits that are sent to one gate at a time: what a peer opens faster than we read is reset (`swarm.net.limits`)."""
+"""Requests for circuits that are sent to one gate at a time: a gate resets streams that a peer opens faster than it reads them."""
 READ: Final = 65_536
 BIND_S: Final = 1.5
 """For a data connection, from the first packet, which may be lost once, until the gate has taken it; on a long way so many trips of it:"""

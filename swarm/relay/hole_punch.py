@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -55,7 +56,7 @@ MAX_TARGETS: Final = 4
 MAX_TRIED: Final = 2 * TRIES
 """Tries with one peer, until PAUSE_S is over."""
 MAX_AT_ONCE: Final = 8
-"""So many peers that called us are tried at a time: keys cost nothing, and each may have us dial four addresses again and again."""
+"""Peers that called us and are dialled at a time: keys cost nothing, and each may have us dial four addresses again and again."""
 MAX_REMEMBERED: Final = 4096
 
 log = structlog.get_logger("sark.path")
@@ -72,15 +73,16 @@ def candidates(observed: Sequence[Address], listening: Sequence[Address]) -> tup
     return tuple(dict.fromkeys((*outside, *listening)))[:MAX_CANDIDATES]
 
 
-def targets(named: Sequence[Address], observed: Sequence[Address]) -> tuple[Address, ...]:
+def targets(named: Sequence[Address], observed: Sequence[Address], *, chosen: bool) -> tuple[Address, ...]:
     """The addresses to dial of those that a peer names as its own.
 
-    A peer must not have us dial hosts of our own network: private addresses count only for one that comes from where
-    we come from, and where no gate sees us at a public address. `observed`: where gates see this node.
+    A peer must not have us dial hosts of our own network: private addresses count only where no gate sees us at a public address, and for
+    a peer that says that it comes from where we come from, if we have chosen it: anybody can say so. `observed`: where gates see this node;
+    `chosen`: we called the peer.
     """
     own_ips = {tcp.ip for tcp in map(parse_tcp, observed) if tcp is not None and tcp.ip is not None}
     theirs = [(address, tcp.ip) for address in usable(named) if (tcp := parse_tcp(address)) and tcp.ip]
-    near = not any(ip.is_global for ip in own_ips) or any(ip in own_ips for _, ip in theirs)
+    near = not any(ip.is_global for ip in own_ips) or (chosen and any(ip in own_ips for _, ip in theirs))
     loopback = any(ip.is_loopback for ip in own_ips)
     remaining = [
         address
@@ -132,33 +134,34 @@ class Puncher:
                 and peer not in self._trying
                 and trio.current_time() >= again_at
             ):
-                await self._reach(peer, circuit, dialled=muxed.is_initiator)
-                again_at = trio.current_time() + (PAUSE_S if self.swarm.direct(peer) is None else 0.0)
+                tried = await self._reach(peer, circuit, dialled=muxed.is_initiator)
+                again_at = trio.current_time() + (
+                    PAUSE_S if tried and self.swarm.direct(peer) is None else 0.0
+                )
             with trio.move_on_after(IDLE_LOOK_S):
                 await muxed.event_closed.wait()
             if self.swarm.direct(peer) is not None and not circuit.get_streams():
                 await circuit.close()
 
-    async def _reach(self, peer: ID, circuit: SwarmConn, *, dialled: bool) -> None:
-        """Try for a direct connection. `dialled`: the circuit is ours, so it is the peer that begins to punch."""
+    async def _reach(self, peer: ID, circuit: SwarmConn, *, dialled: bool) -> bool:
+        """Try for a direct connection; returns False where nothing could be tried yet. `dialled`: the circuit is ours, so it is the peer
+        that begins to punch."""
         self._trying.add(peer)
         try:
-            if dialled:
-                await self._plainly(peer)
-            else:
-                async with self._beginning:
-                    await self._punch(peer, circuit)
+            return await (self._plainly(peer) if dialled else self._punch(peer, circuit))
         except Exception:  # a bug must not let a stranger's circuit end the node
             log.exception("a try for a direct connection failed", peer=str(peer))
+            return True
         finally:
             self._trying.discard(peer)
 
     # -- the called node's side ----------------------------------------------------------------------------------------
 
-    async def _punch(self, peer: ID, circuit: SwarmConn) -> None:
-        began, tries = trio.current_time(), 0
+    async def _punch(self, peer: ID, circuit: SwarmConn) -> bool:
+        began, tries, answers = trio.current_time(), 0, True
         while (
             tries < TRIES
+            and answers
             and self.swarm.lives(circuit)
             and self.swarm.direct(peer) is None
             and self._may_try(peer)
@@ -169,37 +172,48 @@ class Puncher:
             try:
                 await self._try(peer, circuit)
             except (*STREAM_ERRORS, RemoteProtocolError) as error:
+                answers = not isinstance(error, trio.TooSlowError)
                 log.debug("path.try", peer=str(peer), why=str(error))
         if self.swarm.direct(peer) is not None:
             took_s = round(trio.current_time() - began, 2)
             log.info("path.direct", peer=str(peer), tries=tries, took_s=took_s)
-        elif self.swarm.lives(circuit):
+        elif tries and self.swarm.lives(circuit):
             log.info("path.stays_relayed", peer=str(peer), tries=tries, again_in_s=PAUSE_S)
+        return True
 
     async def _try(self, peer: ID, circuit: SwarmConn) -> None:
         with trio.fail_after(ANSWER_WITHIN_S):
             stream = await self.open_on(circuit, [DCUTR])
-            try:
+        try:
+            with trio.fail_after(ANSWER_WITHIN_S):
                 asked_at = trio.current_time()
                 await write_message(stream, self._own())
                 theirs = await _expect(stream, HolePunch.CONNECT)
                 half = (trio.current_time() - asked_at) / 2
-                await write_message(stream, HolePunch(type=HolePunch.SYNC))
-            finally:
-                await stream.aclose()
-            await trio.sleep(half)
-        await self._within(ROUND_S, peer, self._worth_dialling(from_wire(theirs.ObsAddrs)), called=True)
+            addresses = self._worth_dialling(from_wire(theirs.ObsAddrs), chosen=False)
+            async with self._beginning:  # not before: who does not answer keeps nobody waiting
+                with trio.fail_after(ANSWER_WITHIN_S):
+                    await write_message(stream, HolePunch(type=HolePunch.SYNC))
+                    await trio.sleep(half)
+                before = self.swarm.all_direct(peer)
+                punching = [partial(self._dial, peer, address, as_responder=True) for address in addresses]
+                plain = [partial(self._dial_once, peer, address) for address in addresses]
+                await self._within(ROUND_S, peer, [*punching, *plain])
+                for conn in self.swarm.all_direct(peer):
+                    if conn not in before and not _has_place(conn):
+                        self.swarm.admit(conn)
+        finally:
+            await stream.aclose()
 
     # -- the dialler's side --------------------------------------------------------------------------------------------
 
-    async def _plainly(self, peer: ID) -> None:
+    async def _plainly(self, peer: ID) -> bool:
         """Dial its known addresses, as anybody would: it may just be far away, or only its circuit was announced."""
         if not self.addresses(peer):
-            await trio.sleep(BETWEEN_S)  # by then it has said where it listens
-        with trio.move_on_after(PLAIN_WITHIN_S):
-            async with trio.open_nursery() as nursery:
-                for address in self._worth_dialling(self.addresses(peer)):
-                    nursery.start_soon(self._dial_once, peer, address, None, False)
+            await trio.sleep(BETWEEN_S)  # by then it may have said where it listens
+        addresses = self._worth_dialling(self.addresses(peer), chosen=True)
+        await self._within(PLAIN_WITHIN_S, peer, [partial(self._dial_once, peer, each) for each in addresses])
+        return bool(addresses)
 
     async def serve(self, stream: Stream) -> None:
         """One try of a node that we called."""
@@ -211,9 +225,9 @@ class Puncher:
             theirs = await _expect(stream, HolePunch.CONNECT)
             await write_message(stream, self._own())
             await _expect(stream, HolePunch.SYNC)
-        if self.swarm.direct(peer) is None and await self._within(
-            ROUND_S, peer, self._worth_dialling(from_wire(theirs.ObsAddrs)), called=False
-        ):
+        addresses = self._worth_dialling(from_wire(theirs.ObsAddrs), chosen=True)
+        dials = [partial(self._dial, peer, address, as_responder=False) for address in addresses]
+        if self.swarm.direct(peer) is None and await self._within(ROUND_S, peer, dials):
             log.info("path.direct", peer=str(peer))
 
     # -- both ----------------------------------------------------------------------------------------------------------
@@ -233,26 +247,25 @@ class Puncher:
             type=HolePunch.CONNECT, ObsAddrs=[Multiaddr(address).to_bytes() for address in where]
         )
 
-    def _worth_dialling(self, named: Sequence[Address]) -> tuple[Address, ...]:
+    def _worth_dialling(self, named: Sequence[Address], *, chosen: bool) -> tuple[Address, ...]:
         """The addresses to dial of those that a peer names."""
         own = self.listening()
-        return tuple(address for address in targets(named, self.observed()) if address not in own)
+        return tuple(
+            address for address in targets(named, self.observed(), chosen=chosen) if address not in own
+        )
 
-    async def _within(self, seconds: float, peer: ID, addresses: Sequence[Address], *, called: bool) -> bool:
-        """Dial all of them, again and again, until there is a direct connection, made by us or by the peer. `called`: the peer dialled the
-        circuit, so it begins Noise where the two dials merge. A plain dial is made, too: where nothing hinders it, the peer's listener
-        takes it, and waits for Noise to begin.
-        """
+    async def _within(
+        self, seconds: float, peer: ID, dials: Sequence[Callable[[], Awaitable[object]]]
+    ) -> bool:
+        """Dial until there is a direct connection, made by us or by the peer; returns whether there is one."""
         came = trio.Event()
         self._awaited[peer].add(came)
         try:
             with trio.move_on_after(seconds):
                 async with trio.open_nursery() as nursery:
-                    for address in addresses[:MAX_TARGETS]:
-                        nursery.start_soon(self._dial, peer, address, called)
-                        if called:
-                            nursery.start_soon(self._dial_once, peer, address, None, False)
-                    if addresses and self.swarm.direct(peer) is None:
+                    if dials and self.swarm.direct(peer) is None:
+                        for dial in dials:
+                            nursery.start_soon(dial)
                         await came.wait()
                     nursery.cancel_scope.cancel()
         finally:
@@ -261,14 +274,17 @@ class Puncher:
                 del self._awaited[peer]
         return self.swarm.direct(peer) is not None
 
-    async def _dial(self, peer: ID, address: Address, as_responder: bool) -> None:
+    async def _dial(self, peer: ID, address: Address, *, as_responder: bool) -> None:
+        """Dial from the port we listen on, again and again. `as_responder`: we were called, so the peer begins Noise where the dials merge.
+        Where nothing hinders our dial, its listener waits for Noise to begin, too: so a called node also dials plainly.
+        """
         worth_it = True
         while worth_it:
-            worth_it = await self._dial_once(peer, address, self._source(address), as_responder)
+            worth_it = await self._dial_once(peer, address, self._source(address), as_responder=as_responder)
             await trio.sleep(AGAIN_S)
 
     async def _dial_once(
-        self, peer: ID, address: Address, source: tuple[str, int] | None, as_responder: bool
+        self, peer: ID, address: Address, source: tuple[str, int] | None = None, *, as_responder: bool = False
     ) -> bool:
         """Dial once; returns whether to dial again. Not where somebody else accepts the connection: that host has nothing to do with us,
         and would be dialled again and again because the peer named it."""
@@ -289,6 +305,11 @@ class Puncher:
             if own is not None and to is not None and own.family == to.family:
                 return ("0.0.0.0" if own.family == "ip4" else "::", own.port)  # noqa: S104 - the source of a dial, no listener
         return None
+
+
+def _has_place(conn: SwarmConn) -> bool:
+    """Whether it came to our listener, and was given a place there."""
+    return isinstance(conn.muxed_conn, BoundedYamux) and conn.muxed_conn.arrived
 
 
 async def _expect(stream: Stream, kind: HolePunch.Type.ValueType) -> HolePunch:

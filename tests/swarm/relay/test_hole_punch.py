@@ -24,8 +24,9 @@ from swarm.net.link import Link
 from swarm.net.links import Links, serve_links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayReservations
+from swarm.p2p.yamux import BoundedYamux
 from swarm.relay import hole_punch
-from swarm.relay.hole_punch import MAX_AT_ONCE, MAX_TARGETS, MAX_TRIED, candidates, targets
+from swarm.relay.hole_punch import ANSWER_WITHIN_S, MAX_AT_ONCE, MAX_TARGETS, MAX_TRIED, candidates, targets
 from swarm.relay.wire import DCUTR, read_message, write_message
 
 ECHO = "/sark/echo/1"
@@ -51,21 +52,27 @@ OURS = "/ip4/8.8.8.8/tcp/51034"
 
 
 @pytest.mark.parametrize(
-    ("announced", "observed", "dialled"),
+    ("announced", "observed", "called", "chosen"),
     [
-        ((PUBLIC, LAN), (OURS,), (PUBLIC,)),
-        (("/ip4/8.8.8.8/tcp/4001", LAN), (OURS,), ("/ip4/8.8.8.8/tcp/4001", LAN)),
-        ((LAN, "/ip4/127.0.0.1/tcp/22"), ("/ip4/10.9.0.2/tcp/4",), (LAN,)),
-        ((LAN, "/ip4/127.0.0.1/tcp/22"), ("/ip4/127.0.0.1/tcp/4",), (LAN, "/ip4/127.0.0.1/tcp/22")),
-        (("/ip4/224.0.0.1/tcp/4001", "/dns4/inside.example/tcp/80", "nonsense"), (OURS,), ()),
-        (tuple(f"/ip4/8.8.4.{n}/tcp/4001" for n in range(1, 20)), (OURS,), None),
+        ((PUBLIC, LAN), (OURS,), (PUBLIC,), (PUBLIC,)),
+        (("/ip4/8.8.8.8/tcp/4001", LAN), (OURS,), ("/ip4/8.8.8.8/tcp/4001",), ("/ip4/8.8.8.8/tcp/4001", LAN)),
+        ((LAN, "/ip4/127.0.0.1/tcp/22"), ("/ip4/10.9.0.2/tcp/4",), (LAN,), (LAN,)),
+        ((LAN, "/ip4/127.0.0.1/tcp/22"), ("/ip4/127.0.0.1/tcp/4",), None, None),
+        (("/ip4/224.0.0.1/tcp/4001", "/dns4/inside.example/tcp/80", "nonsense"), (OURS,), (), ()),
+        (tuple(f"/ip4/8.8.4.{n}/tcp/4001" for n in range(1, 20)), (OURS,), None, None),
     ],
     ids=["a stranger's private one", "a neighbour's", "a private internet", "one machine", "others", "many"],
 )
 def test_nobody_has_us_knock_at_doors_of_our_own_network(
-    announced: tuple[str, ...], observed: tuple[str, ...], dialled: tuple[str, ...] | None
+    announced: tuple[str, ...],
+    observed: tuple[str, ...],
+    called: tuple[str, ...] | None,
+    chosen: tuple[str, ...] | None,
 ) -> None:
-    assert targets(announced, observed) == (announced[:MAX_TARGETS] if dialled is None else dialled)
+    """`called`: what is dialled of a peer that called us; `chosen`: of one that we called. None: all, as far as there is room."""
+    for dialled, ours in ((called, False), (chosen, True)):
+        expected = announced[:MAX_TARGETS] if dialled is None else dialled
+        assert targets(announced, observed, chosen=ours) == expected
 
 
 async def echo(stream: Stream) -> None:
@@ -164,7 +171,9 @@ async def test_somebody_else_at_an_address_that_a_peer_sent_is_dialled_once_a_tr
         (listener,) = await nursery.start(partial(trio.serve_tcp, other, 0, host="127.0.0.1"))
         port = listener.socket.getsockname()[1]
         puncher, peer = node._relays._puncher, ID(peer_id_bytes(caller.peer_id))
-        assert not await puncher._within(1.0, peer, [f"/ip4/127.0.0.1/tcp/{port}"], called=False)
+        assert not await puncher._within(
+            1.0, peer, [partial(puncher._dial, peer, f"/ip4/127.0.0.1/tcp/{port}", as_responder=False)]
+        )
         nursery.cancel_scope.cancel()
     assert calls == 1
 
@@ -206,30 +215,57 @@ async def test_tries_with_a_peer_are_counted_whoever_begins(three: Start) -> Non
     assert puncher._tried[peer] == MAX_TRIED + 1
 
 
-@pytest.mark.slow
-@pytest.mark.patient
-async def test_a_called_node_begins_with_few_peers_at_a_time_and_the_others_have_their_turn(
-    three: Start,
-) -> None:
+async def test_a_called_node_dials_few_peers_at_a_time_and_the_others_have_their_turn(three: Start) -> None:
     """Whoever has a key may call it, and have it dial addresses again and again."""
     gate, node, _ = three
-    tried, go_on = set[int](), trio.Event()
+    dialled = set[int]()
 
-    async def slowly(number: int, stream: Stream) -> None:
-        tried.add(number)
-        await go_on.wait()
+    async def swallow(stream: trio.SocketStream) -> None:
+        with contextlib.suppress(trio.BrokenResourceError):
+            async for _ in stream:
+                pass
+
+    async def answer(number: int, where: str, stream: Stream) -> None:
+        await _answer_with(stream, where)
+        dialled.add(number)
+
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, swallow, 0, host="127.0.0.1"))
+        where = f"/ip4/127.0.0.1/tcp/{listener.socket.getsockname()[1]}"
+        async with AsyncExitStack() as stack:
+            for number in range(MAX_AT_ONCE + 1):
+                caller = await stack.enter_async_context(open_host(Identity.from_seed(f"caller {number}")))
+                _answer_by(caller, partial(answer, number, where))
+                _silence(caller)
+                await caller.open(node.peer_id, ECHO, [place.address])
+            await until(lambda: len(dialled) == MAX_AT_ONCE)
+            assert node._relays._puncher._beginning.value == 0
+            await until(lambda: len(dialled) > MAX_AT_ONCE)
+        nursery.cancel_scope.cancel()
+
+
+async def test_callers_that_do_not_answer_keep_nobody_waiting(three: Start) -> None:
+    gate, node, caller = three
+    asked = 0
+
+    async def keep_still(stream: Stream) -> None:
+        nonlocal asked
+        asked += 1
+        await trio.sleep_forever()
 
     place = await node.reserve(gate.peer_id, gate.addresses)
     async with AsyncExitStack() as stack:
-        for number in range(MAX_AT_ONCE + 1):
-            caller = await stack.enter_async_context(open_host(Identity.from_seed(f"caller {number}")))
-            _answer_by(caller, partial(slowly, number))
-            _silence(caller)
-            await caller.open(node.peer_id, ECHO, [place.address])
-        await until(lambda: len(tried) == MAX_AT_ONCE)
-        assert node._relays._puncher._beginning.value == 0
-        go_on.set()
-        await until(lambda: len(tried) > MAX_AT_ONCE)
+        for number in range(MAX_AT_ONCE):
+            stranger = await stack.enter_async_context(open_host(Identity.from_seed(f"stranger {number}")))
+            _answer_by(stranger, keep_still)
+            _silence(stranger)
+            await stranger.open(node.peer_id, ECHO, [place.address])
+        await until(lambda: asked == MAX_AT_ONCE)
+        _silence(caller)
+        await caller.open(node.peer_id, ECHO, [place.address])
+        with trio.fail_after(ANSWER_WITHIN_S / 2):
+            await until(lambda: bool((path := caller.path(node.peer_id)) and path.direct))
 
 
 async def test_a_circuit_is_closed_once_it_is_replaced_and_no_stream_is_on_it(
@@ -285,6 +321,24 @@ async def test_one_side_that_can_be_reached_is_enough(listens: str) -> None:
         await caller.open(node.peer_id, ECHO, [place.address])
         with trio.fail_after(5.0):
             await until(lambda: bool((path := caller.path(node.peer_id)) and path.direct))
+        (conn,) = node.swarm.all_direct(ID(peer_id_bytes(caller.peer_id)))
+        assert isinstance(conn.muxed_conn, BoundedYamux)
+        with trio.fail_after(5.0):  # the caller wanted it, whoever dialled in the end
+            await until(lambda: conn.muxed_conn.arrived)  # type: ignore[attr-defined]
+        held = node.swarm.gater._held.total()
+        await caller.disconnect(node.peer_id)
+        await until(lambda: node.swarm.gater._held.total() < held)
+
+
+async def test_one_direct_connection_replaces_a_circuit(three: Start) -> None:
+    gate, node, caller = three
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    stream = await caller.open(node.peer_id, ECHO, [place.address])
+    puncher, called = caller._relays._puncher, ID(peer_id_bytes(node.peer_id))
+    await until(lambda: bool((path := caller.path(node.peer_id)) and path.direct))
+    await until(lambda: called not in puncher._trying)
+    assert len(caller.swarm.all_direct(called)) == 1
+    await stream.aclose()
 
 
 @pytest.mark.parametrize("dialled", ["by us", "by the peer"])
@@ -340,19 +394,15 @@ async def test_what_a_stranger_sends_to_a_dial_as_responder_ends_that_dial_alone
         (listener,) = await nursery.start(partial(trio.serve_tcp, hostile, 0, host="127.0.0.1"))
         place_of_stranger = f"/ip4/127.0.0.1/tcp/{listener.socket.getsockname()[1]}"
 
-        async def answer(stream: Stream) -> None:
-            await read_message(stream, HolePunch())
-            where = [Multiaddr(place_of_stranger).to_bytes()]
-            await write_message(stream, HolePunch(type=HolePunch.CONNECT, ObsAddrs=where))
-            await read_message(stream, HolePunch())
-
-        _answer_by(caller, answer)
+        _answer_by(caller, partial(_answer_with, where=place_of_stranger))
         puncher, peer = node._relays._puncher, ID(peer_id_bytes(caller.peer_id))
         _silence(caller)
         place = await node.reserve(gate.peer_id, gate.addresses)
         await caller.open(node.peer_id, ECHO, [place.address])
         await until(lambda: came > 0)
-        assert not await puncher._within(1.0, peer, [place_of_stranger], called=True)
+        assert not await puncher._within(
+            1.0, peer, [partial(puncher._dial, peer, place_of_stranger, as_responder=True)]
+        )
         nursery.cancel_scope.cancel()
     stream = await caller.open(node.peer_id, ECHO, node.addresses)
     await stream.send_all(b"still here")
@@ -361,6 +411,14 @@ async def test_what_a_stranger_sends_to_a_dial_as_responder_ends_that_dial_alone
 
 async def _nothing(stream: Stream) -> None:
     """Hang up."""
+
+
+async def _answer_with(stream: Stream, where: str) -> None:
+    """Until SYNC."""
+    await read_message(stream, HolePunch())
+    named = [Multiaddr(where).to_bytes()]
+    await write_message(stream, HolePunch(type=HolePunch.CONNECT, ObsAddrs=named))
+    await read_message(stream, HolePunch())
 
 
 def _answer_by(host: HostNetwork, handler: Callable[[Stream], Awaitable[None]]) -> list[str]:
