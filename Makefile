@@ -98,7 +98,7 @@ interop: $(STAMP) tests/interop/go/p2pd tests/interop/rust/installed  ## peers o
 tests/interop/go/p2pd: tests/interop/go/requirements.txt
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest $(@D) --requirement $<
 	$(BIN)/python -m zipfile --extract $(@D)/*.whl $(@D)/wheel && rm $(@D)/*.whl
-	mv $(@D)/wheel/hivemind/hivemind_cli/p2pd $@ && rm -r $(@D)/wheel && chmod +x $@ && touch $@
+	mv $(@D)/wheel/hivemind/proto/p2pd_pb2.py $(@D)/wheel/hivemind/hivemind_cli/p2pd $(@D) && rm -r $(@D)/wheel && chmod +x $@ && touch $@
 
 tests/interop/rust/installed: tests/interop/rust/requirements.txt
 	rm -rf $@ && $(BIN)/python -m pip install --quiet --no-deps --require-hashes --target $@ --requirement $< && touch $@

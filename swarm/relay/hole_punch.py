@@ -76,9 +76,9 @@ def candidates(observed: Sequence[Address], listening: Sequence[Address]) -> tup
 def targets(named: Sequence[Address], observed: Sequence[Address], *, chosen: bool) -> tuple[Address, ...]:
     """The addresses to dial of those that a peer names as its own.
 
-    A peer must not have us dial hosts of our own network: private addresses count only where no gate sees us at a public address, and for
-    a peer that says that it comes from where we come from, if we have chosen it: anybody can say so. `observed`: where gates see this node;
-    `chosen`: we called the peer.
+    A peer must not have us dial hosts of our own network. Private addresses count only where no gate sees us at a public address, or where
+    a peer that we called shares our public address. A caller's claim to share it does not count: anybody can make it. `observed`: where
+    gates see this node; `chosen`: we called the peer.
     """
     own_ips = {tcp.ip for tcp in map(parse_tcp, observed) if tcp is not None and tcp.ip is not None}
     theirs = [(address, tcp.ip) for address in usable(named) if (tcp := parse_tcp(address)) and tcp.ip]
@@ -144,20 +144,23 @@ class Puncher:
                 await circuit.close()
 
     async def _reach(self, peer: ID, circuit: SwarmConn, *, dialled: bool) -> bool:
-        """Try for a direct connection; returns False where nothing could be tried yet. `dialled`: the circuit is ours, so it is the peer
-        that begins to punch."""
+        """Try for a direct connection; returns whether there was anything to try yet. `dialled`: we dialled the circuit, so the peer begins
+        to punch.
+        """
         self._trying.add(peer)
         try:
-            return await (self._plainly(peer) if dialled else self._punch(peer, circuit))
+            if dialled:
+                return await self._plainly(peer)
+            await self._punch(peer, circuit)
         except Exception:  # a bug must not let a stranger's circuit end the node
             log.exception("a try for a direct connection failed", peer=str(peer))
-            return True
         finally:
             self._trying.discard(peer)
+        return True
 
     # -- the called node's side ----------------------------------------------------------------------------------------
 
-    async def _punch(self, peer: ID, circuit: SwarmConn) -> bool:
+    async def _punch(self, peer: ID, circuit: SwarmConn) -> None:
         began, tries, answers = trio.current_time(), 0, True
         while (
             tries < TRIES
@@ -179,7 +182,6 @@ class Puncher:
             log.info("path.direct", peer=str(peer), tries=tries, took_s=took_s)
         elif tries and self.swarm.lives(circuit):
             log.info("path.stays_relayed", peer=str(peer), tries=tries, again_in_s=PAUSE_S)
-        return True
 
     async def _try(self, peer: ID, circuit: SwarmConn) -> None:
         with trio.fail_after(ANSWER_WITHIN_S):

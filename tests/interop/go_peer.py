@@ -7,29 +7,39 @@ others open to a protocol that is handled here, it connects to a socket of this 
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import base58
 import trio
+from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 from multiaddr import Multiaddr
 
-PROGRAM: Final = Path(__file__).parent / "go" / "p2pd"
-ANSWER_S: Final = 15.0
-_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER = range(4)
+from swarm.net.network import Stream
+from swarm.relay.wire import read_message, write_message
+from tests.interop.ours import ANSWER_S, running, until
+
+FOLDER: Final = Path(__file__).parent / "go"
+PROGRAM: Final = FOLDER / "p2pd"
 _UNIX: Final = 400
 """The code of such an address."""
 _LIMIT_S: Final = 30
 """The daemon's own, for what it is asked."""
 
-Field = tuple[int, int | bytes]
-Fields = dict[int, list[int | bytes]]
-"""Values by the number of their field, in their order."""
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
+
+
+def _messages() -> Any:
+    """The daemon's messages, which come with it."""
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
+    return import_module("p2pd_pb2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +48,26 @@ class GoPeer:
 
     folder: Path
     nursery: trio.Nursery
+    messages: Any
 
     async def id(self) -> str:
-        return (await self._identify())[0]
+        return base58.b58encode((await self._identify()).id).decode()
 
     async def addresses(self) -> tuple[str, ...]:
         """Where it listens."""
-        return (await self._identify())[1]
+        return tuple(str(Multiaddr(each)) for each in (await self._identify()).addrs)
 
     async def connect(self, peer: str, *addresses: str) -> None:
         """`addresses`: without the peer's id."""
-        encoded = [(2, Multiaddr(address).to_bytes()) for address in addresses]
-        target = _message((1, base58.b58decode(peer)), *encoded, (3, _LIMIT_S))
-        await (await self._ask(_message((1, _CONNECT), (2, target))))[1].aclose()
+        encoded = [Multiaddr(address).to_bytes() for address in addresses]
+        await self._told(
+            "CONNECT", connect={"peer": base58.b58decode(peer), "addrs": encoded, "timeout": _LIMIT_S}
+        )
 
     async def open(self, peer: str, protocol: str) -> trio.SocketStream:
         """A stream to a peer that it is connected with."""
-        target = _message((1, base58.b58decode(peer)), (2, protocol.encode()), (3, _LIMIT_S))
-        return (await self._ask(_message((1, _STREAM_OPEN), (3, target))))[1]
+        wanted = {"peer": base58.b58decode(peer), "proto": [protocol], "timeout": _LIMIT_S}
+        return (await self._ask("STREAM_OPEN", streamOpen=wanted))[1]
 
     async def handle(self, protocol: str, handler: Handler) -> None:
         """Streams that others open to it."""
@@ -66,116 +78,47 @@ class GoPeer:
 
         async def serve(stream: trio.SocketStream) -> None:
             async with stream:
-                await read_message(stream)  # who opened it
+                await read_message(cast("Stream", stream), self.messages.StreamInfo())
                 await handler(stream)
 
         self.nursery.start_soon(trio.serve_listeners, serve, [trio.SocketListener(listening)])
-        path = str(place).encode()  # with its leading slash, which the library for addresses here takes away
-        address = _varint(_UNIX) + _varint(len(path)) + path
-        wanted = _message((1, address), (2, protocol.encode()), (3, 0))
-        await (await self._ask(_message((1, _STREAM_HANDLER), (4, wanted))))[1].aclose()
+        # its path with the leading slash, which the library for addresses here takes away
+        address = encode_uvarint(_UNIX) + encode_varint_prefixed(str(place).encode())
+        await self._told(
+            "STREAM_HANDLER", streamHandler={"addr": address, "proto": [protocol], "balanced": False}
+        )
 
-    async def _identify(self) -> tuple[str, tuple[str, ...]]:
-        answer, stream = await self._ask(_message((1, _IDENTIFY)))
+    async def _identify(self) -> Any:
+        return (await self._told("IDENTIFY")).identify
+
+    async def _told(self, kind: str, **fields: object) -> Any:
+        """The answer to a command that no bytes follow."""
+        answer, stream = await self._ask(kind, **fields)
         await stream.aclose()
-        said = _fields(_bytes(answer[4][0]))
-        return _peer(said), tuple(str(Multiaddr(_bytes(each))) for each in said.get(2, ()))
+        return answer
 
-    async def _ask(self, request: bytes) -> tuple[Fields, trio.SocketStream]:
+    async def _ask(self, kind: str, **fields: object) -> tuple[Any, trio.SocketStream]:
         with trio.fail_after(ANSWER_S):
             stream = await trio.open_unix_socket(self.folder / "control")
-            await stream.send_all(_varint(len(request)) + request)
-            answer = _fields(await read_message(stream))
-        assert answer[1] == [0], _bytes(_fields(_bytes(answer[2][0]))[1][0]).decode()
+            wire = cast("Stream", stream)
+            await write_message(wire, self.messages.Request(type=kind, **fields))
+            answer: Any = await read_message(wire, self.messages.Response())
+        assert answer.type == self.messages.Response.OK, answer.error.msg
         return answer, stream
 
 
 @asynccontextmanager
 async def go_peer(*options: str) -> AsyncIterator[GoPeer]:
     """A daemon of its own, on loopback."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = [PROGRAM, "-q", "-listen", f"/unix{folder}/control", "-hostAddrs", "/ip4/127.0.0.1/tcp/0"]
-        process = await trio.lowlevel.open_process(
-            [*map(str, command), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            async with trio.open_nursery() as nursery:
-                peer = GoPeer(folder, nursery)
-                with trio.fail_after(ANSWER_S):
-                    while not (folder / "control").exists():
-                        assert process.poll() is None, "the peer ended"
-                        await trio.sleep(0.02)
-                yield peer
-                nursery.cancel_scope.cancel()
-        finally:
-            process.kill()
-            with trio.CancelScope(shield=True):
-                await process.wait()
-
-
-# -- Protobuf ----------------------------------------------------------------------------------------------------------
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def _message(*fields: Field) -> bytes:
-    parts = [
-        _varint(number << 3) + _varint(value)
-        if isinstance(value, int)
-        else _varint(number << 3 | 2) + _varint(len(value)) + value
-        for number, value in fields
-    ]
-    return b"".join(parts)
-
-
-def _fields(message: bytes) -> Fields:
-    found, rest = Fields(), memoryview(message)
-    while rest:
-        tag, rest = _first(rest)
-        value, rest = _first(rest)
-        if tag & 7 == 2:
-            found.setdefault(tag >> 3, []).append(bytes(rest[:value]))
-            rest = rest[value:]
-        else:
-            found.setdefault(tag >> 3, []).append(value)
-    return found
-
-
-def _first(data: memoryview) -> tuple[int, memoryview]:
-    """The number at the beginning of `data`, and what follows it."""
-    end = next(place for place, byte in enumerate(data) if byte < 0x80) + 1
-    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[:end])), data[end:]
-
-
-async def read_message(stream: trio.SocketStream) -> bytes:
-    """The next message, and no byte more: what follows belongs to somebody else."""
-    prefix = bytearray()
-    while not prefix or prefix[-1] > 0x7F:
-        prefix += await read_exactly(stream, 1)
-    return await read_exactly(stream, _first(memoryview(prefix))[0])
-
-
-async def read_exactly(stream: trio.SocketStream, size: int) -> bytes:
-    """So many bytes."""
-    data = b""
-    while len(data) < size:
-        more = await stream.receive_some(size - len(data))
-        assert more, f"the stream ended after {len(data)} of {size} bytes"
-        data += more
-    return data
-
-
-def _bytes(value: int | bytes) -> bytes:
-    assert isinstance(value, bytes)
-    return value
-
-
-def _peer(said: Fields) -> str:
-    return base58.b58encode(_bytes(said[1][0])).decode()
+        where = ("-listen", f"/unix{folder}/control", "-hostAddrs", "/ip4/127.0.0.1/tcp/0")
+        async with (
+            running([str(PROGRAM), "-q", *where, *options], **quiet) as process,
+            trio.open_nursery() as nursery,
+        ):
+            await until(lambda: (folder / "control").exists() or process.poll() is not None)
+            assert process.poll() is None, "the peer ended"
+            yield GoPeer(folder, nursery, _messages())
+            nursery.cancel_scope.cancel()

@@ -12,7 +12,7 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,19 +21,21 @@ from typing import Any, Final
 import trio
 
 from swarm.net.network import Stream
+from tests.interop.ours import ANSWER_S, running, until
 
 FOLDER: Final = Path(__file__).parent / "rust"
 INSTALLED: Final = FOLDER / "installed"
 CALL: Final = "/rpc/req-resp/1.0.0"
 SPOKEN: Final = "/sark/rust/1"
-"""A protocol of ours, as far as gates can see: its index of nodes speaks it."""
-ANSWER_S: Final = 15.0
+"""The name of its own routing, chosen so that a gate takes the peer for one of ours."""
 ANSWER: Final = "ANSWER "
 _CALL_ID: Final = b"1"
 
 
 @dataclass
 class RustPeer:
+    """A running one."""
+
     process: trio.Process
     answers: trio.MemoryReceiveChannel[Any]
     addresses: list[str] = field(default_factory=list)
@@ -59,45 +61,37 @@ class RustPeer:
 
 
 @asynccontextmanager
-async def rust_peer(*, friends: tuple[str, ...] = (), **options: object) -> AsyncIterator[RustPeer]:
-    """A running one. `friends`: ids of peers that are not left; `relay_servers`: full addresses of gates where it reserves."""
-    relays = [*options.pop("relay_servers", ()), *(f"/ip4/127.0.0.1/tcp/1/p2p/{peer}" for peer in friends)]  # type: ignore[misc]
+async def rust_peer(
+    *, friends: Sequence[str] = (), gates: Sequence[str] = (), **options: object
+) -> AsyncIterator[RustPeer]:
+    """A running one. `friends`: ids of peers that it does not leave; `gates`: full addresses of those where it reserves."""
+    relays = [*gates, *(f"/ip4/127.0.0.1/tcp/1/p2p/{peer}" for peer in friends)]
     settings = json.dumps({"protocol": SPOKEN, **options, "relay_servers": relays})
     environment = {**os.environ, "PYTHONPATH": str(INSTALLED), "RUST_LOG": "lattica=info", "NO_COLOR": "1"}
-    process = await trio.lowlevel.open_process(
-        [sys.executable, str(FOLDER / "peer.py"), settings],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     send, receive = trio.open_memory_channel[Any](8)
-    peer = RustPeer(process, receive)
+    async with (
+        running([sys.executable, str(FOLDER / "peer.py"), settings], env=environment, **pipes) as process,
+        trio.open_nursery() as nursery,
+    ):
+        peer = RustPeer(process, receive)
 
-    async def read_log() -> None:
-        async for line in _lines(process.stdout):
-            if listening := re.search(r"Listening on: (/ip4/\S+/tcp/\S+/p2p/\w+)$", line):
-                peer.addresses.append(listening[1])
+        async def read_log() -> None:
+            async for line in _lines(process.stdout):
+                if listening := re.search(r"Listening on: (/ip4/\S+/tcp/\S+/p2p/\w+)$", line):
+                    peer.addresses.append(listening[1])
 
-    async def read_answers() -> None:
-        async for line in _lines(process.stderr):
-            if line.startswith(ANSWER):
-                await send.send(json.loads(line.removeprefix(ANSWER)))
+        async def read_answers() -> None:
+            async for line in _lines(process.stderr):
+                if line.startswith(ANSWER):
+                    await send.send(json.loads(line.removeprefix(ANSWER)))
 
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read_log)
-            nursery.start_soon(read_answers)
-            peer.id = await peer.answer()
-            with trio.fail_after(ANSWER_S):
-                while not peer.addresses:
-                    await trio.sleep(0.02)
-            yield peer
-            nursery.cancel_scope.cancel()
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
+        nursery.start_soon(read_log)
+        nursery.start_soon(read_answers)
+        peer.id = await peer.answer()
+        await until(lambda: peer.addresses)
+        yield peer
+        nursery.cancel_scope.cancel()
 
 
 async def _lines(pipe: trio.abc.ReceiveStream | None) -> AsyncIterator[str]:
@@ -109,7 +103,7 @@ async def _lines(pipe: trio.abc.ReceiveStream | None) -> AsyncIterator[str]:
             yield line.decode("utf-8", "replace")
 
 
-async def echoed(stream: Stream, data: bytes) -> bool:
+async def called(stream: Stream, data: bytes) -> bool:
     """Whether the peer at the other end of a `CALL` stream sends it back."""
     request = b"\0" + _text(_CALL_ID) + _text(b"Echo.echo") + _text(data) + b"\0"
     back = bytearray()

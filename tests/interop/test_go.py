@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import random
 import secrets
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 import trio
@@ -19,17 +18,28 @@ from swarm.index.index import Index
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, routing_key
+from swarm.net.network import Stream
 from swarm.net.reservations import DeclineReason, RelayReservations
-from tests.interop.go_peer import ANSWER_S, PROGRAM, GoPeer, go_peer, read_exactly, read_message
-from tests.interop.ours import ECHO, HOP, LOOPBACK, PING, PING_SIZE, echo, full_address
+from swarm.relay.wire import read_message
+from tests.interop.go_peer import PROGRAM, GoPeer, go_peer
+from tests.interop.ours import (
+    BUILT_FOR_LINUX,
+    ECHO,
+    HOP,
+    LOOPBACK,
+    PING,
+    PING_SIZE,
+    echo,
+    echoed,
+    full_address,
+    read_exactly,
+    until,
+)
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.patient,
-    pytest.mark.skipif(
-        (sys.platform, platform.machine()) != ("linux", "x86_64"),
-        reason="its daemon is built for Linux on x86-64",
-    ),
+    BUILT_FOR_LINUX,
     pytest.mark.skipif(not PROGRAM.exists(), reason="go-libp2p is not installed: make interop"),
 ]
 
@@ -97,18 +107,11 @@ async def reserving(gate: HostNetwork, *, speaks: bool) -> AsyncIterator[GoPeer]
         yield peer
 
 
-async def echoed(stream: trio.SocketStream, data: bytes) -> bool:
-    async with stream, trio.open_nursery() as nursery:
-        nursery.start_soon(stream.send_all, data)
-        with trio.fail_after(ANSWER_S):
-            return await read_exactly(stream, len(data)) == data
-
-
 async def test_a_go_peer_learns_who_a_gate_is_and_what_it_speaks(gate: HostNetwork) -> None:
     async with go_peer() as peer:
         await peer.connect(gate.peer_id, *gate.addresses)
         async with await peer.open(gate.peer_id, "/ipfs/id/1.0.0") as stream:
-            said = Identify.FromString(await read_message(stream))
+            said = await read_message(cast("Stream", stream), Identify())
     assert "libp2p" in said.agent_version
     assert {ECHO, PING, HOP} <= set(said.protocols)
     assert said.observed_addr[:5] == bytes([4, 127, 0, 0, 1])
@@ -124,7 +127,7 @@ async def test_100_pings_back_to_back_are_answered(gate: HostNetwork) -> None:
             for _ in range(100):
                 sent = secrets.token_bytes(PING_SIZE)
                 await stream.send_all(sent)
-                assert await read_exactly(stream, PING_SIZE) == sent
+                assert await read_exactly(stream.receive_some, PING_SIZE) == sent
 
 
 async def test_a_go_peer_and_a_node_exchange_megabytes_whoever_dials(gate: HostNetwork) -> None:
@@ -134,13 +137,7 @@ async def test_a_go_peer_and_a_node_exchange_megabytes_whoever_dials(gate: HostN
         assert await echoed(await peer.open(gate.peer_id, ECHO), data)
         async with open_host(Identity.from_seed("caller")) as node:
             stream = await node.open(await peer.id(), ECHO, await peer.addresses())
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(stream.send_all, data)
-                back = bytearray()
-                while len(back) < len(data):
-                    back += await stream.receive_some()
-            await stream.aclose()
-    assert back == data
+            assert await echoed(stream, data)
 
 
 async def test_a_go_peer_asks_a_gate_for_the_way_to_others(gate: HostNetwork) -> None:
@@ -156,8 +153,8 @@ async def test_a_go_peer_asks_a_gate_for_the_way_to_others(gate: HostNetwork) ->
         body = pack(["c", 1, "find-peers", {"key": routing_key(holder.peer_id), "count": 8}])
         async with await peer.open(gate.peer_id, "/sark/index/1") as stream:
             await stream.send_all(len(body).to_bytes(PREFIX, "big") + body)
-            size = int.from_bytes(await read_exactly(stream, PREFIX), "big")
-            *_, type, fields = unpack(await read_exactly(stream, size))
+            size = int.from_bytes(await read_exactly(stream.receive_some, PREFIX), "big")
+            *_, type, fields = unpack(await read_exactly(stream.receive_some, size))
         nursery.cancel_scope.cancel()
     assert (type, [contact["peer"] for contact in fields["contacts"]]) == ("found-peers", [holder.peer_id])
 
@@ -167,9 +164,7 @@ async def test_go_peers_and_nodes_reach_each_other_through_a_gate(
 ) -> None:
     data = random.Random(1).randbytes(100_000)
     async with reserving(gate, speaks=True) as behind, speaker() as caller:
-        with trio.fail_after(ANSWER_S):
-            while not relay.reservations(trio.current_time()):
-                await trio.sleep(0.05)
+        await until(lambda: relay.reservations(trio.current_time()))
         go = await behind.id()
         circuit = f"{full_address(gate)}/p2p-circuit"
         await caller.connect(go, circuit)
@@ -177,9 +172,7 @@ async def test_go_peers_and_nodes_reach_each_other_through_a_gate(
         async with open_host(Identity.from_seed("caller")) as node:
             stream = await node.open(go, ECHO, [circuit])
             assert stream.relayed
-            await stream.send_all(b"hello")
-            assert await stream.receive_some() == b"hello"
-            await stream.aclose()
+            assert await echoed(stream, data)
     assert relay.connected == 2
 
 
@@ -195,7 +188,5 @@ async def test_a_go_peer_that_speaks_nothing_of_ours_gets_no_reservation(
     gate: HostNetwork, relay: RelayReservations
 ) -> None:
     async with reserving(gate, speaks=False):
-        with trio.fail_after(ANSWER_S):
-            while not relay.declined[DeclineReason.NOT_ALLOWED]:
-                await trio.sleep(0.05)
+        await until(lambda: relay.declined[DeclineReason.NOT_ALLOWED])
     assert not relay.reservations(trio.current_time())

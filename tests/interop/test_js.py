@@ -18,7 +18,7 @@ from swarm.index.index import Index
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, routing_key
-from tests.interop.ours import ECHO, HOP, LOOPBACK, PING, echo, full_address
+from tests.interop.ours import ECHO, HOP, LOOPBACK, PING, echo, echoed, full_address, running
 
 PROGRAM: Final = Path(__file__).parent / "js" / "peer.mjs"
 NODE: Final = shutil.which("node")
@@ -40,33 +40,27 @@ Ask = Callable[..., Awaitable[Any]]
 @asynccontextmanager
 async def js_peer() -> AsyncIterator[Ask]:
     """A peer of js-libp2p that does what it is asked."""
-    process = await trio.lowlevel.open_process(
-        [str(NODE), str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    told, rest = process.stdout, bytearray()
-
-    async def ask(*command: object) -> Any:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    async with running([str(NODE), str(PROGRAM)], **pipes) as process:
         assert process.stdin is not None
-        with trio.fail_after(ANSWER_S):
-            await process.stdin.send_all(json.dumps(command).encode() + b"\n")
-            while b"\n" not in rest:
-                more = await told.receive_some()
-                assert more, "the peer ended"
-                rest.extend(more)
-        line, _, after = bytes(rest).partition(b"\n")
-        rest[:] = after
-        answer = json.loads(line)
-        assert "ok" in answer, answer["error"]
-        return answer["ok"]
+        assert process.stdout is not None
+        told, rest = process.stdout, bytearray()
 
-    try:
+        async def ask(*command: object) -> Any:
+            assert process.stdin is not None
+            with trio.fail_after(ANSWER_S):
+                await process.stdin.send_all(json.dumps(command).encode() + b"\n")
+                while b"\n" not in rest:
+                    more = await told.receive_some()
+                    assert more, "the peer ended"
+                    rest.extend(more)
+            line, _, after = bytes(rest).partition(b"\n")
+            rest[:] = after
+            answer = json.loads(line)
+            assert "ok" in answer, answer["error"]
+            return answer["ok"]
+
         yield ask
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
 
 
 async def test_a_js_peer_learns_who_a_gate_is_and_what_it_speaks(gate: HostNetwork) -> None:
@@ -110,9 +104,7 @@ async def test_js_peers_and_nodes_reach_each_other_through_a_gate(gate: HostNetw
             js = await behind("id")
             stream = await node.open(js, ECHO, [circuit.removesuffix(f"/p2p/{js}")])
             assert stream.relayed
-            await stream.send_all(b"hello")
-            assert await stream.receive_some() == b"hello"
-            await stream.aclose()
+            assert await echoed(stream, b"hello")
 
 
 async def test_a_js_peer_reaches_a_node_behind_a_gate(gate: HostNetwork) -> None:

@@ -322,9 +322,10 @@ async def test_one_side_that_can_be_reached_is_enough(listens: str) -> None:
         with trio.fail_after(5.0):
             await until(lambda: bool((path := caller.path(node.peer_id)) and path.direct))
         (conn,) = node.swarm.all_direct(ID(peer_id_bytes(caller.peer_id)))
-        assert isinstance(conn.muxed_conn, BoundedYamux)
+        muxed = conn.muxed_conn
+        assert isinstance(muxed, BoundedYamux)
         with trio.fail_after(5.0):  # the caller wanted it, whoever dialled in the end
-            await until(lambda: conn.muxed_conn.arrived)  # type: ignore[attr-defined]
+            await until(lambda: muxed.arrived)
         held = node.swarm.gater._held.total()
         await caller.disconnect(node.peer_id)
         await until(lambda: node.swarm.gater._held.total() < held)
