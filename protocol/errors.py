@@ -6,10 +6,13 @@
     │   └─ RemoteProtocolError     the peer did: the stream is reset, nothing of ours changed
     ├─ Refused                     a peer said no, with a reason from `protocol.words.Reason`
     ├─ NotPermitted                a token does not show what it should, or a ticket cannot be used
+    │   └─ BadTicket               a ticket or token is damaged, or none at all
     ├─ Unreachable                 no way to the peer, or it stopped answering; trying again may help
     │   └─ Overloaded              it has no time for us now: it did nothing
     ├─ RunError                    a task could not be measured (broken model, crash, time limit)
     ├─ CampaignError               the campaign file is wrong: file, line, hint
+    ├─ SettingsError               a setting in config.toml, the environment or a flag is wrong
+    ├─ NothingFits                 no device of the swarm fits a task
     └─ ResourceError               this machine lacks something: port, disk, data folder, rights
 
 Each carries what the command line prints: one line for what, one for why or what to do (`hint`), and an exit code.
@@ -17,11 +20,22 @@ Each carries what the command line prints: one line for what, one for why or wha
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from protocol.words import Reason
 
 E = TypeVar("E", bound=BaseException)
+EXIT_CODES: Final = {
+    0: "success",
+    1: "the campaign ended with failed tasks, or a comparison found what it was asked to fail for",
+    2: "bad input: a file, a flag or a setting is wrong",
+    3: "no device fits what was asked for",
+    4: "no peer or gate can be reached, or a device did not confirm",
+    5: "not permitted",
+    6: "a local resource is missing: port, disk, folder, or a package",
+    130: "interrupted by Ctrl-C; a campaign goes on, except that of `bench --on`, which is cancelled",
+}
+"""Of `sark-node`, and what each means."""
 
 
 class SarkError(Exception):
@@ -118,6 +132,12 @@ class CampaignError(SarkError):
         """What else is wrong in the file: line, what, hint. Also counted in `hint`."""
         self.first_hint = hint
         """The hint without what is said there of others."""
+
+
+class SettingsError(SarkError):
+    """A setting or a flag is wrong: which one, its source, and the correct form."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class NothingFits(SarkError):

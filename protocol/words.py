@@ -84,7 +84,7 @@ class Right(StrEnum):
     SUBMIT = "submit"
     """Have tasks run, and look after them: probe, commit, renew, cancel, release, adopt, and the blobs that belong to them."""
     STATUS = "status"
-    """Ask how things stand: probe, look, status."""
+    """Ask for quotes, leases and the status of the device."""
     CONTROL = "control"
     """Pause, resume, drain and reset."""
 

@@ -22,20 +22,11 @@ from rich.text import Text
 import sark
 from gate.settings import GateSettings
 from node.settings.settings import WorkerSettings
+from protocol.errors import EXIT_CODES
 from scheduler.store.settings import SchedulerSettings
 from swarm.net.settings import RoleSettings
 
 NAME: Final = "sark-node"
-EXIT_CODES: Final = (
-    (0, "success"),
-    (1, "the campaign ended with failed tasks, or a comparison found what it was asked to fail for"),
-    (2, "bad input: a file, a flag or a setting is wrong"),
-    (3, "nothing fits: no device meets what was asked for"),
-    (4, "no peer or gate can be reached"),
-    (5, "not permitted"),
-    (6, "a local resource: port, disk, folder, or a package that is not installed"),
-    (130, "interrupted by Ctrl-C; a campaign goes on"),
-)
 EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "adopt": (
         (
@@ -194,7 +185,10 @@ def _typed(found: re.Match[str]) -> str:
 
 
 def _name(argument: Any) -> str:
-    return str(argument.metavar or argument.name.upper()).strip("[]").removesuffix("...")
+    name = str(argument.metavar or argument.name.upper())
+    if name.startswith("[") and name.endswith("]"):
+        name = name[1:-1]
+    return name.removesuffix("...")
 
 
 def _synopsis(path: Sequence[str], command: Any, shown: Sequence[Any]) -> str:
@@ -273,7 +267,7 @@ def markdown() -> str:
         "",
         "| code | |",
         "|---|---|",
-        *(f"| {code} | {what} |" for code, what in EXIT_CODES),
+        *(f"| {code} | {what} |" for code, what in EXIT_CODES.items()),
     ]
     lines += ["", "## Settings", "", *SETTINGS_INTRO, ""]
     for role, cls in ROLES:
@@ -356,7 +350,7 @@ def man() -> str:
         for words, what in EXAMPLES.get(page.name, ()):
             out += [".TP", f"Example: {_roff(f'{NAME} {words}')}", _roff(what)]
     out.append(".SH EXIT STATUS")
-    for code, what in EXIT_CODES:
+    for code, what in EXIT_CODES.items():
         out += [".TP", str(code), _roff(what)]
     out.append(".SH ENVIRONMENT")
     for page in made[:1]:

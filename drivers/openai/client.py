@@ -2,8 +2,8 @@
 
 One thread and one event loop, stepped from blocking code (`ServerSession`). Bytes are stamped on arrival and queued (`_Inbox`); they are
 parsed only when everything that was ready has been stamped, so that 64 streams at a time do not make each other look slow
-(`benchmarks/api_bias.py`). httpx would stamp a piece after it has been through four layers. Sending begins on a connection that is already
-open: connecting is never part of a time.
+(`benchmarks/measuring/api_bias.py`). httpx would stamp a piece after it has been through four layers. Sending begins on a connection that
+is already open: connecting is never part of a time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Final
 import typer
 
 from gate.settings import GateSettings
-from swarm.base.settings import SettingsError
+from protocol.errors import SettingsError
 from swarm.base.units import DAY_S, DurationError, parse_duration
 from swarm.join.known_gates import any_answers, recent_gates, worker_addresses
 

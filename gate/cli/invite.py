@@ -12,11 +12,10 @@ import typer
 
 from gate.cli.arguments import duration, given_gates, listed_gates
 from gate.settings import GateSettings
-from protocol.errors import NotPermitted, ResourceError
+from protocol.errors import NotPermitted, ResourceError, SettingsError
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.screen import print_json
-from swarm.base.settings import SettingsError
 from swarm.base.text import count
 from swarm.join.known_gates import any_answers, local_gates, recent_gates, save_gates
 

@@ -15,12 +15,11 @@ from rich.text import Text
 
 from gate.cli.arguments import duration, given_gates, listed_gates, ways_out
 from gate.settings import GateSettings
-from protocol.errors import NotPermitted, ResourceError, Unreachable, first_error
+from protocol.errors import NotPermitted, ResourceError, SettingsError, Unreachable, first_error
 from protocol.messages.pool import PoolMember
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
-from swarm.base.settings import SettingsError
 from swarm.base.text import count
 from swarm.join.known_gates import local_gates, recent_gates, save_gates
 from swarm.net.settings import RoleSettings

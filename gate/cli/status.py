@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from gate.settings import GateSettings
+from protocol.errors import SettingsError
 from swarm.base.home import Home
-from swarm.base.settings import SettingsError
 from swarm.join.known_gates import local_gates, recent_gates
 
 if TYPE_CHECKING:

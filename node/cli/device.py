@@ -14,9 +14,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from protocol.errors import SettingsError
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
-from swarm.base.settings import SettingsError
 from swarm.base.text import safe_text
 from swarm.base.units import DurationError, parse_duration
 
@@ -212,7 +212,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
     from protocol.messages.work import StatusRequest
     from protocol.words import Role
     from swarm.base.locks import lock_folder
-    from swarm.join.known_gates import local_gates, recent_gates
+    from swarm.join.known_gates import gates_in_use
     from swarm.net.identity import Identity, load_or_create
     from swarm.pools.membership import joined_pools, membership_of
     from swarm.reach.mdns import ways_on_lan
@@ -227,7 +227,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
     listed = [membership_of(home, pool, device, now) is not None for pool in joined]
     results = pool_checks(zip(joined, listed, strict=True), now)
     of_pools = [address for pool in joined for address in pool.gates]
-    own = settings.gates or local_gates(home) or recent_gates(home)
+    own = gates_in_use(home, settings.gates)
     gates = own if settings.gates else (*own, *of_pools)
     neighbours = None
     if settings.lan:

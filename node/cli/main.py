@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from protocol.errors import SettingsError
 from swarm.base.home import Home
-from swarm.base.settings import SettingsError
 
 if TYPE_CHECKING:
     from node.device.probe import Profile
@@ -87,7 +87,7 @@ def join(
         ),
     ] = None,
     gates: Annotated[
-        Many, _many("--gate", "Address of a gate.", "ADDRESS", "the gate on this --home")
+        Many, _many("--gate", "Address of a gate.", "ADDRESS", "this home's own gate, else those used last")
     ] = None,
     owners: Annotated[
         Many,
@@ -224,7 +224,7 @@ def join(
 
     from node.device.simulated import read_pretended
     from node.serve.process import check_anyone, pool_changes, run_process
-    from swarm.join.known_gates import local_gates, recent_gates
+    from swarm.join.known_gates import gates_in_use
     from swarm.pools.people import known_names
     from swarm.pools.tickets import read_ticket, secret_text
 
@@ -234,7 +234,7 @@ def join(
         ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())
     must = () if ticket is None else (read_ticket(ticket).pool,)
-    gates_known = settings.gates or local_gates(home) or recent_gates(home, ("worker",))
+    gates_known = gates_in_use(home, settings.gates, ("worker",))
     if not gates_known and not any(pool.gates for pool in pools):
         who = "only devices on this LAN" if settings.lan else "nobody"
         print(f"No gate is known here, so {who} can find this device.", file=sys.stderr)

@@ -12,12 +12,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from protocol.errors import SarkError
+from protocol.errors import SarkError, SettingsError
 from protocol.values.requirement import show_size
 from swarm.base.durable import make_folder
 from swarm.base.home import Home
 from swarm.base.screen import new_console, print_json
-from swarm.base.settings import SettingsError
 from swarm.base.units import show_duration
 
 if TYPE_CHECKING:

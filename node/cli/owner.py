@@ -35,7 +35,7 @@ Gates = Annotated[
     list[str] | None,
     typer.Option(
         "--gate",
-        help="Reach other devices through this gate. Repeatable.  \\[default: the gate on this --home]",
+        help="Reach other devices through this gate. Repeatable.  \\[default: this home's own gate, else those used last]",
         metavar="ADDRESS",
     ),
 ]
@@ -104,7 +104,7 @@ def _send(
     from node.settings.settings import WorkerSettings
     from protocol.words import Role
     from swarm.base.readings import reading_words
-    from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses
+    from swarm.join.known_gates import any_answers, gates_in_use, worker_addresses
     from swarm.pools.membership import joined_pools
     from swarm.pools.people import known_names
 
@@ -113,7 +113,7 @@ def _send(
         home.config_file, ctx.meta["environment"], {"gates": tuple(gate) if gate else None}
     )
     of_pools = [address for pool in joined_pools(home, Role.WORKER) for address in pool.gates]
-    gates_known = settings.gates or local_gates(home) or recent_gates(home) or tuple(of_pools)
+    gates_known = gates_in_use(home, settings.gates) or tuple(of_pools)
     gates = gates_known if gate else tuple(dict.fromkeys((*gates_known, *worker_addresses(home))))
     if device and not gate and settings.lan and not (gates and any_answers(gates)):
         from swarm.reach.mdns import ways_on_lan

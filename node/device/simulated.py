@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from drivers.contract.registry import SIMULATED
 from node.device.probe import Profile
 from node.settings.settings import DriverSecrets
+from protocol.errors import SettingsError
 from protocol.values.advert import GpuInfo
 from protocol.wire.base import Count, Line, Name
-from swarm.base.settings import SettingsError
 
 KIND: Final = "SARK_FAKE_KIND"
 """Where the simulated driver looks for the kind of device whose figures it is to give."""

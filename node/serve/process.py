@@ -34,11 +34,10 @@ from node.serve.service import Worker, WorkerParts, run_worker
 from node.settings.settings import DriverSecrets, WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox_files import open_outbox
-from protocol.errors import ResourceError
+from protocol.errors import ResourceError, SettingsError
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.base.settings import SettingsError
 from swarm.base.threads import DISK, WAITING
 from swarm.join.known_gates import addresses_file, local_gates, save_gates
 from swarm.join.node import RunningNode, open_node, wait_for_stop

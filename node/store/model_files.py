@@ -24,7 +24,7 @@ import structlog
 from node.store import bundles
 from node.store.files import MODEL_FILE
 from node.store.partial import remove_partial
-from protocol.errors import ResourceError
+from protocol.errors import ResourceError, SettingsError
 from protocol.values.requirement import show_size
 from swarm.base.durable import (
     make_folder,
@@ -35,7 +35,6 @@ from swarm.base.durable import (
     write_durably,
 )
 from swarm.base.locks import lock_open_file
-from swarm.base.settings import SettingsError
 from swarm.base.text import ascii_line
 from swarm.blobs.bundles import contents
 

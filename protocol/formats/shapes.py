@@ -125,14 +125,6 @@ def show_shape(shape: Sequence[int], between: str = "×") -> str:
     return between.join(map(str, shape))
 
 
-def show_shapes(shapes: Mapping[str, Sequence[int]], most: int = 2) -> str:
-    """`1×3×224×224` of one input; `ids 1×128, mask 1×128` of several."""
-    if len(shapes) == 1:
-        return show_shape(next(iter(shapes.values())))
-    shown = [f"{name} {show_shape(shape) or 'scalar'}" for name, shape in list(shapes.items())[:most]]
-    return ", ".join([*shown, *([f"+{len(shapes) - most}"] if len(shapes) > most else [])])
-
-
 def dim_keys(ports: Sequence[InputPort]) -> frozenset[str]:
     """All by which a dynamic axis may be called."""
     return frozenset(_Sizes(ports).axes)

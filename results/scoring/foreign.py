@@ -58,7 +58,7 @@ def is_foreign(kind: str, name: str) -> bool:
         return False
     if FROZEN:
         raise ValueError(
-            f"{kind} {name!r} is of a package, and the single-file program takes none: see docs/installation.md"
+            f"{kind} {name!r} comes from a package, and the single-file program cannot load packages: see docs/install.md"
         )
     return True
 

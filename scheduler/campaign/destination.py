@@ -11,7 +11,8 @@ import re
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, StringConstraints
-from pydantic_core import PydanticCustomError
+
+from scheduler.campaign.wrong import wrong
 
 MAX_URL: Final = 1024
 FORM: Final = "such as s3://bucket/prefix, gs://bucket/prefix or file:///srv/results"
@@ -31,28 +32,24 @@ def results_of_spec(spec: str) -> str | None:
 def check_destination(text: str) -> str:
     """The URL without a slash at its end. Raises `PydanticCustomError`."""
     if not text.isascii() or not text.isprintable() or " " in text:
-        raise _wrong("a results URL is printable ASCII without spaces", FORM)
+        raise wrong("a results URL is printable ASCII without spaces", FORM)
     if "@" in text.partition("://")[2].partition("/")[0]:
-        raise _wrong("a results URL holds no name and no password", f"write s3://bucket/prefix; {KEYS}")
+        raise wrong("a results URL holds no name and no password", f"write s3://bucket/prefix; {KEYS}")
     if "?" in text or "#" in text:
-        raise _wrong("a results URL has no query, which may hold a key", f"{FORM}; {KEYS}")
+        raise wrong("a results URL has no query, which may hold a key", f"{FORM}; {KEYS}")
     match = _URL.fullmatch(text)
     if match is None or "::" in text:
-        raise _wrong("this is no URL of a place for results", FORM)
+        raise wrong("this is no URL of a place for results", FORM)
     scheme, place, path = match.groups()
     if scheme in READ_ONLY:
-        raise _wrong(f"nothing can be written to {scheme}: URLs", FORM)
+        raise wrong(f"nothing can be written to {scheme}: URLs", FORM)
     if ".." in path.split("/"):
-        raise _wrong("a results URL has no .. in its path", FORM)
+        raise wrong("a results URL has no .. in its path", FORM)
     if not place and scheme not in ("file", "memory"):
-        raise _wrong(f"{scheme}:// names no bucket", FORM)
+        raise wrong(f"{scheme}:// names no bucket", FORM)
     if scheme == "file" and (place or not path.strip("/")):
-        raise _wrong("a file: URL has three slashes and a path", "such as file:///srv/results")
+        raise wrong("a file: URL has three slashes and a path", "such as file:///srv/results")
     return text.rstrip("/")
-
-
-def _wrong(what: str, hint: str) -> PydanticCustomError:
-    return PydanticCustomError("campaign", "{what}", {"what": what, "hint": hint})
 
 
 ResultsUrl = Annotated[

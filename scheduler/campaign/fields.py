@@ -15,7 +15,6 @@ from pydantic import (
     StringConstraints,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
 
 from protocol.errors import CampaignError, Refused
 from protocol.formats.frameworks import FORMATS
@@ -26,6 +25,7 @@ from protocol.values.requirement import parse_clause
 from protocol.values.task import DimName, InputShape, InputSize
 from protocol.wire.base import PeerName
 from protocol.words import Reason
+from scheduler.campaign.wrong import wrong
 from swarm.base import units
 from swarm.base.text import did_you_mean, is_safe, safe_text
 from swarm.download.urls import FOR_OWNER, MAX_URL, read_hf, read_url, scheme_of, without_secrets
@@ -69,11 +69,6 @@ MAX_TRUSTED: Final = 256
 URL_SCHEMES: Final = frozenset({"https", "http", "file", "hf"})
 _INPUT: Final = re.compile(r"[a-z][a-z0-9]{1,15}\[(?:\w{1,50}(?:, ?\w{1,50}){0,7})?\]", re.ASCII)
 MAX_DURATION_S: Final = 30 * 86400.0
-
-
-def wrong(what: str, hint: str = "") -> PydanticCustomError:
-    """An error of one value, in our words."""
-    return PydanticCustomError("campaign", "{what}", {"what": what, "hint": hint})
 
 
 def _is_number(value: Any) -> bool:

@@ -425,7 +425,8 @@ def cancel(
 ) -> None:
     """Cancel campaigns or tasks, and wait until the devices have confirmed it.
 
-    Exit code 6 if a device has not: it is asked again as soon as it is back, and without that its run ends with its lease.
+    Exit code 4 if a device did not confirm it: the scheduler asks the device again when it is back, and a run whose device stays away
+    ends with its lease.
     """
     from scheduler.submit.submit import CancelRequest
 

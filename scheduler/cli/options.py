@@ -133,10 +133,10 @@ def _ways(
     ctx: typer.Context, flags: list[str] | None, *, check: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """`gates_of`, and those of them that were not tried; None: one has answered."""
-    from swarm.join.known_gates import any_answers, local_gates, recent_gates, worker_addresses
+    from swarm.join.known_gates import any_answers, gates_in_use, worker_addresses
 
     settings = scheduler_settings(ctx, gates=flags)
-    named = settings.gates or local_gates(ctx.obj) or recent_gates(ctx.obj)
+    named = gates_in_use(ctx.obj, settings.gates)
     if flags:
         return named, named
     gates = tuple(dict.fromkeys((*named, *worker_addresses(ctx.obj))))

@@ -124,7 +124,7 @@ def trust(
             print_json({"count": len(devices), "trusted": list(devices), "strangers": others})
         elif not devices:
             print(
-                "No device is trusted yet. A device of your own: sark-node join\nAnother one: sark-node trust PEER_ID"
+                "No device is trusted yet. Add a device of yours: sark-node invite\nTrust somebody else's device: sark-node trust PEER_ID"
             )
         else:
             console = new_console()

@@ -74,13 +74,3 @@ class TrustSource(Protocol):
     def book(self) -> TrustBook:
         """As it is now; the same object as before while nothing changed. To be called often."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class FixedTrust:
-    """Trust that does not change."""
-
-    _book: TrustBook
-
-    def book(self) -> TrustBook:
-        return self._book

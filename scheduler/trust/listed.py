@@ -12,12 +12,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from protocol.errors import NotPermitted, ResourceError
+from protocol.errors import NotPermitted, ResourceError, SettingsError
 from protocol.wire.base import PeerName
 from swarm.base.durable import unusable, write_durably
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.base.settings import SettingsError
 from swarm.net.identity import peer_id_bytes
 
 MAX_LISTED: Final = 4_096

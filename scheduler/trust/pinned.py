@@ -8,14 +8,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from protocol.errors import NotPermitted, ResourceError
+from protocol.errors import NotPermitted, ResourceError, SettingsError
 from protocol.wire.base import Name, PeerName
 from scheduler.trust.identities import pins_with
 from scheduler.trust.listed import LOCK_WAIT_S, check_peer
 from swarm.base.durable import unusable, write_durably
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.base.settings import SettingsError
 from swarm.base.text import safe_text
 
 MAX_PINNED: Final = 50_000

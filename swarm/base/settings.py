@@ -17,11 +17,11 @@ import tomllib
 import typing
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from protocol.errors import ResourceError, SarkError
+from protocol.errors import ResourceError, SettingsError
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -37,12 +37,6 @@ _FLAGS = {
     "teams": "only-team",
 }
 """Flags that may be repeated are named for one of them."""
-
-
-class SettingsError(SarkError):
-    """A setting is wrong: which one, its source, and the correct form."""
-
-    exit_code: ClassVar[int] = 2
 
 
 _FORMS = {

@@ -71,6 +71,13 @@ def recent_gates(home: Home, roles: Sequence[Role] = ("scheduler", "worker")) ->
     return tuple(dict.fromkeys(gate for role in roles for gate in read_addresses(_recent_file(home, role))))
 
 
+def gates_in_use(
+    home: Home, configured: Sequence[str] = (), roles: Sequence[Role] = ("scheduler", "worker")
+) -> tuple[str, ...]:
+    """The configured gates, else this home's own gate, else those that its `roles` used last."""
+    return tuple(configured) or local_gates(home) or recent_gates(home, roles)
+
+
 def _recent_file(home: Home, role: Role) -> Path:
     return home.folder(role) / "gates"
 

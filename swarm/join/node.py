@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -31,7 +31,7 @@ from swarm.base.threads import WAITING
 from swarm.index.index import Index
 from swarm.index.server import Admit
 from swarm.join.host import open_host
-from swarm.join.known_gates import local_gates, recent_gates, worker_addresses
+from swarm.join.known_gates import gates_in_use, worker_addresses
 from swarm.join.presence import ANYWHERE, FallbackPeers, record_peers, run_presence
 from swarm.net.addresses import Address, Contact, gate_contacts
 from swarm.net.cost import PeerClass
@@ -49,6 +49,12 @@ LOCK_WAIT_S: Final = 0.25
 """A command that only checks whether a node runs here holds the lock for a moment."""
 CONTACTS_S: Final = 2.0
 """How long the current gates are remembered: they are asked for many times a second, and stand in files."""
+ROLES_BEFORE: Final[Mapping[Role, tuple[Role, ...]]] = {
+    "worker": ("worker",),
+    "gate": (),
+    "scheduler": ("scheduler", "worker"),
+}
+"""Whose gates a role uses when none is configured and this home has no gate: those that these roles of the home used last."""
 END_OF_INPUT: Final = "end of input"
 
 
@@ -106,12 +112,10 @@ async def open_node(
         rng = random.Random()
 
         def gates() -> tuple[str, ...]:
-            """The configured gates, else this home's own as of now, else those used last: a gate may start later, or on another port."""
-            ways = settings.gates or local_gates(home)
-            if role == "worker":
-                ways = ways or recent_gates(home, ("worker",))
+            """As of now: a gate may start later, or on another port."""
+            ways = gates_in_use(home, settings.gates, ROLES_BEFORE[role])
             if role == "scheduler":  # its home's worker is a way in too, should the gate be gone
-                ways = (*(ways or recent_gates(home)), *worker_addresses(home))
+                ways = (*ways, *worker_addresses(home))
             return tuple(gate for gate in ways if identity.peer_id not in gate)
 
         latest: tuple[Contact, ...] = ()

@@ -22,8 +22,6 @@ CALL_US: Final = 150.0
 """Reading any call and sending a short answer (an estimate)."""
 NOTE_US: Final = 60.0
 """Reading any note, or an answer that nobody waits for."""
-READ_US: Final = 30.0
-"""Of these, decoding: before it nothing is known of the message."""
 VERIFY_US: Final = 100.0
 """Checking one signature (an estimate)."""
 TOKEN_US: Final = 2_000.0

@@ -142,11 +142,6 @@ class RateLimit:
         self._full_at: OrderedDict[str, float] = OrderedDict()
         """When each bucket will be full again."""
 
-    @classmethod
-    def per_second(cls, rate: float) -> RateLimit:
-        """`rate` calls a second on average, two seconds' worth at once."""
-        return cls(2 * rate, 1 / rate)
-
     def give_back(self, key: str) -> None:
         """The last call of this key does not count."""
         if key in self._full_at:

@@ -51,7 +51,7 @@ class RoleSettings(BaseModel):
     section: ClassVar[str] = ""
 
     gates: tuple[Annotated[str, AfterValidator(_names_a_peer)], ...] = ()
-    """Addresses of gates, such as `/ip4/192.0.2.7/tcp/4102/p2p/PEERID`. Empty: the gate that runs on this home, if one does."""
+    """Addresses of gates, such as `/ip4/192.0.2.7/tcp/4102/p2p/PEERID`. Empty: this home's own gate, else those used last."""
     listen: tuple[AddressText, ...] = ()
     """Where to listen. Empty: a free port on every interface."""
     announce: tuple[Annotated[AddressText, AfterValidator(_has_an_ip)], ...] = ()

@@ -13,13 +13,12 @@ from typing import Final
 import structlog
 import trio
 
-from protocol.errors import NotPermitted, ResourceError
+from protocol.errors import NotPermitted, ResourceError, SettingsError
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolManifest, PoolMember
 from protocol.words import Reason, Role
 from swarm.base.home import Home
 from swarm.base.names import skeleton
-from swarm.base.settings import SettingsError
 from swarm.net.addresses import PeerId
 from swarm.net.identity import peer_id_bytes
 from swarm.pools.manifests import find_member, is_live, revoked_peers, with_member, without

@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeVar
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
-from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError
+from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError, SettingsError
 from protocol.messages.pool import MAX_MEMBERS, SECRET_BYTES, ManifestMessage, PoolManifest, PoolMember
 from protocol.wire.base import AddressText, Count, Message, Name, PeerName, Priority
 from protocol.wire.codec import pack, read_value
@@ -18,7 +18,6 @@ from protocol.words import Role
 from swarm.base.durable import UNFINISHED, unusable, write_durably
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.base.settings import SettingsError
 from swarm.net.identity import load_or_create
 from swarm.pools.manifests import sign_manifest, verified
 from swarm.pools.tickets import MAX_GATES

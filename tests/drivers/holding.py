@@ -1,6 +1,6 @@
 """Ways to hold the kernel's memory that no limit of a process counts, each as far as it goes or to `ENOUGH`, in bytes.
 
-Run in a hostile child (`tests.drivers.hostile_zygote`); `benchmarks/sandbox_memory.py` prints what each way holds on every tier.
+Run in a hostile child (`tests.drivers.hostile_zygote`); `benchmarks/measuring/sandbox_memory.py` prints what each way holds on every tier.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gate.settings import Admit, GateSettings
-from swarm.base.settings import SettingsError
+from protocol.errors import SettingsError
 from swarm.net.identity import Identity
 from swarm.net.reservations import RelayLimits
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from scheduler.trust.book import FixedTrust, TrustBook
+from scheduler.trust.book import TrustBook
 from swarm.net.identity import Identity
 
 ME: Final = Identity.from_seed("somebody who trusts").peer_id
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTrust:
+    """A `TrustSource` that does not change."""
+
+    _book: TrustBook
+
+    def book(self) -> TrustBook:
+        return self._book
 
 
 class OwnWorkers:

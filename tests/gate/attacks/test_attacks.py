@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import NotPermitted
+from protocol.errors import NotPermitted, SettingsError
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import MAX_REVOKED, EnrolRequest, ManifestMessage, PoolMember
 from protocol.words import Role
 from swarm.base.durable import write_durably
 from swarm.base.home import Home
-from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
 from swarm.pools.enrolment import PoolEnrolment, invite, invite_peer, revoke
 from swarm.pools.manifests import DELEGATION_S, MARGIN_S, with_member

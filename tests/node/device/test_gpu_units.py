@@ -26,13 +26,12 @@ from node.device.probe import MAX_UNITS, Profile, build_advert, probe_device
 from node.run.launchers import Launchers, NamedLaunch, plain_order
 from node.run.record_builder import providers_of
 from node.settings.settings import DriverSecrets, WorkerSettings
-from protocol.errors import LocalProtocolError, ResourceError
+from protocol.errors import LocalProtocolError, ResourceError, SettingsError
 from protocol.formats.frameworks import framework_of
 from protocol.formats.gpu_units import gpu_number, numbered, without_number
 from protocol.values.advert import MAX_ADVERT, UnitOffer, advert_body
 from protocol.values.match import as_seen
 from protocol.values.requirement import Requirement, parse_clause
-from swarm.base.settings import SettingsError
 
 PEER = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 

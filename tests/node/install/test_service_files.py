@@ -41,10 +41,9 @@ from node.install.service_files import (
     name_for,
     service_for,
 )
-from protocol.errors import ResourceError
+from protocol.errors import ResourceError, SettingsError
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.base.settings import SettingsError
 
 COMMAND = (sys.executable, "-P", "-m", "sark", "join", "--name", 'lab "3" at 50 % of $HOME', "--quiet", "Sat")
 TASK = "{http://schemas.microsoft.com/windows/2004/02/mit/task}"

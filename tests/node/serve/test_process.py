@@ -19,11 +19,10 @@ from node.serve.process import (
     with_gates_of,
 )
 from node.settings.settings import WorkerSettings
-from protocol.errors import NotPermitted, ResourceError
+from protocol.errors import NotPermitted, ResourceError, SettingsError
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
 from swarm.pools.membership import Membership, joined_pools
 from swarm.pools.tickets import Ticket, write_ticket

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.settings.settings import DriverSecrets, WorkerSettings, private_of
-from swarm.base.settings import SettingsError
+from protocol.errors import SettingsError
 
 SECRET = "sk-never-to-be-seen-3141592653"
 

@@ -10,9 +10,8 @@ import pytest
 from node.store import model_files
 from node.store.cache import ModelCache, Progress
 from node.store.partial import PartialFile
-from protocol.errors import ResourceError, RunError
+from protocol.errors import ResourceError, RunError, SettingsError
 from protocol.values.task import Model
-from swarm.base.settings import SettingsError
 from tests.node.conftest import get_model
 
 

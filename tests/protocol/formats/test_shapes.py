@@ -15,7 +15,6 @@ from protocol.formats.shapes import (
     ShapeError,
     read_shape,
     resolve,
-    show_shapes,
 )
 
 IMAGE = InputPort("x", ("N", 3, "height", "width"))
@@ -211,14 +210,12 @@ def test_the_example_of_what_is_missing_always_does(axes: list[list[int | str | 
             assert was != "foo" or size == foo
 
 
-def test_shapes_are_read_and_shown() -> None:
+def test_shapes_are_read() -> None:
     assert read_shape("1, 3,48,320") == read_shape("1x3x48x320") == (1, 3, 48, 320)
     assert read_shape("") == ()
     for wrong in ("1,,2", "a", "1,-2", "1.5", "1x"):
         with pytest.raises(ValueError, match="is not a shape"):
             read_shape(wrong)
-    assert show_shapes({"x": (1, 3)}) == "1×3"
-    assert show_shapes({"a": (1,), "b": (), "c": (2, 2)}) == "a 1, b scalar, +1"
 
 
 def test_the_example_for_sound_beside_its_rate_is_a_piece_that_such_models_take() -> None:

@@ -11,6 +11,7 @@ from drivers.contract.base import Unfit
 from drivers.testing.fake import KIND, read_script
 from node.device.probe import Profile, build_advert, device_facts, memory_cap
 from node.device.simulated import read_pretended
+from protocol.errors import SettingsError
 from protocol.values.advert import UnitOffer, advert_body, read_advert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
@@ -23,7 +24,6 @@ from scheduler.local.demo import KINDS, MODELS, members, script, write_campaign
 from scheduler.output.fleet import ObservedDevice, device_info
 from scheduler.output.peers import peer_remarks, peers_table
 from scheduler.planning.tasks import device_class
-from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
 
 PEER = Identity.from_seed("pretender").peer_id

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from protocol.errors import ResourceError
+from protocol.errors import ResourceError, SettingsError
 from scheduler.store import store as store_module
 from scheduler.store.database import ServerLocation, server_url
 from scheduler.store.postgres import PostgreSQL
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store, has_store, open_store, store_location
 from swarm.base.home import Home
-from swarm.base.settings import SettingsError
 from tests.scheduler.conftest import on_server
 from tests.scheduler.core_parts import SCHEDULER, a_task
 

@@ -17,7 +17,7 @@ from scheduler.submit.supervisor import SUPERVISOR
 SCHEDULER = """
 import os, subprocess, sys
 from pathlib import Path
-from swarm.base.settings import SettingsError
+from protocol.errors import SettingsError
 from scheduler.submit.supervised import keeping_supervisor
 
 folder = Path(sys.argv[1])

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ResourceError
+from protocol.errors import ResourceError, SettingsError
 from protocol.messages.pool import PoolMember
 from protocol.words import Role
 from scheduler.trust.home import HomeTrust, read_book
 from scheduler.trust.listed import decline_peer, forget_peer, listed_file, read_listed, trust_peer
 from swarm.base.home import Home
-from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity, load_or_create
 from swarm.pools.home_pool import home_pool
 from swarm.pools.manifests import with_member, without

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import NotPermitted, ResourceError
+from protocol.errors import NotPermitted, ResourceError, SettingsError
 from scheduler.trust.book import PoolName, TrustBook
 from scheduler.trust.identities import DeviceClaims, clashes, disputed
 from scheduler.trust.pinned import bind_keys, claim_device, pin_devices, pinned_file, read_pinned
 from swarm.base.home import Home
-from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
 from tests.scheduler.core_parts import advert
 

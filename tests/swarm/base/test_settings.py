@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from protocol.errors import ResourceError
+from protocol.errors import ResourceError, SettingsError
 from protocol.wire.base import Name
-from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
 from swarm.net.settings import RoleSettings
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from protocol.errors import SettingsError
 from protocol.messages.pool import PoolMember
 from protocol.words import Role
 from swarm.base.home import Home
-from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity, load_or_create
 from swarm.pools.home_pool import home_pool, named_pool
 from swarm.pools.manifests import find_member, with_member, without

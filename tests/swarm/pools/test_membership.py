@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import NotPermitted, ResourceError
+from protocol.errors import NotPermitted, ResourceError, SettingsError
 from protocol.messages.pool import PoolMember
 from protocol.words import Role
 from swarm.base.durable import write_durably
 from swarm.base.home import Home
-from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
 from swarm.pools.manifests import verified, with_member, without
 from swarm.pools.membership import (

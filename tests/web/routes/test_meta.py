@@ -13,13 +13,13 @@ import trio
 import trio.testing
 
 import sark
+from protocol.errors import SettingsError
 from scheduler.experiments.schedule import Schedules
 from scheduler.experiments.service import undisputed
 from scheduler.models.describe import no_fetch
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.base.locks import lock_folder
-from swarm.base.settings import SettingsError
 from web.http.context import MAX_FETCHING, ApiContext
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"

@@ -16,10 +16,9 @@ import httpx
 import pytest
 import trio
 
-from protocol.errors import ResourceError
+from protocol.errors import ResourceError, SettingsError
 from scheduler.models.uploads import Uploads
 from swarm.base.home import Home
-from swarm.base.settings import SettingsError
 from tests.tiny_onnx import tiny_onnx
 from web.app import make_open_app
 from web.http.context import ApiContext
