@@ -118,17 +118,17 @@ class ProtocolId(StrEnum):
     GATE = "/sark/gate/1"
 
 
-UNIT: Final = "Fake (Simulation)"
+SIMULATED_UNIT: Final = "Fake (Simulation)"
 """The unit whose figures come from a script. Pretended devices offer no other."""
 
 
-def asks_for_it(spec: str) -> bool:
+def asks_for_simulated_unit(spec: str) -> bool:
     """Whether a stored campaign asks for the simulated unit, be it for a part of its tasks only."""
-    if UNIT not in spec:
+    if SIMULATED_UNIT not in spec:
         return False
     try:
         document = json.loads(spec)
     except ValueError:
         return False
     jobs = document.get("jobs") or [{"unit": unit} for unit in document.get("units") or ()]
-    return any(job.get("unit") == UNIT for job in jobs)
+    return any(job.get("unit") == SIMULATED_UNIT for job in jobs)

@@ -184,3 +184,17 @@ def test_nothing_that_is_imported_changes_how_all_log() -> None:
         and ast.unparse(node).startswith(("structlog.configure", "logging.basicConfig", "logging.disable"))
     ]
     assert not found
+
+
+PATH_OF_THE_HOUSE: Final = re.compile(
+    rf"(?<![\w/.~-])(?:{'|'.join((*FOLDERS, 'benchmarks', 'docs', 'tests', 'tools', 'examples'))})/[\w/.-]+\.(?:py|md|c)\b"
+)
+
+
+def test_files_that_are_named_exist() -> None:
+    files = [*product(), *(ROOT / "benchmarks").rglob("*.py"), ROOT / "CONTRIBUTING.md", ROOT / "README.md"]
+    named = [
+        (file, found[0]) for file in files for found in PATH_OF_THE_HOUSE.finditer(file.read_text("utf-8"))
+    ]
+    assert len(named) > 100
+    assert not [f"{file.relative_to(ROOT)}: {name}" for file, name in named if not (ROOT / name).exists()]

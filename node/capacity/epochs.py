@@ -47,7 +47,8 @@ class CampaignLeaders:
         """None when `peer` may speak for it under this epoch. Another peer than before needs a higher one."""
         if peer != principal and epoch > MAX_DELEGATE_EPOCH:
             return Denied(
-                reason=Reason.BAD_REQUEST, detail=f"epoch {epoch} leaves its owner none to go on with"
+                reason=Reason.BAD_REQUEST,
+                detail=f"epoch {epoch} is too high: no higher epoch would be left for the campaign's owner",
             )
         leader = self._leader(principal, campaign)
         if leader is None or epoch > leader.epoch or (epoch, peer) == (leader.epoch, leader.peer):

@@ -49,7 +49,7 @@ Models = Annotated[
     ),
 ]
 app = typer.Typer()
-models = typer.Typer(help="The models that are kept on this device.", invoke_without_command=True)
+models = typer.Typer(invoke_without_command=True)
 app.add_typer(models, name="models", rich_help_panel=PANEL)
 
 
@@ -62,7 +62,7 @@ def listed(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 @models.command("list")
 def list_(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List them; the same as without a command."""
+    """List the models that are kept on this device, last used first."""
     from node.store.model_files import listing
 
     folder = _folder(ctx)
@@ -136,7 +136,7 @@ def _refuse_unknown(path: Path) -> None:
 
 @models.command()
 def remove(ctx: typer.Context, model: Models) -> None:
-    """Take models away from here. One that a run is using stays."""
+    """Delete models from this device. A model that a run is using is kept."""
     from node.store import model_files
 
     folder = _folder(ctx)

@@ -25,6 +25,8 @@ def why_not_forgotten(
     reported = {item.lease for item, _ in records}
     if any(one.lease not in reported for one in ledger.of_campaign(principal, message.campaign)):
         return Denied(
-            reason=Reason.BUSY, detail=f"something of {message.campaign} runs here", retry_s=LEASE_TTL_S
+            reason=Reason.BUSY,
+            detail=f"a task of {message.campaign} is still running here",
+            retry_s=LEASE_TTL_S,
         )
     return None

@@ -188,7 +188,7 @@ class RequestHandlers:
             return work.Denied(reason=Reason.NOT_ALLOWED, detail=f"the task is {task.scheduler}'s, not yours")
         if not self.context.verify(peer, task_message(request.task), request.signature):
             return work.Denied(
-                reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's"
+                reason=Reason.BAD_REQUEST, detail="the task is not signed by the peer that committed it"
             )
         placed = zip(task.models(), task.units(), strict=True)
         programs = [model.name for model, unit in placed if may_run_code(unit, model.name)]

@@ -157,7 +157,7 @@ def install(
     busy: Callable[[], bool] = lambda: False,
     pause: Callable[[float], object] = time.sleep,
 ) -> bool:
-    """Write the service and have it started, now and after each reboot. False: it is written, but not at work yet. `busy`: whether a worker
+    """Write the service and have it started, now and after each reboot. False: it is written, but not running yet. `busy`: whether a worker
     has this home now; `pause`: between two tries.
 
     Raises `ResourceError` when the file is somebody else's or cannot be written.
@@ -180,14 +180,14 @@ def install(
         raise unusable(service.path, exc) from None
     say(f"written: {service.path}")
     done = _take(service.enable, run, say, pause)
-    say(f"{_AGAIN[setting.role] if done else 'It is not at work yet'} ({setting.system}).")
+    say(f"{_AGAIN[setting.role] if done else 'The service is not running yet'} ({setting.system}).")
     for note in service.notes:
         say(f"  {note}")
     if in_the_way:
-        say("  A worker runs on this home already: when that is stopped, this one begins.")
-    say(f"  how it stands: {service.state}")
-    say(f"  its log:       {service.log}")
-    say("  take it away:  the same command with --uninstall")
+        say("  A worker runs on this home already: the service starts when that worker is stopped.")
+    say(f"  status:    {service.state}")
+    say(f"  log:       {service.log}")
+    say("  uninstall: the same command with --uninstall")
     return done
 
 

@@ -116,11 +116,12 @@ def service_for(setting: Setting, command: Sequence[str]) -> Service:
         if _CONTROL.search(word):
             raise ResourceError(
                 f"an argument holds a line break or another control character: {word!r}",
-                hint="say it without, or put it into config.toml",
+                hint="remove the control character, or set the value in config.toml",
             )
         if _UNTOLD.search(word):
             raise ResourceError(
-                f"{word!r} is no text, and a service file is", hint="give the file or folder another name"
+                f"{word!r} is not valid text and cannot be written to a service file",
+                hint="give the file or folder another name",
             )
     match setting.system:
         case ServiceManager.SYSTEMD:
@@ -351,7 +352,7 @@ def _cmd_word(word: str) -> str:
     """In quotes, in which cmd.exe leaves everything but % and quotes alone."""
     if '"' in word or "%" in word:
         raise ResourceError(
-            f'an argument holds " or %, which cannot be said to the Task Scheduler: {word}',
-            hint="say it in config.toml",
+            f'the Task Scheduler cannot pass an argument with " or %: {word}',
+            hint="set it in config.toml",
         )
     return f'"{word}{chr(92) if word.endswith(chr(92)) else ""}"'

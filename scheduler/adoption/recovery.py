@@ -236,7 +236,7 @@ class RecoveryScan:
             if answer.cursor <= cursor:
                 break
             cursor = answer.cursor
-        raise RemoteProtocolError(f"{advert.peer} does not come to an end of what it holds")
+        raise RemoteProtocolError(f"{advert.peer} sent lease pages that never end")
 
     # -- what belongs to the campaign --------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class RecoveryScan:
         if matches:
             return matches[0]
         raise CampaignError(
-            f"the campaign manifest of {self.campaign}, its description that its devices keep, cannot be had: {why}",
+            f"no device has a usable campaign manifest of {self.campaign}: {why}",
             hint="a campaign can be adopted once a device has taken a task of it, and for a day after its last one;\n"
             "before that it is only on the machine that submitted it: run it there with sark-node watch, or move its home folder",
         )

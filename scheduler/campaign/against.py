@@ -18,7 +18,7 @@ from typing import Final
 
 from protocol.formats.frameworks import chosen_format, framework_of, words_of
 from protocol.formats.reference_model import NAME
-from protocol.words import UNIT as SIMULATED_UNIT
+from protocol.words import SIMULATED_UNIT
 from results.row.form import against_words
 from scheduler.campaign.errors import FileProblem
 from scheduler.campaign.fields import UNITS

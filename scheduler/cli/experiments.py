@@ -97,9 +97,9 @@ def save(
     if row.due is not None:
         print(_schedule_line(row))
         print(
-            "Scheduled runs need one of: sark-node serve, sark-node schedule --stay, or from cron or a timer"
+            "Scheduled runs start only while one of these runs: sark-node serve, sark-node schedule --stay,"
         )
-        print("sark-node experiment tick")
+        print("or from cron or a timer: sark-node experiment tick")
     else:
         print(f"Run it: sark-node experiment run {version.experiment}")
 
@@ -148,8 +148,14 @@ def show(ctx: typer.Context, title: ExperimentTitle, as_json: AsJson = False) ->
 @app.command()
 def diff(
     ctx: typer.Context,
-    one: Annotated[str, typer.Argument(metavar="NAME@V", autocompletion=completion.experiments)],
-    other: Annotated[str, typer.Argument(metavar="NAME@V", autocompletion=completion.experiments)],
+    one: Annotated[
+        str,
+        typer.Argument(help="The version before.", metavar="NAME@V", autocompletion=completion.experiments),
+    ],
+    other: Annotated[
+        str,
+        typer.Argument(help="The version after.", metavar="NAME@V", autocompletion=completion.experiments),
+    ],
 ) -> None:
     """Print the differences between two versions. Exit code 0: none, 1: some."""
     from scheduler.experiments.service import find_version

@@ -243,19 +243,19 @@ def retry(
     print_campaign(new, {"campaign": new, "tasks": tasks}, as_json=as_json, note=f"{count(tasks, 'task')}; ")
 
 
-@app.command(hidden=True)
+@app.command(rich_help_panel=CAMPAIGNS)
 def schedule(
     ctx: typer.Context,
     gate: Gates = None,
     listen: Annotated[list[str] | None, typer.Option(help="Listen on this address only. Repeatable.")] = None,
-    stay: Annotated[bool, typer.Option("--stay", help="Wait for more campaigns.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep running when no campaign is open.")] = False,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
     supervised: Annotated[
         bool,
-        typer.Option("--supervised", help="In a process of its own, which is started again when it crashed."),
+        typer.Option("--supervised", hidden=True),
     ] = False,
 ) -> None:
-    """Run this home's scheduler process until no campaign is open. `submit` and `watch` start it by themselves."""
+    """Run this home's scheduler in the foreground until no campaign is open. `submit` and `watch` start it in the background themselves."""
     from swarm.base.process import own_command
 
     folder, command = ctx.obj.folder("scheduler"), [*own_command(), *sys.argv[1:]]

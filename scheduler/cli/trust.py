@@ -70,7 +70,9 @@ def trust(
     device: Annotated[
         str,
         typer.Option(
-            help="This device id is its, whoever else claims it.", metavar="DEVICE_ID", show_default=False
+            help="Assign this device id to PEER_ID, even if another key claims it.",
+            metavar="DEVICE_ID",
+            show_default=False,
         ),
     ] = "",
     as_json: AsJson = False,

@@ -117,7 +117,7 @@ async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], fl
             break
         cursor = answer.cursor
     await Reset(link)
-    raise RemoteProtocolError(f"{link.peer} does not come to an end of what it holds")
+    raise RemoteProtocolError(f"{link.peer} sent lease pages that never end")
 
 
 async def stop(link: LinkHandle, command: CancelOn | ReleaseOn) -> tuple[str, ...] | Denied:

@@ -527,10 +527,10 @@ class Failures:
             if attempt.lease not in gone:
                 continue
             if attempt is entry.hedge:
-                commands += self._hedging.drop(entry, Reason.LOST, f"{device} gave its ticket up")
+                commands += self._hedging.drop(entry, Reason.LOST, f"{device} gave back the queued task")
             else:
                 commands += self.count_return(entry, attempt, now)
-                commands += self.end_stopped(entry, attempt, f"{device} gave it up", now)
+                commands += self.end_stopped(entry, attempt, f"{device} gave back the task", now)
         return commands
 
     def end_stopped(

@@ -23,7 +23,7 @@ from protocol.formats.model_files import (
 from protocol.formats.onnx import OnnxGraph
 from protocol.values.requirement import show_size
 from protocol.values.task import Model
-from protocol.words import UNIT as SIMULATED_UNIT
+from protocol.words import SIMULATED_UNIT
 from scheduler.campaign.against import Bases
 from scheduler.campaign.fields import file_of
 from scheduler.campaign.model import Campaign, ModelEntry

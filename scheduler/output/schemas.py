@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator
 
 from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
-from protocol.words import UNIT, Reason, asks_for_it
+from protocol.words import SIMULATED_UNIT, Reason, asks_for_simulated_unit
 from results.row.form import Configuration, JsonModel, utc
 from results.scoring.account import EvaluationAccount
 from scheduler.campaign.model import EXAMPLES
@@ -172,7 +172,7 @@ def _summary(item: CampaignSummary, *, scheduling: bool) -> dict[str, Any]:
         "tasks": {state: item.counts.get(state, 0) for state in TaskState},
         "experiment": item.experiment or None,
         "finding": item.finding or None,
-        "simulated": asks_for_it(campaign.spec),
+        "simulated": asks_for_simulated_unit(campaign.spec),
     }
 
 
@@ -242,7 +242,7 @@ def task_info(row: TaskRow, configuration: Configuration = Configuration()) -> T
         task=row.id,
         threads=configuration.threads,
         batch=configuration.batch,
-        simulated=row.unit == UNIT,
+        simulated=row.unit == SIMULATED_UNIT,
         progress=progress_text(row),
         fraction=fraction(row),
     )

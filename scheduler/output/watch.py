@@ -16,7 +16,7 @@ from rich.text import Text
 
 from protocol.formats.phase import BUSY, Phase
 from protocol.values.attempt import TaskState
-from protocol.words import asks_for_it
+from protocol.words import asks_for_simulated_unit
 from results.row.form import Configuration, configurations_of
 from results.row.simulated import marked
 from results.row.strangers import of_stranger
@@ -263,7 +263,7 @@ def headline_of(campaign: CampaignRow, standing: Standing, now: float, width: in
         f"  {standing.scoring} being scored" if standing.scoring else "",
         f"  {show_elapsed((campaign.ended or now) - campaign.created)}",
     )
-    mark = marked("", asks_for_it(campaign.spec))
+    mark = marked("", asks_for_simulated_unit(campaign.spec))
     title = Text(safe_text(campaign.name), "bold")
     title.truncate(max(8, width - cell_len(mark) - status.cell_len), overflow="ellipsis")
     return Text.assemble(title, (mark, "bold"), status, no_wrap=True, overflow="ellipsis")

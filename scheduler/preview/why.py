@@ -19,7 +19,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import AGEING_S, MAX_AGEING, MAX_PREEMPTIONS, PREEMPT_GAP
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from protocol.words import asks_for_it
+from protocol.words import asks_for_simulated_unit
 from results.row.form import JsonModel
 from results.row.simulated import marked, shown_name
 from scheduler.core.explain import LACKS_SIBLING, explain, listed, why_untrusted
@@ -150,7 +150,7 @@ def why_report(
         remarks.append(f"The swarm cannot be reached: {safe_text(live.unreachable)}")
     return WhyReport(
         campaign=campaign.id,
-        name=marked(safe_text(campaign.name), asks_for_it(campaign.spec)),
+        name=marked(safe_text(campaign.name), asks_for_simulated_unit(campaign.spec)),
         head=_head(campaign, states, now, scheduling=live.scheduling),
         stories=tuple(stories),
         remarks=tuple(remarks),

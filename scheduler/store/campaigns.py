@@ -12,7 +12,7 @@ from protocol.errors import CampaignError, LocalProtocolError
 from protocol.values.attempt import TaskState
 from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Task, task_body
-from protocol.words import UNIT, Reason
+from protocol.words import SIMULATED_UNIT, Reason
 from scheduler.campaign.destination import results_of_spec
 from scheduler.store import schema as t
 from scheduler.store.database import Database, read, values_of
@@ -353,7 +353,7 @@ class CampaignRepository:
             (c.cancel, CampaignStatus.CANCELLING),
             else_=CampaignStatus.RUNNING,
         )
-        simulated = t.tasks.c.unit == UNIT
+        simulated = t.tasks.c.unit == SIMULATED_UNIT
         states: dict[str, tuple[sa.ColumnElement[str], sa.ColumnElement[bool]]] = {
             "campaigns": (status, sa.true()),
             "tasks": (t.tasks.c.state, sa.not_(simulated)),

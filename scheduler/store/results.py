@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
 from protocol.values.trust import TrustKind
-from protocol.words import UNIT
+from protocol.words import SIMULATED_UNIT
 from results.export.pivots import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
 from results.row.form import median_text
 from results.row.verdicts import RowVerdict
@@ -208,7 +208,7 @@ def _where(filters: Filters) -> list[sa.ColumnElement[bool]]:
             sa.or_(*(column == filters.device for column in (r.device, r.device_id, r.device_key, _DEVICE)))
         )
     if filters.simulated is not None:
-        where.append(r.unit == UNIT if filters.simulated else r.unit != UNIT)
+        where.append(r.unit == SIMULATED_UNIT if filters.simulated else r.unit != SIMULATED_UNIT)
     if filters.since is not None:
         where.append(r.ended >= filters.since)
     if filters.until is not None:

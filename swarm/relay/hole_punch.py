@@ -39,7 +39,7 @@ from swarm.relay.wire import DCUTR, read_message, write_message
 
 TRIES: Final = 3
 PAUSE_S: Final = 600.0
-"""After so many tries in vain the peer is left alone for so long."""
+"""How long a peer is left alone after `TRIES` tries in vain, and how long tries are counted against `MAX_TRIED`."""
 PLAIN_WITHIN_S: Final = 3.0
 """For dialling its known addresses: it may just be far away."""
 ANSWER_WITHIN_S: Final = 10.0
@@ -54,7 +54,7 @@ MAX_CANDIDATES: Final = 6
 MAX_TARGETS: Final = 4
 """Addresses dialled because a peer names them."""
 MAX_TRIED: Final = 2 * TRIES
-"""Tries with one peer, until PAUSE_S is over."""
+"""Tries with one peer within `PAUSE_S`."""
 MAX_AT_ONCE: Final = 8
 """Peers that called us and are dialled at a time: keys cost nothing, and each may have us dial four addresses again and again."""
 MAX_REMEMBERED: Final = 4096
@@ -107,18 +107,18 @@ class Puncher:
     """Direct addresses of a peer."""
 
     def __post_init__(self) -> None:
-        self._trying: set[ID] = set()
-        self._awaited: defaultdict[ID, set[trio.Event]] = defaultdict(set)
+        self._in_progress: set[ID] = set()
+        self._waiting: defaultdict[ID, set[trio.Event]] = defaultdict(set)
         """Set when a direct connection with the peer has come about."""
-        self._tried: Counter[ID] = Counter()
+        self._tries_by_peer: Counter[ID] = Counter()
         self._count_from = 0.0
-        self._beginning = trio.Semaphore(MAX_AT_ONCE)
+        self._punching_slots = trio.Semaphore(MAX_AT_ONCE)
 
     def connected(self, conn: SwarmConn) -> None:
         """A connection has come about: a direct one is what was tried for, a relayed one is to be replaced."""
         if not is_relayed(conn):
-            for came in self._awaited.get(conn.muxed_conn.peer_id, ()):
-                came.set()
+            for connected in self._waiting.get(conn.muxed_conn.peer_id, ()):
+                connected.set()
         elif self.swarm.background_nursery is not None:
             self.swarm.background_nursery.start_soon(self._replace, conn)
 
@@ -131,10 +131,10 @@ class Puncher:
         while self.swarm.lives(circuit):
             if (
                 self.swarm.direct(peer) is None
-                and peer not in self._trying
+                and peer not in self._in_progress
                 and trio.current_time() >= again_at
             ):
-                tried = await self._reach(peer, circuit, dialled=muxed.is_initiator)
+                tried = await self._try_direct(peer, circuit, dialled=muxed.is_initiator)
                 again_at = trio.current_time() + (
                     PAUSE_S if tried and self.swarm.direct(peer) is None else 0.0
                 )
@@ -143,19 +143,19 @@ class Puncher:
             if self.swarm.direct(peer) is not None and not circuit.get_streams():
                 await circuit.close()
 
-    async def _reach(self, peer: ID, circuit: SwarmConn, *, dialled: bool) -> bool:
+    async def _try_direct(self, peer: ID, circuit: SwarmConn, *, dialled: bool) -> bool:
         """Try for a direct connection; returns whether there was anything to try yet. `dialled`: we dialled the circuit, so the peer begins
         to punch.
         """
-        self._trying.add(peer)
+        self._in_progress.add(peer)
         try:
             if dialled:
-                return await self._plainly(peer)
+                return await self._dial_known_addresses(peer)
             await self._punch(peer, circuit)
         except Exception:  # a bug must not let a stranger's circuit end the node
             log.exception("a try for a direct connection failed", peer=str(peer))
         finally:
-            self._trying.discard(peer)
+            self._in_progress.discard(peer)
         return True
 
     # -- the called node's side ----------------------------------------------------------------------------------------
@@ -167,13 +167,13 @@ class Puncher:
             and answers
             and self.swarm.lives(circuit)
             and self.swarm.direct(peer) is None
-            and self._may_try(peer)
+            and self._take_try(peer)
         ):
             if tries:
                 await trio.sleep(BETWEEN_S)
             tries += 1
             try:
-                await self._try(peer, circuit)
+                await self._punch_once(peer, circuit)
             except (*STREAM_ERRORS, RemoteProtocolError) as error:
                 answers = not isinstance(error, trio.TooSlowError)
                 log.debug("path.try", peer=str(peer), why=str(error))
@@ -183,24 +183,24 @@ class Puncher:
         elif tries and self.swarm.lives(circuit):
             log.info("path.stays_relayed", peer=str(peer), tries=tries, again_in_s=PAUSE_S)
 
-    async def _try(self, peer: ID, circuit: SwarmConn) -> None:
+    async def _punch_once(self, peer: ID, circuit: SwarmConn) -> None:
         with trio.fail_after(ANSWER_WITHIN_S):
             stream = await self.open_on(circuit, [DCUTR])
         try:
             with trio.fail_after(ANSWER_WITHIN_S):
                 asked_at = trio.current_time()
-                await write_message(stream, self._own())
-                theirs = await _expect(stream, HolePunch.CONNECT)
-                half = (trio.current_time() - asked_at) / 2
+                await write_message(stream, self._connect_message())
+                theirs = await _receive(stream, HolePunch.CONNECT)
+                half_round_trip_s = (trio.current_time() - asked_at) / 2
             addresses = self._worth_dialling(from_wire(theirs.ObsAddrs), chosen=False)
-            async with self._beginning:  # not before: who does not answer keeps nobody waiting
+            async with self._punching_slots:  # not before: who does not answer keeps nobody waiting
                 with trio.fail_after(ANSWER_WITHIN_S):
                     await write_message(stream, HolePunch(type=HolePunch.SYNC))
-                    await trio.sleep(half)
+                    await trio.sleep(half_round_trip_s)
                 before = self.swarm.all_direct(peer)
                 punching = [partial(self._dial, peer, address, as_responder=True) for address in addresses]
                 plain = [partial(self._dial_once, peer, address) for address in addresses]
-                await self._within(ROUND_S, peer, [*punching, *plain])
+                await self._dial_within(ROUND_S, peer, [*punching, *plain])
                 for conn in self.swarm.all_direct(peer):
                     if conn not in before and not _has_place(conn):
                         self.swarm.admit(conn)
@@ -209,41 +209,43 @@ class Puncher:
 
     # -- the dialler's side --------------------------------------------------------------------------------------------
 
-    async def _plainly(self, peer: ID) -> bool:
+    async def _dial_known_addresses(self, peer: ID) -> bool:
         """Dial its known addresses, as anybody would: it may just be far away, or only its circuit was announced."""
         if not self.addresses(peer):
             await trio.sleep(BETWEEN_S)  # by then it may have said where it listens
         addresses = self._worth_dialling(self.addresses(peer), chosen=True)
-        await self._within(PLAIN_WITHIN_S, peer, [partial(self._dial_once, peer, each) for each in addresses])
+        await self._dial_within(
+            PLAIN_WITHIN_S, peer, [partial(self._dial_once, peer, each) for each in addresses]
+        )
         return bool(addresses)
 
     async def serve(self, stream: Stream) -> None:
         """One try of a node that we called."""
         assert isinstance(stream, NodeStream)
         peer = stream.peer_id
-        if not (stream.relayed and stream.outbound and self._may_try(peer)):
+        if not (stream.relayed and stream.outbound and self._take_try(peer)):
             raise RemoteProtocolError("hole punching is for circuits that we dialled, and not all the time")
         with trio.fail_after(ANSWER_WITHIN_S):
-            theirs = await _expect(stream, HolePunch.CONNECT)
-            await write_message(stream, self._own())
-            await _expect(stream, HolePunch.SYNC)
+            theirs = await _receive(stream, HolePunch.CONNECT)
+            await write_message(stream, self._connect_message())
+            await _receive(stream, HolePunch.SYNC)
         addresses = self._worth_dialling(from_wire(theirs.ObsAddrs), chosen=True)
         dials = [partial(self._dial, peer, address, as_responder=False) for address in addresses]
-        if self.swarm.direct(peer) is None and await self._within(ROUND_S, peer, dials):
+        if self.swarm.direct(peer) is None and await self._dial_within(ROUND_S, peer, dials):
             log.info("path.direct", peer=str(peer))
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
-    def _may_try(self, peer: ID) -> bool:
+    def _take_try(self, peer: ID) -> bool:
         """Whether one more try with `peer` is allowed; counts it."""
         now = trio.current_time()
-        if now - self._count_from > PAUSE_S or len(self._tried) > MAX_REMEMBERED:
-            self._tried.clear()
+        if now - self._count_from > PAUSE_S or len(self._tries_by_peer) > MAX_REMEMBERED:
+            self._tries_by_peer.clear()
             self._count_from = now
-        self._tried[peer] += 1
-        return self._tried[peer] <= MAX_TRIED
+        self._tries_by_peer[peer] += 1
+        return self._tries_by_peer[peer] <= MAX_TRIED
 
-    def _own(self) -> HolePunch:
+    def _connect_message(self) -> HolePunch:
         where = candidates(self.observed(), self.listening())
         return HolePunch(
             type=HolePunch.CONNECT, ObsAddrs=[Multiaddr(address).to_bytes() for address in where]
@@ -256,24 +258,24 @@ class Puncher:
             address for address in targets(named, self.observed(), chosen=chosen) if address not in own
         )
 
-    async def _within(
+    async def _dial_within(
         self, seconds: float, peer: ID, dials: Sequence[Callable[[], Awaitable[object]]]
     ) -> bool:
         """Dial until there is a direct connection, made by us or by the peer; returns whether there is one."""
-        came = trio.Event()
-        self._awaited[peer].add(came)
+        connected = trio.Event()
+        self._waiting[peer].add(connected)
         try:
             with trio.move_on_after(seconds):
                 async with trio.open_nursery() as nursery:
                     if dials and self.swarm.direct(peer) is None:
                         for dial in dials:
                             nursery.start_soon(dial)
-                        await came.wait()
+                        await connected.wait()
                     nursery.cancel_scope.cancel()
         finally:
-            self._awaited[peer].discard(came)
-            if not self._awaited[peer]:
-                del self._awaited[peer]
+            self._waiting[peer].discard(connected)
+            if not self._waiting[peer]:
+                del self._waiting[peer]
         return self.swarm.direct(peer) is not None
 
     async def _dial(self, peer: ID, address: Address, *, as_responder: bool) -> None:
@@ -314,7 +316,7 @@ def _has_place(conn: SwarmConn) -> bool:
     return isinstance(conn.muxed_conn, BoundedYamux) and conn.muxed_conn.arrived
 
 
-async def _expect(stream: Stream, kind: HolePunch.Type.ValueType) -> HolePunch:
+async def _receive(stream: Stream, kind: HolePunch.Type.ValueType) -> HolePunch:
     message = await read_message(stream, HolePunch())
     if message.type != kind:
         raise RemoteProtocolError("a message of hole punching out of turn")

@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from protocol.formats.phase import Phase
 from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement, parse_clause
-from protocol.words import UNIT, asks_for_it
+from protocol.words import SIMULATED_UNIT, asks_for_simulated_unit
 from results.analysis.matrix import Axis, front
 from results.analysis.pairs import pair_up
 from results.analysis.regression import RegressionCell, RegressionFinding, judge
@@ -46,12 +46,12 @@ from tests.scheduler.output.test_top import campaign, device, now, task
 from tests.scheduler.report_parts import complete
 from web.routes.server import Metrics
 
-SPEC: Final = json.dumps({"campaign": "c", "models": [], "units": [UNIT], "jobs": []})
+SPEC: Final = json.dumps({"campaign": "c", "models": [], "units": [SIMULATED_UNIT], "jobs": []})
 
 
 def result(pretend: bool, number: int = 1, *, ms: float = 10.0, device: int = 0) -> RawResult:
     """A complete one, measured or not."""
-    unit = UNIT if pretend else "CPU (ONNX)"
+    unit = SIMULATED_UNIT if pretend else "CPU (ONNX)"
     return complete(number, unit=unit, ms=ms, device=device)
 
 
@@ -72,7 +72,7 @@ def summary(pretend: bool) -> CampaignSummary:
 
 
 def a_task(pretend: bool) -> TaskRow:
-    return replace(task(device("mini")), unit=UNIT if pretend else "CPU (ONNX)", phase=Phase.RUN)
+    return replace(task(device("mini")), unit=SIMULATED_UNIT if pretend else "CPU (ONNX)", phase=Phase.RUN)
 
 
 def printed(what: RenderableType) -> str:
@@ -226,7 +226,7 @@ def test_it_is_neither_a_good_result_nor_an_alarm_even_when_accepted_as_valid_be
         False,
     )
     before = RegressionCell(
-        key="k", model="m", unit=UNIT, device="d", status="Complete", verdict="valid", finding=RegressionFinding.FIRST,
+        key="k", model="m", unit=SIMULATED_UNIT, device="d", status="Complete", verdict="valid", finding=RegressionFinding.FIRST,
         simulated=True,
     )  # fmt: skip
     assert not before.good
@@ -243,13 +243,13 @@ def test_ratios_are_drawn_of_no_pair_with_one_side_simulated() -> None:
     ("spec", "is_one"),
     [
         (SPEC, True),
-        (json.dumps({"units": ["CPU (ONNX)", UNIT]}), True),
-        (json.dumps({"units": [], "jobs": [{"unit": UNIT}]}), True),
-        (json.dumps({"units": ["CPU (ONNX)"], "campaign": UNIT}), False),
+        (json.dumps({"units": ["CPU (ONNX)", SIMULATED_UNIT]}), True),
+        (json.dumps({"units": [], "jobs": [{"unit": SIMULATED_UNIT}]}), True),
+        (json.dumps({"units": ["CPU (ONNX)"], "campaign": SIMULATED_UNIT}), False),
         ("{}", False),
-        (UNIT, False),
+        (SIMULATED_UNIT, False),
     ],
     ids=["the unit", "one of two", "a job", "a name alone", "nothing", "no JSON"],
 )
 def test_a_campaign_is_one_by_the_units_it_asks_for(spec: str, is_one: bool) -> None:
-    assert asks_for_it(spec) == is_one
+    assert asks_for_simulated_unit(spec) == is_one

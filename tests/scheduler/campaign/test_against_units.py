@@ -13,7 +13,7 @@ from protocol.values.features import FEATURES
 from protocol.values.index_keys import implied
 from protocol.values.match import match
 from protocol.values.task import Model, Task
-from protocol.words import UNIT as SIMULATED
+from protocol.words import SIMULATED_UNIT as SIMULATED
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.text import campaign_text, read_spec

@@ -171,7 +171,7 @@ async def test_somebody_else_at_an_address_that_a_peer_sent_is_dialled_once_a_tr
         (listener,) = await nursery.start(partial(trio.serve_tcp, other, 0, host="127.0.0.1"))
         port = listener.socket.getsockname()[1]
         puncher, peer = node._relays._puncher, ID(peer_id_bytes(caller.peer_id))
-        assert not await puncher._within(
+        assert not await puncher._dial_within(
             1.0, peer, [partial(puncher._dial, peer, f"/ip4/127.0.0.1/tcp/{port}", as_responder=False)]
         )
         nursery.cancel_scope.cancel()
@@ -206,13 +206,13 @@ async def test_tries_with_a_peer_are_counted_whoever_begins(three: Start) -> Non
     puncher, peer = node._relays._puncher, ID(peer_id_bytes(caller.peer_id))
     asked = _answer_by(caller, _nothing)
     for _ in range(MAX_TRIED - 1):
-        assert puncher._may_try(peer)
+        assert puncher._take_try(peer)
     place = await node.reserve(gate.peer_id, gate.addresses)
     await caller.open(node.peer_id, ECHO, [place.address])
     await until(lambda: bool(asked))
-    await until(lambda: peer not in puncher._trying)
+    await until(lambda: peer not in puncher._in_progress)
     assert len(asked) == 1
-    assert puncher._tried[peer] == MAX_TRIED + 1
+    assert puncher._tries_by_peer[peer] == MAX_TRIED + 1
 
 
 async def test_a_called_node_dials_few_peers_at_a_time_and_the_others_have_their_turn(three: Start) -> None:
@@ -240,7 +240,7 @@ async def test_a_called_node_dials_few_peers_at_a_time_and_the_others_have_their
                 _silence(caller)
                 await caller.open(node.peer_id, ECHO, [place.address])
             await until(lambda: len(dialled) == MAX_AT_ONCE)
-            assert node._relays._puncher._beginning.value == 0
+            assert node._relays._puncher._punching_slots.value == 0
             await until(lambda: len(dialled) > MAX_AT_ONCE)
         nursery.cancel_scope.cancel()
 
@@ -296,7 +296,7 @@ async def test_a_circuit_that_nothing_replaces_stays(three: Start, monkeypatch: 
         asked = _answer_by(other, _nothing)
         stream = await other.open(node.peer_id, ECHO, [place.address])
         await stream.aclose()
-        await until(lambda: bool(asked) and not node._relays._puncher._trying)
+        await until(lambda: bool(asked) and not node._relays._puncher._in_progress)
         (circuit,) = node.swarm.relayed(ID(peer_id_bytes(other.peer_id)))
         await until(lambda: not circuit.get_streams())
         looks = _counted(monkeypatch, node.swarm, "direct")
@@ -337,7 +337,7 @@ async def test_one_direct_connection_replaces_a_circuit(three: Start) -> None:
     stream = await caller.open(node.peer_id, ECHO, [place.address])
     puncher, called = caller._relays._puncher, ID(peer_id_bytes(node.peer_id))
     await until(lambda: bool((path := caller.path(node.peer_id)) and path.direct))
-    await until(lambda: called not in puncher._trying)
+    await until(lambda: called not in puncher._in_progress)
     assert len(caller.swarm.all_direct(called)) == 1
     await stream.aclose()
 
@@ -353,7 +353,7 @@ async def test_a_peer_without_hole_punching_is_dialled_where_it_says_that_it_lis
     place = await node.reserve(gate.peer_id, gate.addresses)
     await caller.open(node.peer_id, ECHO, [place.address])
     if dialled == "by the peer":  # it can be asked, and does not answer: the circuit stays
-        await until(lambda: not ours._relays._puncher._trying)
+        await until(lambda: not ours._relays._puncher._in_progress)
         assert ours.swarm.relayed(ID(peer_id_bytes(foreign.peer_id)))
     else:
         await until(lambda: bool((path := ours.path(foreign.peer_id)) and path.direct))
@@ -401,7 +401,7 @@ async def test_what_a_stranger_sends_to_a_dial_as_responder_ends_that_dial_alone
         place = await node.reserve(gate.peer_id, gate.addresses)
         await caller.open(node.peer_id, ECHO, [place.address])
         await until(lambda: came > 0)
-        assert not await puncher._within(
+        assert not await puncher._dial_within(
             1.0, peer, [partial(puncher._dial, peer, place_of_stranger, as_responder=True)]
         )
         nursery.cancel_scope.cancel()
