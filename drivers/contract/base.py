@@ -11,7 +11,7 @@ How to write one: drivers/README.md.
 from __future__ import annotations
 
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -43,6 +43,15 @@ MAX_ANSWERS: Final = 6 * MIB
 MAX_TOGETHER: Final = 8
 """Models that take turns in one process."""
 
+
+def is_base64(text: str) -> bool:
+    try:
+        b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
+
+
 Whole = Annotated[int, Interval(ge=0, le=MAX_INT)]
 Positive = Annotated[int, Interval(ge=1, le=MAX_INT)]
 Real = Annotated[float, Ge(0)]
@@ -57,6 +66,7 @@ FormatWord = Annotated[str, Predicate(lambda text: re.fullmatch("[a-z][a-z0-9]{0
 Sha256 = Annotated[str, Predicate(lambda text: re.fullmatch("([0-9a-f]{64})?", text) is not None)]
 """Or empty."""
 Digest = Annotated[str, Predicate(lambda text: re.fullmatch("[0-9a-f]{64}", text) is not None)]
+Base64 = Annotated[str, Predicate(is_base64)]
 Sums = Annotated[str, Predicate(lambda text: re.fullmatch(f"[0-9a-f]{{{2 * SUMS_BYTES}}}", text) is not None)]
 """Numbers of 32 bits in hexadecimal, big-endian."""
 
@@ -341,7 +351,7 @@ class CheckReport(Sent):
 class AnswersReport(Sent):
     """What the model made of the order's examples, in their order."""
 
-    answers: Annotated[str, MaxLen(MAX_ANSWERS)] = ""
+    answers: Annotated[Base64, MaxLen(MAX_ANSWERS)] = ""
     """`protocol.formats.examples` in base64; empty: there are none."""
     why: Text = ""
     """Why there are none, in a sentence."""

@@ -236,7 +236,7 @@ class Launch:
         self._reveal = reveal
         self._left_s = self._work_s = max(MIN_WORK_S, limits.run_s - order.gaps_s)
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event]:
         """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
         `LoadReport`; for each other `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is witnessed;
         `BetweenLaunches` before each other, and in each second of a gap; after all of them the `AnswersReport` of an order with examples;

@@ -36,6 +36,9 @@ from swarm.base.text import ascii_line, shorten
 from swarm.base.units import show_duration
 
 MAX_UNMET: Final = 8
+"""Lines of a quote."""
+MAX_UNMET_LINES: Final = 32
+"""Lines of a refusal."""
 """Clauses that are not met, in the quote for one shape."""
 NO_PROGRAMS: Final = (
     "TorchScript and torch.export models carry programs, which are run only for this device's owner and for people"
@@ -142,7 +145,7 @@ class RequestHandlers:
             if unit not in working
         ]
         lines += [str(item) for item in match(requirement, advert).missing]
-        return tuple(lines[:32])
+        return tuple(lines[:MAX_UNMET_LINES])
 
     def quote(self, permission: CallPermission, request: work.Probe) -> work.Quote:
         now = self.context.now()
@@ -202,9 +205,8 @@ class RequestHandlers:
         max_s = math.inf if permission.owner else self.context.max_duration_s
         if (task_s := max_seconds(task)) > max_s:
             limit = f"this device's owner lets others have it for {show_duration(max_s)} at a time"
-            unmet += (
-                brief(f"the task's limits (fetch, loads, run) come to {show_duration(task_s)}; {limit}"),
-            )
+            line = brief(f"the task's limits (fetch, loads, run) come to {show_duration(task_s)}; {limit}")
+            unmet = (*unmet[: MAX_UNMET_LINES - 1], line)
         if unmet:
             return work.Denied(reason=Reason.DOES_NOT_FIT, detail=shorten("; ".join(unmet)), unmet=unmet)
         task_sha256 = hashlib.sha256(request.task).hexdigest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +37,7 @@ from node.device.lock import DeviceLock
 from node.run.device_hold import DeviceHold, hold
 from node.run.record_builder import RecordJob, RunEnd, RunObservations, end_of, failed
 from node.store.cache import Progress as FetchProgress
-from protocol.errors import ResourceError, RunError
+from protocol.errors import ResourceError, RunError, first_error
 from protocol.formats.phase import Phase
 from protocol.values.record import DeviceFacts, Record
 from protocol.values.task import Model, Task
@@ -50,7 +50,7 @@ log = structlog.get_logger("sark.runner")
 class RunLauncher(Protocol):
     """What the runner needs of `drivers.launch.launch.Launch`; both methods block."""
 
-    def events(self) -> Iterator[Event]: ...
+    def events(self) -> Generator[Event]: ...
 
     def kill(self) -> None: ...
 
@@ -176,20 +176,29 @@ async def run(
     """
     observations = RunObservations(lasting=job.task.measure.sustain_s is not None)
     observations.enter("queue", bench.clock() - job.waited_s)
-    end = None
 
     def may_go_on() -> bool:
         between()
         return stop.reason is None
 
-    with stop.scope:
-        end = await _attempt(job, bench, observations, report, timing, witness, may_go_on, holding)
-    observations.enter("", bench.clock())
-    if stop.reason is not None and (end is None or end.outcome is RunOutcome.CANCELLED):
-        end = RunEnd(RunOutcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
-    assert end is not None, "only a stop ends a run without an end"
-    # packing a million samples takes a second: not in the loop
-    return await COMPUTING.run(_record, observations, job, end, bench)
+    try:
+        end = None
+        with stop.scope:
+            end = await _attempt(job, bench, observations, report, timing, witness, may_go_on, holding)
+        observations.enter("", bench.clock())
+        if stop.reason is not None and (end is None or end.outcome is RunOutcome.CANCELLED):
+            end = RunEnd(RunOutcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
+        assert end is not None, "only a stop ends a run without an end"
+        # packing a million samples takes a second: not in the loop
+        return await COMPUTING.run(_record, observations, job, end, bench)
+    except Exception as exc:  # a bug costs this run, not the node with all others
+        log.exception("run.broke", task=job.task.task)
+        end = failed(Reason.CRASHED, f"sark-node failed, not the model: {_first(exc)!r}; its log says where")
+        return _failure_record(observations, job, end, bench)
+
+
+def _first(exc: Exception) -> Exception:
+    return first_error(exc) if isinstance(exc, ExceptionGroup) else exc
 
 
 def _record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: RunBench) -> Record:
@@ -199,10 +208,13 @@ def _record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: R
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         field_name = ".".join(str(part) for part in first["loc"])
-        why = failed(
-            Reason.CRASHED, f"the driver reported what no record can hold: {field_name}: {first['msg']}"
-        )
-        return RunObservations(stages=observations.stages).record(job, why, bench.worker, bench.facts())
+        why = f"the driver reported what no record can hold: {field_name}: {first['msg']}"
+        return _failure_record(observations, job, failed(Reason.CRASHED, why), bench)
+
+
+def _failure_record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: RunBench) -> Record:
+    """Without what was observed, but for how long each stage took."""
+    return RunObservations(stages=observations.stages).record(job, end, bench.worker, bench.facts())
 
 
 async def _attempt(
@@ -298,26 +310,29 @@ async def _measure(
         timed = False
         launches = 0
         try:
-            for event in launch.events():
-                now = clock()
-                if witness is not None and isinstance(event, OutputReport):
-                    launches += 1
-                    with contextlib.suppress(trio.RunFinishedError):
-                        token.run_sync_soon(witness.launch_ended, launches, digest_of(event).hex())
-                observations.add(event, now)
-                if isinstance(event, BetweenLaunches):
-                    timed = False
-                    trio.from_thread.run(device.between_launches, event.gap_s)
-                    if not trio.from_thread.run_sync(may_go_on):
-                        raise Cancelled("the run was stopped between two launches")
-                elif observations.timed is not timed:
-                    timed = observations.timed
-                    with contextlib.suppress(trio.RunFinishedError):
-                        token.run_sync_soon(timing, timed)
-                if isinstance(event, ProgressReport) and progress.is_due(event.phase, now):
-                    what = (event.phase, event.done, event.total, event.median_ms)
-                    with contextlib.suppress(trio.RunFinishedError):
-                        token.run_sync_soon(progress.send, *what)
+            with contextlib.closing(
+                launch.events()
+            ) as events:  # it ends the processes, whatever is raised here
+                for event in events:
+                    now = clock()
+                    if witness is not None and isinstance(event, OutputReport):
+                        launches += 1
+                        with contextlib.suppress(trio.RunFinishedError):
+                            token.run_sync_soon(witness.launch_ended, launches, digest_of(event).hex())
+                    observations.add(event, now)
+                    if isinstance(event, BetweenLaunches):
+                        timed = False
+                        trio.from_thread.run(device.between_launches, event.gap_s)
+                        if not trio.from_thread.run_sync(may_go_on):
+                            raise Cancelled("the run was stopped between two launches")
+                    elif observations.timed is not timed:
+                        timed = observations.timed
+                        with contextlib.suppress(trio.RunFinishedError):
+                            token.run_sync_soon(timing, timed)
+                    if isinstance(event, ProgressReport) and progress.is_due(event.phase, now):
+                        what = (event.phase, event.done, event.total, event.median_ms)
+                        with contextlib.suppress(trio.RunFinishedError):
+                            token.run_sync_soon(progress.send, *what)
         except DriverError as exc:
             return end_of(exc)
         except RunError as exc:

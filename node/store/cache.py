@@ -38,6 +38,8 @@ from swarm.base.threads import DISK, HASHING
 DEFAULT_CAP: Final = 20 * 1024**3
 MARGIN: Final = 64 * 1024**2
 """Bytes of disk that are left to others."""
+ROOM_AHEAD: Final = 16 * 1024**2
+"""Bytes of a download for which there is room before they come."""
 _HEX: Final = frozenset("0123456789abcdef")
 
 log = structlog.get_logger("sark.cache")
@@ -127,8 +129,8 @@ class ModelCache:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all models, without partial downloads; a bundle that is unpacked counts twice."""
-        return sum(state.size * (1 + self._folder_of(sha).exists()) for sha, state in self._states.items())
+        """Bytes of all models, without partial downloads."""
+        return sum(map(self._size_of, self._states))
 
     @contextlib.asynccontextmanager
     async def using(
@@ -185,7 +187,7 @@ class ModelCache:
             with self._disk_errors(model):
                 if not await DISK.run(bundles.is_unpacked, bundle, folder):
                     await DISK.run(bundles.remove, folder)
-                    await self._make_room(model, 0)
+                    await self._make_room(model, model.size, 0)
                     await HASHING.run(bundles.unpack, bundle, folder)
         except RemoteProtocolError as exc:
             raise RunError(f"{model.name}: {exc.what}", reason=Reason.BROKEN_MODEL, permanent=True) from exc
@@ -209,9 +211,11 @@ class ModelCache:
         partial = await DISK.run(PartialFile, path, model.size)
         self._downloads[model.sha256] = partial
         try:
-            await self._make_room(model, partial.size)
+            await self._check_room(model, partial.size)
+            await self._make_room(model, partial.size, partial.size)
             if partial.size < model.size:
-                await source(partial.offset, partial, progress)
+                await self._bring(model, partial, source, progress)
+                await self._make_room(model, partial.size, partial.size)
             if partial.size != model.size:
                 why = f"{partial.size} of {model.size} bytes came"
                 raise _failure(model, Reason.FETCH_FAILED, why)
@@ -238,33 +242,89 @@ class ModelCache:
             why = f"cannot write to the model cache {self._folder}: {exc.strerror or exc}"
             raise _failure(model, Reason.FETCH_FAILED, why) from exc
 
-    async def _make_room(self, model: Model, stored: int) -> None:
-        """Evict the least recently used until the model fits under the cap and on the disk."""
+    async def _bring(self, model: Model, partial: PartialFile, source: Source, progress: Progress) -> None:
+        """Have `source` bring what is missing, and make room as the bytes come: a task that only claims to have a large model evicts
+        none."""
+        failure: Exception | None = None
+        arrived = trio.Event()
+
+        def on_progress(done: int, total: int) -> None:
+            arrived.set()
+            progress(done, total)
+
+        async def make_room() -> None:
+            nonlocal arrived, failure
+            wanted = 0
+            try:
+                while wanted < model.size:
+                    wanted = min(model.size, partial.size + ROOM_AHEAD)
+                    await self._make_room(model, wanted, partial.size)
+                    while partial.size + ROOM_AHEAD // 2 < wanted < model.size:
+                        arrived = trio.Event()
+                        await arrived.wait()
+            except (RunError, OSError) as exc:
+                failure = exc
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(make_room)
+            try:
+                await source(partial.offset, partial, on_progress)
+            except (Unreachable, Refused, ProtocolError, RunError, OSError) as exc:
+                failure = exc
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _check_room(self, model: Model, stored: int) -> None:
+        """Whether the model can have room at all. Raises `RunError`; evicts nothing."""
         if model.size > self._cap:
             why = f"it is larger ({show_size(model.size)}) than the model cache ({show_size(self._cap)})"
             raise _failure(model, Reason.DISK_FULL, why)
         self._rescan()
         await DISK.run(model_files.tidy, self._folder, [model.sha256, *self._pins])
-        need = model.size - stored
+        excess, short = self._lack(model.size, stored)
+        idle = sum(map(self._size_of, self._idle()))
+        if max(excess, short) > idle:
+            raise self._no_room(model, excess > idle, short - idle)
+
+    async def _make_room(self, model: Model, wanted: int, stored: int) -> None:
+        """Evict the least recently used until `wanted` bytes of the model, of which `stored` are here, fit."""
+        self._rescan()
         while True:
-            excess = self.used_bytes + model.size - self._cap
-            short = need + MARGIN - self._free(self._folder)
+            excess, short = self._lack(wanted, stored)
             if excess <= 0 and short <= 0:
                 return
             if not await self._evict_one():
-                pinned = any(model_files.pinned(self._folder, sha) for sha in self._states)
-                why = f"models in use{' or pinned' if pinned else ''} fill the cache"
-                if excess <= 0:
-                    why = f"{show_size(short)} more are needed"
-                raise _failure(model, Reason.DISK_FULL, f"no room in {self._folder}: {why}")
+                raise self._no_room(model, excess > 0, short)
 
-    async def _evict_one(self, but: Collection[str] = ()) -> bool:
-        """Evict the least recently used model that nobody needs; False: there is none."""
-        idle = [
+    def _lack(self, wanted: int, stored: int) -> tuple[int, int]:
+        """Bytes that are too many for the cap, and that the disk lacks, for `wanted` bytes of which `stored` are here."""
+        return self.used_bytes + wanted - self._cap, wanted - stored + MARGIN - self._free(self._folder)
+
+    def _no_room(self, model: Model, full: bool, short: int) -> RunError:
+        """`full`: the cap is what stands against it; else the disk lacks `short` bytes."""
+        pinned = any(model_files.pinned(self._folder, sha) for sha in self._states)
+        why = f"models in use{' or pinned' if pinned else ''} fill the cache"
+        if not full:
+            why = f"{show_size(short)} more are needed"
+        return _failure(model, Reason.DISK_FULL, f"no room in {self._folder}: {why}")
+
+    def _idle(self, but: Collection[str] = ()) -> list[str]:
+        """The models that may be evicted."""
+        return [
             sha
             for sha in self._states
             if not self._pins[sha] and sha not in but and not model_files.pinned(self._folder, sha)
         ]
+
+    def _size_of(self, sha256: str) -> int:
+        """Bytes of a model; a bundle that is unpacked counts twice."""
+        return self._states[sha256].size * (1 + self._folder_of(sha256).exists())
+
+    async def _evict_one(self, but: Collection[str] = ()) -> bool:
+        """Evict the least recently used model that nobody needs; False: there is none."""
+        idle = self._idle(but)
         if not idle:
             return False
         oldest = min(idle, key=lambda sha: self._states[sha].used)

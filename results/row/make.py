@@ -13,8 +13,7 @@ from protocol.values.record import Record
 from protocol.values.task import Task
 from protocol.values.trust import TrustKind
 from protocol.wire.codec import pack
-from protocol.words import SIMULATED_UNIT
-from protocol.words import Reason
+from protocol.words import SIMULATED_UNIT, Reason
 from results.row.comparison import Comparison
 from results.row.figures import measure_figures
 from results.row.record import RecordView, observe

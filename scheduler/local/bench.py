@@ -37,8 +37,7 @@ from protocol.values.advert import UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.record import SignedRecord, read_record
 from protocol.values.task import Measure, Task, Timeouts, task_body
-from protocol.words import SIMULATED_UNIT
-from protocol.words import RunOutcome
+from protocol.words import SIMULATED_UNIT, RunOutcome
 from results.export.raw import RawResult, raw_result
 from results.row.comparison import Comparison
 from results.row.make import make_row

@@ -71,12 +71,18 @@ def downloader(
         if spooled.is_file():  # an earlier campaign fetched it; describing it checks the hash
             return spooled
         try:
-            if scheme_of(entry.url) == "hf":
-                return from_hub(read_hf(entry.url))
-            folder = home.cache / "downloads" / hashlib.sha256(entry.url.encode()).hexdigest()[:32]
+            url = entry.url
+            if scheme_of(url) == "hf":
+                if reach == FOR_OWNER:
+                    return from_hub(read_hf(url))
+                # not by the library, which has the login of this user and no limits
+                url = read_hf(url).url
+            folder = home.cache / "downloads" / hashlib.sha256(url.encode()).hexdigest()[:32]
             _tidy(folder.parent, folder.name, wall)
             with lock_folder(folder):
-                one = _Download(entry, folder, reach, limit, retry_delay_s, partial(show, entry.label))
+                one = _Download(
+                    url, entry.sha256, folder, reach, limit, retry_delay_s, partial(show, entry.label)
+                )
                 return trio.run(one.run)
         except Unreachable as exc:
             raise entry.error(
@@ -101,14 +107,15 @@ class _Download:
 
     def __init__(
         self,
-        entry: ModelEntry,
+        url: str,
+        sha256: str | None,
         folder: Path,
         reach: UrlReach,
         limit: int,
         retry_delay_s: float,
         show: Progress,
     ) -> None:
-        self._url, self._sha256 = str(entry.url), entry.sha256
+        self._url, self._sha256 = url, sha256
         self._model, self._part, self._note = folder / "model", folder / "part", folder / "note.json"
         self._retry_delay_s = retry_delay_s
         self._download = partial(download, self._url, reach, limit=limit, progress=show)

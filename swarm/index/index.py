@@ -237,6 +237,7 @@ class Index:
         while True:
             await trio.sleep(EXPIRE_S)
             self.holder.expire(trio.current_time())
+            self._client.unusable()  # forgets who may be asked again
 
     async def _look_around(self) -> None:
         """Ask the neighbours of a holder, which tells them our contact, and those of a random point by turns."""

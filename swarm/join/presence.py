@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 MEET_WITHIN_S: Final = 5.0
 MAX_PEERS: Final = 24
 """In the file."""
+MAX_NEAR: Final = 16
+"""Neighbours among the ways in: whoever is on the LAN can be many of them."""
 ADDRESSES_EACH: Final = 2
 FIRST_S: Final = 20.0
 EVERY_S: Final = 300.0
@@ -59,8 +61,8 @@ class FallbackPeers:
         self.lan: Lan | None = None
 
     def __call__(self) -> tuple[str, ...]:
-        """As `/ip4/…/tcp/…/p2p/12D3Koo…`, neighbours first."""
-        near = self.lan.neighbours.values() if self.lan is not None else ()
+        """As `/ip4/…/tcp/…/p2p/12D3Koo…`: the newest neighbours first, but no more than leave room for known peers."""
+        near = [] if self.lan is None else list(reversed(self.lan.neighbours.values()))[:MAX_NEAR]
         lines = [f"{address}/p2p/{contact.peer}" for contact in near for address in contact.addresses]
         for role in self._roles:
             lines += read_peers(self._home.peers_file(role))
@@ -99,14 +101,15 @@ async def run_presence(
             nursery.start_soon(fallback.lan.run)
 
 
-async def _meet(network: Network, index: Index, contact: Contact) -> None:
-    """A neighbour on the LAN counts as a holder once it has proved its key and answered."""
+async def _meet(network: Network, index: Index, contact: Contact) -> bool:
+    """A neighbour on the LAN counts as a holder once it has proved its key and answered; returns whether it has."""
     try:
         await network.connect(contact.peer, contact.addresses, max_wait_s=MEET_WITHIN_S)
     except Unreachable as error:
         log.debug("neighbour.unreachable", peer=contact.peer, why=error.what)
-    else:
-        index.introduce(contact)
+        return False
+    index.introduce(contact)
+    return True
 
 
 # -- known peers --------------------------------------------------------------------------------------------------------------

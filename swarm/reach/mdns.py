@@ -10,6 +10,7 @@ import contextlib
 import ipaddress
 import queue
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, Self
@@ -136,8 +137,8 @@ class Lan:
     peer: PeerId
     addresses: Callable[[], Sequence[Address]]
     """Where this node listens, as of now."""
-    on_neighbour: Callable[[Contact], Awaitable[None]]
-    """Called with each neighbour."""
+    on_neighbour: Callable[[Contact], Awaitable[bool]]
+    """Called with whoever answers; returns whether that peer is there and has proved its key."""
     _: KW_ONLY
     announce: bool = True
     """False: only look."""
@@ -145,8 +146,8 @@ class Lan:
 
     def __post_init__(self) -> None:
         self._looked_up: dict[str, float] = {}
-        self.neighbours: dict[PeerId, Contact] = {}
-        """Those that answered, with the self.addresses that they name."""
+        self.neighbours: OrderedDict[PeerId, Contact] = OrderedDict()
+        """The latest `MAX_NEIGHBOURS` that were there, the newest last, with the addresses that they name."""
 
     async def run(self) -> None:
         """For ever. Never raises because of the network."""
@@ -194,8 +195,11 @@ class Lan:
         if contact is None or contact.peer == self.peer:
             return
         log.info("lan.found", peer=contact.peer, addresses=list(contact.addresses))
-        self.neighbours[contact.peer] = contact
-        await self.on_neighbour(contact)
+        if await self.on_neighbour(contact):
+            self.neighbours.pop(contact.peer, None)
+            self.neighbours[contact.peer] = contact
+            if len(self.neighbours) > MAX_NEIGHBOURS:
+                self.neighbours.popitem(last=False)
 
 
 def ways_on_lan(

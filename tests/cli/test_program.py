@@ -141,6 +141,7 @@ BROAD = {
     "web/http/server.py": "what a stranger sends costs his connection, not the server",
     "swarm/p2p/node_host.py": "a handler's bug costs the stranger's stream, not the node",
     "swarm/memory/parts.py": "the same in the simulated network",
+    "node/run/runner.py": "a bug costs one run, not the node with all others",
     "results/scoring/plugins.py": "a task or metric of somebody's package costs a score, not the scheduler",
     "swarm/p2p/handshakes.py": "the libraries raise errors of their own for bytes that are no handshake; each becomes a failed handshake",
     "swarm/relay/hole_punch.py": "a bug must not let a stranger's circuit end the node",

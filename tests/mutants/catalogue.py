@@ -312,9 +312,28 @@ CIRCUITS: Final = (
         "        except Exception as error:\n", "        except BaseLibp2pError as error:\n", *_OF_PUNCH),
 )  # fmt: skip
 
+LIMITS: Final = (
+    _one("limits", "a large model evicts others before it comes", "node/store/cache.py",
+        "wanted = min(model.size, partial.size + ROOM_AHEAD)", "wanted = model.size", "tests/node/store/test_cache.py"),
+    _one("limits", "answers may be any text", "drivers/contract/base.py",
+        "        b64decode(text, validate=True)\n", "        text.encode()\n", "tests/node/run/test_answers.py"),
+    _one("limits", "a bug in a run ends the node", "node/run/runner.py",
+        "except Exception as exc:", "except ZeroDivisionError as exc:", "tests/node/run/test_answers.py"),
+    _one("limits", "the LAN alone says who is tried when no gate answers", "swarm/join/presence.py",
+        "[:MAX_NEAR]", "", "tests/swarm/join/test_presence.py"),
+    _one("limits", "a neighbour counts before it proved its key", "swarm/reach/mdns.py",
+        "if await self.on_neighbour(contact):", "if await self.on_neighbour(contact) is not None:", "tests/swarm/reach/test_mdns.py"),
+    _one("limits", "who was silent is remembered for ever", "swarm/index/index.py",
+        "            self._client.unusable()  # forgets who may be asked again\n", "", "tests/swarm/index/test_swarm.py"),
+    _one("limits", "a refusal has a line too many", "node/conversation/requests.py",
+        "unmet[: MAX_UNMET_LINES - 1]", "unmet", "tests/node/conversation/test_conversation.py"),
+    _one("limits", "an API client's models at Hugging Face come with the user's login", "scheduler/models/fetch.py",
+        "if reach == FOR_OWNER:", "if True:", "tests/scheduler/models/test_fetch.py"),
+)  # fmt: skip
+
 MUTANTS: Final = (
     *FENCES, *GRANTS, *FSYNC, *ORDER, *EXPIRY, *REVOCATION, *CANCEL, *STATISTICS, *HASHES, *SIGNATURES, *EPOCHS,
-    *CIRCUITS,
+    *CIRCUITS, *LIMITS,
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,15 @@ class FakeLink:
 class Shell:
     """One life of a worker. Disk commands are carried out at once, unless `hold_disk`."""
 
-    def __init__(self, folder: Path, *, wall: float = 100.0, incarnation: int = 1, slots: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        wall: float = 100.0,
+        incarnation: int = 1,
+        slots: int = 1,
+        max_duration_s: float = math.inf,
+    ) -> None:
         self.wall = wall
         self.now = 0.0
         self.files = open_outbox(folder)
@@ -130,6 +139,7 @@ class Shell:
                 verify=lambda peer, message, signature: True,
                 log=structlog.get_logger(),
                 reading=lambda: DeviceReading(age_s=1.0, cpu=0.25),
+                max_duration_s=max_duration_s,
             ),
         )
 

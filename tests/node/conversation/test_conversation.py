@@ -16,6 +16,7 @@ from protocol.messages.work import (
     AdoptReply,
     AdoptRequest,
     Cancel,
+    Commit,
     Denied,
     Granted,
     HeldLease,
@@ -37,9 +38,11 @@ from protocol.messages.work import (
 )
 from protocol.values.lease import LEASE_TTL_S, Fence
 from protocol.values.reading import DeviceReading
+from protocol.values.requirement import Clause, Op, Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Reason
-from tests.node.conversation.parts import ANN, BOB, FakeLink, Shell, commit, item
+from tests.node.conversation.parts import ANN, BOB, UNIT, FakeLink, Shell, commit, item
 
 
 def results(shell: Shell) -> list[str]:
@@ -601,3 +604,25 @@ def test_a_campaign_whose_results_wait_for_another_scheduler_is_not_forgotten(tm
     assert isinstance(waiting, Denied)
     assert waiting.reason is Reason.STALE_EPOCH
     assert waiting.detail == "its results wait here for another scheduler"
+
+
+def test_a_refusal_has_no_more_lines_than_its_message_may(tmp_path: Path) -> None:
+    """As many clauses as a requirement may have, all unmet, and limits beyond the owner's."""
+    shell = Shell(tmp_path, max_duration_s=3600.0)
+    clauses = tuple(Clause(attribute=f"label:l{n}", op=Op.EQ, value="y") for n in range(32))
+    task = Task(
+        campaign="c-1",
+        task="c-1/1",
+        scheduler=ANN,
+        model=Model(name="m.onnx", sha256="a" * 64, size=5),
+        unit=UNIT,
+        requirement=Requirement(clauses=clauses),
+        measure=Measure(runs=10, loads=1),
+        timeouts=Timeouts(run_s=86_400.0),
+    )
+    asked = Commit(key="c-1/1", attempt=1, epoch=1, task=task_body(task), signature=bytes(64), queue=False)
+    reply = shell.ask(shell.connect(), asked)
+    assert isinstance(reply, Denied)
+    assert reply.reason is Reason.DOES_NOT_FIT
+    assert len(reply.unmet) == 32
+    assert "lets others have it for 1 h at a time" in reply.unmet[-1]

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from base64 import b64encode
+from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drivers.contract.base import AnswersReport, Unfit, WorkOrder
+from drivers.contract.frames import Garbled
+from drivers.launch.events import unpack
+from node.run.record_builder import RunObservations
 from node.run.runner import StopRun, limits, run
 from protocol.errors import RemoteProtocolError
 from protocol.formats.examples import MAX_ANSWER_BYTES, Value, pack_examples
 from protocol.values.answers import AnswerSet, answer_set, read_answers
 from protocol.values.record import Record, read_record, record_body
 from protocol.values.task import Model, Task
-from protocol.words import RunOutcome
+from protocol.words import Reason, RunOutcome
 from tests.node.run.runner_parts import (
     CHECKED,
     CONTENT,
@@ -68,6 +74,43 @@ async def test_a_run_without_answers_is_complete_and_says_why(tmp_path: Path) ->
     record = await record_of(tmp_path, launch, task(examples=FILE), [])
     assert record.outcome is RunOutcome.COMPLETE
     assert record.answers == AnswerSet(why="example 1 of 1: too wide")
+
+
+@pytest.mark.parametrize("text", ["A", "é", "AAAAA", "AA==AA=="])
+def test_answers_that_are_no_base64_break_the_contract(text: str) -> None:
+    with pytest.raises(Garbled):
+        unpack(b"AnswersReport " + json.dumps({"answers": text}).encode())
+
+
+async def test_a_bug_of_ours_costs_one_run(tmp_path: Path) -> None:
+    """What was to be refused before got through: the node has other runs."""
+    damaged = replace(ANSWERED)
+    object.__setattr__(damaged, "answers", "A")
+    record = await record_of(tmp_path, ScriptedLaunch(*WHOLE, damaged), task(examples=FILE), [])
+    assert (record.outcome, record.reason) == (RunOutcome.FAILED, Reason.CRASHED)
+    assert "sark-node failed, not the model" in record.detail
+
+
+async def test_a_bug_of_ours_ends_the_processes_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[bool] = []
+
+    class Launch(ScriptedLaunch):
+        def events(self) -> Generator[Any]:
+            try:
+                yield from super().events()
+            finally:
+                ended.append(True)
+
+    def broken(observations: RunObservations, event: object, now: float) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(RunObservations, "add", broken)
+    record = await record_of(tmp_path, Launch(*WHOLE), task(), [])
+    assert record.reason is Reason.CRASHED
+    assert "KeyError('a bug')" in record.detail
+    assert ended == [True]
 
 
 @pytest.mark.parametrize(

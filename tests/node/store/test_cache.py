@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.lowlevel
 
-from node.store.cache import DEFAULT_CAP, ModelCache, Progress, default_cap
+from node.store.cache import DEFAULT_CAP, ROOM_AHEAD, ModelCache, Progress, default_cap
 from node.store.files import MODEL_FILE
 from protocol.errors import Refused, RunError, Unreachable
 from protocol.values.task import Model
@@ -236,6 +237,49 @@ async def test_a_model_larger_than_the_cache_is_refused_before_a_byte_is_fetched
     with pytest.raises(RunError, match=r"larger \(1000 B\) than the model cache \(999 B\)"):
         await get_model(cache(tmp_path, cap=999), what, source)
     assert source.offsets == []
+
+
+class Silent:
+    """A source that brings as much as it is told, and then nothing."""
+
+    def __init__(self, size: int, then: Exception | None = None) -> None:
+        self.size, self.then = size, then
+
+    async def __call__(self, offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
+        for _ in range(self.size // MIB):
+            await trio.to_thread.run_sync(sink, bytearray(MIB))
+            progress(offset, self.size)
+            await trio.lowlevel.checkpoint()
+        raise self.then or Refused("no more", reason=Reason.NOT_ALLOWED)
+
+
+@pytest.mark.parametrize("again", [1, 5])
+async def test_who_only_claims_to_have_a_large_model_evicts_hardly_any(tmp_path: Path, again: int) -> None:
+    stored = cache(tmp_path, cap=ROOM_AHEAD + 8 * MIB)
+    others = [model(number, MIB) for number in range(8)]
+    for what, content in others:
+        await get_model(stored, what, Holder(content))
+    large = Model(name="large.onnx", sha256="f" * 64, size=ROOM_AHEAD + 8 * MIB)
+    for _ in range(again):
+        with pytest.raises(RunError, match="no more"):
+            await get_model(stored, large, Silent(0))
+    assert all(stored.has(what.sha256) for what, _ in others)
+
+
+async def test_room_is_made_as_the_bytes_come(tmp_path: Path) -> None:
+    stored = cache(tmp_path, cap=ROOM_AHEAD + 8 * MIB)
+    others = [model(number, MIB) for number in range(8)]
+    for what, content in others:
+        await get_model(stored, what, Holder(content))
+    large = Model(name="large.onnx", sha256="f" * 64, size=ROOM_AHEAD + 8 * MIB)
+    with pytest.raises(RunError, match="no more"):
+        await get_model(stored, large, Silent(ROOM_AHEAD // 2 + 3 * MIB))
+    assert 3 <= sum(stored.has(what.sha256) for what, _ in others) <= 7
+    content = bytes(large.size)
+    whole = Model(name="zeros.onnx", sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+    await get_model(stored, whole, Holder(content))
+    assert stored.recent(9) == (whole.sha256,)
+    assert stored.used_bytes == whole.size
 
 
 async def test_a_disk_that_fills_up_ends_in_a_clear_error_with_nothing_of_others_lost(tmp_path: Path) -> None:

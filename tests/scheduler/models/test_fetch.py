@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -15,13 +16,14 @@ import trio
 from protocol.errors import CampaignError, Refused, ResourceError
 from protocol.words import Reason
 from scheduler.campaign.load import parse_campaign
+from scheduler.models import fetch as fetch_module
 from scheduler.models.describe import describe_models
 from scheduler.models.fetch import INSTALL, KEEP_S, DownloadProgress, downloader, from_hub
 from scheduler.planning.tasks import derive_cells, tasks_of
 from scheduler.store.store import Store
 from scheduler.submit.submit import submit_campaign
 from swarm.base.home import Home
-from swarm.download.urls import HfFile
+from swarm.download.urls import FOR_OTHERS, HfFile, UrlReach
 from tests.swarm.web_parts import Web, reply, web_beside
 from tests.tiny_onnx import tiny_onnx
 
@@ -209,6 +211,25 @@ def test_a_model_at_hugging_face_comes_by_their_library(
     fetch = downloader(home, lambda *progress: None)
     assert describe_models(campaign, Path(), fetch)["m.onnx"].model.sha256 == SHA
     assert files == [("org/repo", "onnx/m.onnx", "v1")]
+
+
+def test_over_the_http_api_it_comes_without_the_library_and_its_login(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, UrlReach]] = []
+
+    async def download(url: str, reach: UrlReach, **rest: Any) -> None:
+        asked.append((url, reach))
+        raise Refused("401 Unauthorized", reason=Reason.NOT_ALLOWED)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.setattr(fetch_module, "download", download)
+    campaign = parse_campaign(
+        b"campaign: t\nunits: [CPU (ONNX)]\nmodels: ['hf://org/repo/onnx/m.onnx@v1']\n", "c.yaml"
+    )
+    with pytest.raises(CampaignError, match="401 Unauthorized"):
+        describe_models(campaign, Path(), downloader(home, lambda *progress: None, reach=FOR_OTHERS))
+    assert asked == [("https://huggingface.co/org/repo/resolve/v1/onnx/m.onnx", FOR_OTHERS)]
 
 
 def test_what_the_library_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

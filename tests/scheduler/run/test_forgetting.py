@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from protocol.messages.work import AdoptRequest, Cancel, Denied, Renew
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
 from scheduler.experiments.deletion import too_old
+from scheduler.store import archive
 from scheduler.store.deletion import KEEP_S
 from scheduler.store.store import Store, delete_old
 from tests.scheduler.conftest import SCHEDULER
@@ -184,6 +186,21 @@ async def test_a_campaign_of_another_key_goes_here_but_nobody_is_asked(
     with Store(world.store_path) as other:
         assert other.deletions.delete("c-one", "another key").forgets == ()
     assert world.store.campaigns.get("c-one") is None
+
+
+async def test_a_campaign_that_was_deleted_and_imported_can_be_deleted_again(
+    world: World, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    world.worker("mini")
+    world.submit(1)
+    await world.run()
+    with Store(world.store_path) as store:
+        archive.write_copy(tmp_path / "copy.db", store)
+    before = delete(world)
+    with Store(world.store_path) as store, archive.open_copy(tmp_path / "copy.db", tmp_path) as source:
+        archive.load(store, source, with_open=False)
+    assert [one.worker for one in delete(world).forgets] == [one.worker for one in before.forgets]
+    assert len(world.store.deletions.owed()) == 1
 
 
 async def test_what_is_owed_for_too_long_or_was_imported_again_is_given_up(

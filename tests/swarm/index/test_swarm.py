@@ -14,7 +14,8 @@ from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body,
 from protocol.values.index_keys import EVERYBODY, shard_key
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.words import Reason
-from swarm.index.index import Index
+from swarm.index.client import SILENT_S
+from swarm.index.index import EXPIRE_S, Index
 from swarm.index.sweep import Sweeps
 from swarm.memory.network import MemorySwarm
 from swarm.net.addresses import Contact, PeerId
@@ -554,6 +555,24 @@ async def test_a_client_of_the_index_refuses_to_hold(autojump_clock: Jumping) ->
             with pytest.raises(Unreachable):
                 await serving.call(client.peer, (), say.QueryShard(attribute="node"))
             nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_publishes_nothing_forgets_who_was_silent(autojump_clock: Jumping) -> None:
+    """Strangers can name as many as they like."""
+    async with field(1) as grown:
+        gate = grown.members[0]
+        client = gate.index._client
+        nobody = [
+            Contact(Identity.from_seed(f"nobody {n}").peer_id, ("/ip4/198.51.100.7/tcp/1",))
+            for n in range(20)
+        ]
+        async with trio.open_nursery() as nursery:
+            for contact in nobody:
+                nursery.start_soon(client.check, contact)
+        assert len(client._silent) == len(nobody)
+        await trio.sleep(SILENT_S[1] + 2 * EXPIRE_S)
+        assert not client._silent
+        assert not client._gone
 
 
 async def test_a_peer_that_asks_too_much_has_to_wait(autojump_clock: Jumping) -> None:

@@ -67,7 +67,7 @@ async def test_the_current_gates_are_not_read_from_their_files_at_every_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Home] = []
-    monkeypatch.setattr("swarm.join.node.local_gates", lambda home: reads.append(home) or ())
+    monkeypatch.setattr("swarm.join.known_gates.local_gates", lambda home: reads.append(home) or ())
     async with open_node("worker", Home.at(tmp_path), SETTINGS, holder=True) as worker:
         assert worker.reach is not None
         reads.clear()

@@ -18,7 +18,7 @@ from protocol.words import ProtocolId
 from swarm.base.home import Home
 from swarm.join.known_gates import write_addresses
 from swarm.join.node import RunningNode, open_node
-from swarm.join.presence import FallbackPeers, listens_beyond_loopback
+from swarm.join.presence import MAX_NEAR, FallbackPeers, listens_beyond_loopback
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, load_or_create, routing_key
 from swarm.net.links import Links
@@ -184,8 +184,8 @@ def test_neighbours_on_the_lan_and_peers_of_before_are_ways_in_and_a_scheduler_h
     write_addresses(home.peers_file("worker"), lines[:1])
     write_addresses(home.peers_file("scheduler"), lines[1:2])
 
-    async def nothing(contact: Contact) -> None:
-        """Nobody is met here."""
+    async def nothing(contact: Contact) -> bool:
+        return False
 
     ways = FallbackPeers(home, "scheduler")
     assert ways() == (lines[1], lines[0])
@@ -193,3 +193,10 @@ def test_neighbours_on_the_lan_and_peers_of_before_are_ways_in_and_a_scheduler_h
     ways.lan.neighbours[peers[2]] = Contact(peers[2], ("/ip4/192.168.1.3/tcp/4001",))
     assert ways() == (lines[2], lines[1], lines[0])
     assert FallbackPeers(home, "worker")() == (lines[0],)
+
+    crowd = [Identity.from_seed(n).peer_id for n in range(100, 140)]
+    for peer in crowd:
+        ways.lan.neighbours[peer] = Contact(peer, ("/ip4/192.168.1.9/tcp/4001",))
+    first = [way.rpartition("/")[2] for way in ways()]
+    assert first[:MAX_NEAR] == crowd[::-1][:MAX_NEAR], "the newest"
+    assert first[MAX_NEAR:] == [peers[1], peers[0]], "known peers are tried, however many the LAN has"
