@@ -14,6 +14,7 @@
     ├─ SettingsError               a setting in config.toml, the environment or a flag is wrong
     ├─ NothingFits                 no device of the swarm fits a task
     └─ ResourceError               this machine lacks something: port, disk, data folder, rights
+        └─ StoreUnreachable        the database server of the store does not answer; trying again may help
 
 Each carries what the command line prints: one line for what, one for why or what to do (`hint`), and an exit code.
 """
@@ -150,6 +151,10 @@ class ResourceError(SarkError):
     """This machine lacks something the command needs: a port, disk, a free data folder, a right."""
 
     exit_code: ClassVar[int] = 6
+
+
+class StoreUnreachable(ResourceError):
+    """The database server of the store does not answer. What was stored before is there."""
 
 
 def first_error(group: BaseExceptionGroup[E]) -> E:

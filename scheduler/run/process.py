@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 import trio
 
-from protocol.errors import ResourceError, first_error
+from protocol.errors import ResourceError, StoreUnreachable, first_error
 from protocol.words import Role
 from scheduler.campaign.model import Campaign
 from scheduler.experiments.confirm import good_models
@@ -51,6 +51,8 @@ from swarm.pools.service import PoolNode
 LOCK_TRIES: Final = 10
 LOCK_TRY_S: Final = 0.1
 SUPERVISOR_CHECK_S: Final = 5.0
+STORE_RETRY_S: Final = (1.0, 10.0)
+"""Pauses while the database server is silent: the first, and the longest."""
 
 log = structlog.get_logger("sark.scheduler")
 
@@ -68,23 +70,38 @@ async def run_process(
 
     The store is looked at once more when the lock of the home has been given back: who submits while we are leaving sees the lock
     still held, starts no other process, and relies on us.
+
+    A database server that falls silent is waited for. One that does not answer at the start is an error: its address may be wrong.
     """
+    open_store(home).close()
+    pause_s = STORE_RETRY_S[0]
     while True:
         for _ in range(LOCK_TRIES):  # the one before us may be on its way out, or somebody is just looking
             if not is_running(home):
                 break
             await trio.sleep(LOCK_TRY_S)
-        stopped = superseded = False
+        silent = False
+        began = trio.current_time()
         try:
-            stopped = await _run_once(home, settings, stay, stop_with_stdin, answer, keep_supervisor)
+            with open_store(home) as store:
+                stopped = await _run_once(
+                    home, settings, stay, stop_with_stdin, answer, keep_supervisor, store
+                )
+            with open_store(home) as store:
+                if stopped or not store.campaigns.unfinished():
+                    return
         except* LeadershipLost as group:
-            superseded = True
             log.warning("scheduler.superseded", why=first_error(group).what)
-        if superseded:
-            continue
-        with open_store(home) as store:
-            if stopped or not store.campaigns.unfinished():
+        except* StoreUnreachable as group:
+            silent = True
+            if trio.current_time() >= began + STORE_RETRY_S[1]:
+                pause_s = STORE_RETRY_S[0]
+            log.warning("scheduler.store_silent", why=first_error(group).what, again_in_s=pause_s)
+        if silent:
+            with trio.move_on_after(pause_s):
+                await wait_for_stop(with_stdin=stop_with_stdin)
                 return
+            pause_s = min(2 * pause_s, STORE_RETRY_S[1])
 
 
 async def _run_once(
@@ -94,26 +111,26 @@ async def _run_once(
     stop_with_stdin: bool,
     answer: AnswerModel,
     keep_supervisor: Callable[[], object],
+    store: Store,
 ) -> bool:
     """Onto the network, until no campaign is left; gives whether a signal stopped it before."""
-    with open_store(home) as store:
-        key = load_or_create(home.key("scheduler"))
-        seat = store.seats.take(f"{host_name()}:{home.data}", seat_peers(key))
-        try:
-            return await _run_seated(
-                home,
-                settings,
-                stay,
-                stop_with_stdin,
-                answer,
-                keep_supervisor,
-                store,
-                key,
-                seat_identity(key, seat),
-            )
-        finally:  # others may carry on at once
-            with contextlib.suppress(ResourceError):
-                store.seats.leave()
+    key = load_or_create(home.key("scheduler"))
+    seat = store.seats.take(f"{host_name()}:{home.data}", seat_peers(key))
+    try:
+        return await _run_seated(
+            home,
+            settings,
+            stay,
+            stop_with_stdin,
+            answer,
+            keep_supervisor,
+            store,
+            key,
+            seat_identity(key, seat),
+        )
+    finally:  # others may carry on at once
+        with contextlib.suppress(ResourceError):
+            store.seats.leave()
 
 
 async def _run_seated(

@@ -18,7 +18,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
 
-from protocol.errors import ResourceError
+from protocol.errors import ResourceError, StoreUnreachable
 from scheduler.store.database import BUSY_MS, LOOKS_LIKE, Backend, LeadershipLost, ServerLocation
 
 CONNECT_S: Final = 10
@@ -197,7 +197,10 @@ class PostgreSQL(Backend):
         what, hint = _what(state, message) or ("", "")
         if not what and isinstance(error, (OperationalError, InternalError)):
             what, hint = f"the server reports: {message}", _LOOK
-        return ResourceError(f"{self.location}: {what}", hint=hint) if what else None
+        if not what:
+            return None
+        kind = StoreUnreachable if what == _UNREACHABLE[0] else ResourceError
+        return kind(f"{self.location}: {what}", hint=hint)
 
     def _key(self, what: str) -> int:
         """Advisory locks are named by 64-bit numbers, shared by the whole database."""

@@ -124,9 +124,12 @@ class Supervisor:
         """Blocking, for as long as campaigns are open. Gives the exit code."""
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            return supervise(
+            code = supervise(
                 self._once, taken=self._taken, report=self._report, pause=time.sleep, now=time.monotonic
             )
+            if code:
+                log.error("scheduler.gave_up", why=how_it_ended(code))
+            return code
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

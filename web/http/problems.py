@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from protocol.errors import CampaignError, SarkError
+from protocol.errors import CampaignError, SarkError, StoreUnreachable
 from swarm.base.text import safe_text
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -114,7 +114,8 @@ def add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(SarkError)
     async def sark_error(request: Request, exc: SarkError) -> JSONResponse:
         line = exc.line if isinstance(exc, CampaignError) else None
-        return problem(_STATUS.get(exc.exit_code, 400), exc.what, exc.hint, line=line)
+        status = 503 if isinstance(exc, StoreUnreachable) else _STATUS.get(exc.exit_code, 400)
+        return problem(status, exc.what, exc.hint, line=line)
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(request: Request, exc: RequestValidationError) -> JSONResponse:
