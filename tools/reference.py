@@ -89,6 +89,7 @@ EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
         ("results --parquet rows.parquet", "typed, with all samples"),
     ),
     "retry": (("retry c-ab23cd45", "run again what failed"),),
+    "schedule": (("schedule --stay", "one of several schedulers that share a store"),),
     "serve": (("serve", "the HTTP API and the pages, for this machine alone"),),
     "submit": (
         ("submit campaign.yaml", "run it and watch"),

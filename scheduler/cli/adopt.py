@@ -243,6 +243,7 @@ def already_here(
     """
     from protocol.values.task import read_task
     from scheduler.adoption.adopt import bring_models
+    from scheduler.run.seats import place_of
     from scheduler.store.progress import ADOPTED
     from scheduler.store.rows import CampaignStatus
     from swarm.pools.membership import store_tokens
@@ -265,6 +266,9 @@ def already_here(
                 f"{models} has no {', '.join(safe_text(model.name, 80) for model in missing)}"
             )
         done.append("All models of the campaign are stored.")
+        place = store.seats.leader_place(campaign)
+        if place and place != place_of(home):
+            done.append(f"But the scheduler at {safe_text(place, 200)} runs it: run the same command there.")
     if not done:
         if row.outcome is CampaignStatus.ADOPTED:
             raise CampaignError(

@@ -110,7 +110,9 @@ class MissingModels:
     devices fetch the model themselves need none here.
     """
 
-    def __init__(self, spool: Path) -> None:
+    def __init__(self, spool: Path, host: str = "") -> None:
+        """`host`: the name of this machine, where others run campaigns of the same store."""
+        self._host = host
         self.waiting: list[TaskEntry] = []
         self._spool = spool
         self._gone: set[str] = set()
@@ -129,7 +131,7 @@ class MissingModels:
         self.waiting += [entry for entry, _ in missing]
         self._gone |= gone
         return tuple(
-            (entry.id, why_missing(entry.form.campaign, model.name))
+            (entry.id, why_missing(entry.form.campaign, model.name, self._host))
             for entry, model in missing
             if not entry.live
         )
@@ -165,6 +167,7 @@ def _first_of(task: Task, hashes: Container[str]) -> Model | None:
     return next((model for model in task.files() if model.sha256 in hashes), None)
 
 
-def why_missing(campaign: str, model: str) -> str:
-    """For people: what to do about a task that waits for its model."""
-    return f"waits for its model {safe_text(model, 80)}: sark-node adopt {campaign} --models FOLDER"
+def why_missing(campaign: str, model: str, host: str = "") -> str:
+    """For people: what to do about a task that waits for its model. `host`: on which machine."""
+    where = f"on {safe_text(host, 80)}, " if host else ""
+    return f"waits for its model {safe_text(model, 80)}: {where}sark-node adopt {campaign} --models FOLDER"

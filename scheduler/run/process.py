@@ -22,7 +22,7 @@ from scheduler.models.spool import tidy
 from scheduler.planning.devices import VerifiedIndex
 from scheduler.planning.tasks import requirements
 from scheduler.run.canaries import AnswerModel, no_answers
-from scheduler.run.seats import seat_identity, seat_peers
+from scheduler.run.seats import place_of, seat_identity, seat_peers
 from scheduler.run.sending import send_apart
 from scheduler.run.service import SchedulerService
 from scheduler.store.database import LeadershipLost
@@ -115,7 +115,7 @@ async def _run_once(
 ) -> bool:
     """Onto the network, until no campaign is left; gives whether a signal stopped it before."""
     key = load_or_create(home.key("scheduler"))
-    seat = store.seats.take(f"{host_name()}:{home.data}", seat_peers(key))
+    seat = store.seats.take(place_of(home), seat_peers(key))
     try:
         return await _run_seated(
             home,

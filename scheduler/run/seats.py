@@ -24,12 +24,19 @@ from protocol.words import Right
 from scheduler.campaign.trust import trust_of_spec
 from scheduler.models.describe import by_devices
 from scheduler.store.rows import CampaignRow
-from scheduler.store.seats import MAX_SEATS, RENEW_EVERY_S
+from scheduler.store.seats import MAX_PLACE, MAX_SEATS, RENEW_EVERY_S
 from scheduler.store.store import Store
+from swarm.base.home import Home
 from swarm.net.identity import Identity
 from swarm.pools.manifests import DELEGATION_S
-from swarm.pools.membership import Credential
+from swarm.pools.membership import Credential, host_name
 from swarm.pools.tokens import MAX_CAMPAIGNS, Grant, delegate, issue
+
+
+def place_of(home: Home) -> str:
+    """The machine and home of a process, as its seat has them."""
+    return f"{host_name()}:{home.data}"[:MAX_PLACE]
+
 
 LEAVE_S: Final = 1.0
 """How long a process leaves a free campaign to one that leads fewer."""

@@ -54,7 +54,7 @@ from swarm.base.threads import COMPUTING
 from swarm.blobs.server import serve_blobs
 from swarm.net.identity import Identity
 from swarm.net.network import Network
-from swarm.pools.membership import Credential
+from swarm.pools.membership import Credential, host_name
 
 BEAT_S: Final = 0.2
 LOOKS: Final = 8
@@ -147,7 +147,7 @@ class SchedulerService:
         )
         self._manifests = CampaignManifests(self.spool)
         self._manifests.tidy([row.id for row in self.store.campaigns.unfinished()])
-        self._missing_models = MissingModels(self.spool)
+        self._missing_models = MissingModels(self.spool, host_name() if self.store.seats.shared else "")
         self._planning: set[str] = set()
         self._waited: set[str] = set()
         """Campaigns that have waited for a device already, in vain, before they were planned."""
@@ -219,7 +219,9 @@ class SchedulerService:
                     self._load()
                     break
             self._review_trust()
-            self._core.add_models(self._missing_models.look(trio.current_time()))
+            if arrived := self._missing_models.look(trio.current_time()):
+                self.store.tasks.set_notes([(entry.id, "") for entry in arrived])
+                self._core.add_models(arrived)
             self._conversation.beat()
             if self._conversation.readings:
                 self.show(self._conversation.readings)

@@ -152,6 +152,15 @@ class SeatRepository:
         living = (t.led.c.campaign == campaign, t.seats.c.seat != self.seat, t.seats.c.until > _NOW)
         return not self._database.all(sa.select(t.led.c.seat).select_from(of_others).where(*living))
 
+    def leader_place(self, campaign: str) -> str:
+        """The machine and home of the living process that leads a campaign; empty if none does, and for a store in a file."""
+        if not self.shared:
+            return ""
+        of_led = t.led.join(t.seats, t.led.c.seat == t.seats.c.seat)
+        living = (t.led.c.campaign == campaign, t.seats.c.until > _NOW)
+        rows = self._database.all(sa.select(t.seats.c.place).select_from(of_led).where(*living))
+        return str(rows[0].place) if rows else ""
+
 
 _NOW: Final[sa.ColumnElement[float]] = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), t.Real)
 """By the server's clock, in seconds since 1970."""

@@ -88,13 +88,15 @@ class PoolNode:
     serves: Sequence[str] = ()
     """Ids of pools that are followed though this node is not in them."""
     must: Collection[str] = ()
-    """Ids of pools that it was started to join: if one refuses, `run` forgets it and raises `NotPermitted`, unless this node is a
-    member already."""
+    """Ids of pools that it was started to join: if one refuses, `run` forgets it and raises `NotPermitted`, unless this node was a
+    member before: one that is revoked later goes on serving others."""
 
     tell: Callable[[str], object] = lambda line: None
     """Called with a line for people about the pools in `must`."""
 
     def __post_init__(self) -> None:
+        self._awaited = set(self.must)
+        """Those of `must` that have not listed this node as a member yet."""
         self._own: dict[str, OwnPool] = {}
         self._joined: dict[str, Membership] = {}
         self._polled: dict[str, float] = {}
@@ -161,6 +163,7 @@ class PoolNode:
                 joined = joined_pools(self.home, self.role, self._warn)
                 self._joined = {each.pool: each for each in joined}
                 self._follow(self._joined)
+                self._awaited -= {pool for pool in self._awaited if self._is_member(pool, self.role)}
         except (ResourceError, OSError) as exc:  # too many open files, for example
             self._warn(exc)
 
@@ -170,6 +173,10 @@ class PoolNode:
             self.registry.followed.add(pool)
             if (stored := stored_manifest(self.home, pool)) is not None:
                 self.registry.store(stored)
+
+    def _is_member(self, pool: str, role: Role) -> bool:
+        manifest = self.registry.manifest(pool)
+        return find_member(manifest, self.network.peer_id, role, self.wall()) is not None
 
     def _own_manifest(self, pool: str) -> ManifestMessage | None:
         own = self._own.get(pool)
@@ -233,12 +240,12 @@ class PoolNode:
             pause = self._retries.get(joined.pool, (0.0, first))[1]
             self._retries[joined.pool] = (trio.current_time() + pause, min(2 * pause, most))
             member = find_member(manifest, self.network.peer_id, joined.role, now)
-            if isinstance(exc, NotPermitted) and joined.pool in self.must and member is None:
+            if isinstance(exc, NotPermitted) and joined.pool in self._awaited and member is None:
                 await self._write(leave_pool, joined.pool, joined.role)
                 raise NotPermitted(exc.what, hint=exc.hint) from None
             if not isinstance(exc, Unreachable):
                 self._warn(exc)
-            elif joined.pool in self.must and joined.pool not in self._retried and member is None:
+            elif joined.pool in self._awaited and joined.pool not in self._retried and member is None:
                 self._retried.add(joined.pool)
                 self.tell(f"not in pool {joined.name} yet: {exc.what}; trying again")
                 if exc.hint:

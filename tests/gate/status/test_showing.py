@@ -131,6 +131,26 @@ async def test_a_used_up_ticket_ends_who_came_for_it_and_leaves_who_is_in_alread
         assert len(joined_pools(ann.home, Role.SUBMIT)) == 1
 
 
+async def test_a_member_that_is_revoked_goes_on_serving_others(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pool_field(tmp_path) as field:
+        ann = await field.join("ann", field.ticket(Role.SUBMIT), Role.SUBMIT)
+        ann.following.cancel()
+        node = PoolNode(
+            ann.network, ann.index, ann.home, Role.SUBMIT, name="x", wall=wall, rng=random.Random(1),
+            aside=inline, must=(field.pool.id,),
+        )  # fmt: skip
+        with trio.move_on_after(600) as looked:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(node.run)
+                await trio.sleep(SOON_S)
+                assert find_member(node.registry.manifest(field.pool.id), ann.peer, Role.SUBMIT, wall())
+                field.pool.change(lambda m: without(m, (ann.peer,), wall()))
+        assert looked.cancelled_caught
+        assert not find_member(node.registry.manifest(field.pool.id), ann.peer, Role.SUBMIT, wall())
+
+
 async def test_a_gate_that_cannot_catch_up_with_its_own_pool_says_so_and_goes_on(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -124,6 +124,8 @@ def test_a_task_without_its_model_waits_until_the_model_is_brought(tmp_path: Pat
     ((task, words),) = missing_models.mark([entry])
     assert task == "c-one/1"
     assert words == "waits for its model m.onnx: sark-node adopt c-one --models FOLDER"
+    ((_, there),) = MissingModels(tmp_path, "db1").mark([TaskEntry(tasks(1)[0])])
+    assert there == "waits for its model m.onnx: on db1, sark-node adopt c-one --models FOLDER"
     missing_models.look(10.0)
     assert entry.model_missing
     (tmp_path / SHA).write_bytes(b"0123456789")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ async def test_a_database_server_that_falls_silent_is_waited_for(
     began = scripted(monkeypatch, *[SILENT] * 6, 3.0)
     with trio.fail_after(100):
         await run_scheduler(tmp_path)
-    pauses = [after - before - 1 for before, after in zip(began, began[1:], strict=False)]
+    pauses = [after - before - 1 for before, after in itertools.pairwise(began)]
     assert pauses == pytest.approx([1, 2, 4, 8, 10, 10])
 
 

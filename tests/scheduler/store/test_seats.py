@@ -83,6 +83,8 @@ def test_each_campaign_has_one_leader(seated: Open) -> None:
     assert (one.seats.own(), two.seats.own()) == (("c-one",), ("c-two",))
     assert one.seats.free() == ()
     assert (one.seats.leads("c-one"), two.seats.leads("c-one")) == (True, False)
+    assert one.seats.leader_place("c-one") == two.seats.leader_place("c-one") == "one"
+    assert one.seats.leader_place("c-other") == ""
 
 
 def test_a_campaign_is_carried_on_once_the_time_of_its_leader_has_run_out(seated: Open) -> None:
