@@ -18,6 +18,7 @@ from swarm.net.settings import RoleSettings, can_be_dialled
 
 DEFAULT_PORT: Final = 4101
 LIMITS: Final = RelayLimits()
+MIB: Final = 1024 * 1024
 ARRIVALS: Final = ConnectionLimits()
 MEMORY: Final = MemoryLimits()
 
@@ -57,6 +58,19 @@ def split_listener(text: str) -> tuple[str, int]:
 
 
 Peer = Annotated[str, AfterValidator(_is_a_peer)]
+
+
+def _is_a_pool(text: str) -> str:
+    try:
+        peer_id_bytes(text)
+    except ValueError:
+        raise ValueError(
+            "a pool id looks like 12D3Koo… (52 characters); on the pool's own home: sark-node pool members NAME"
+        ) from None
+    return text
+
+
+PoolId = Annotated[str, AfterValidator(_is_a_pool)]
 Size = Annotated[int, BeforeValidator(_is_a_size), Field(ge=0, le=2**53)]
 
 
@@ -81,7 +95,7 @@ class GateSettings(RoleSettings):
     """For whom it relays, stores adverts and takes manifests: `open` anybody, `ticket` members of its pools, `list` those of `allow`."""
     allow: tuple[Peer, ...] = ()
     """Peers that `ticket` and `list` admit."""
-    pools: tuple[Peer, ...] = ()
+    pools: tuple[PoolId, ...] = ()
     """Ids of pools made on other homes whose members `ticket` admits too."""
     operators: tuple[Peer, ...] = ()
     """Schedulers that may read its status; the keys of its own home always may."""
@@ -111,7 +125,7 @@ class GateSettings(RoleSettings):
     """Relayed connections to one peer at a time."""
     relay_circuits_from_network: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_network
     """Relayed connections of callers in one network at a time: an IPv4 /24, an IPv6 /48."""
-    relay_circuit_bytes: Size = LIMITS.circuit_bytes
+    relay_circuit_bytes: Annotated[Size, Field(ge=MIB)] = LIMITS.circuit_bytes
     """What one circuit may carry, both ways together: `1 GiB`."""
     relay_circuit_s: Annotated[float, Field(ge=1, le=604_800)] = LIMITS.circuit_s
     """How long a circuit may last."""

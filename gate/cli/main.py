@@ -14,6 +14,7 @@ from gate.cli import invite as cli_invite
 from gate.cli import pool as cli_pool
 from gate.cli import status
 from gate.settings import DEFAULT_PORT, Admit, GateSettings
+from protocol.errors import SettingsError
 from swarm.base.home import Home
 
 PANEL = "Gates and pools"
@@ -111,7 +112,12 @@ def gate(
     """
     if ctx.invoked_subcommand is not None:
         return
-    if port is not None and listen is None:
+    if port is not None and listen is not None:
+        raise SettingsError(
+            "--port and --listen both say where to listen",
+            hint=f"leave out --port, or write: --listen /ip4/0.0.0.0/tcp/{port}",
+        )
+    if port is not None:
         listen = [f"/ip4/0.0.0.0/tcp/{port}"]
     given = {name: value for name, value in ctx.params.items() if name in GateSettings.model_fields}
     flags: dict[str, Any] = {

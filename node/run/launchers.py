@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -140,7 +140,7 @@ class NamedLaunch:
         self._unit, self._beside = order.unit, order.beside_units
         self.kill = launch.kill
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event]:
         beside = cycle(self._beside or (self._unit,))
         for event in self._launch.events():
             if isinstance(event, ModelDescription):

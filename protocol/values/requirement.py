@@ -1,6 +1,6 @@
 """What a task needs of a device: clauses, all of which must be met. `attribute operator value`, as a person writes them.
 
-    ram >= 8 GiB        soc ~ "Apple M*"        label.site == lab        units has "CPU (ONNX)"        os in Linux, Darwin
+    ram >= 8 GiB        soc ~ "Apple M*"        label.site == lab        units has "CPU (ONNX)"        arch in x86_64, aarch64
 
 The attributes are the advert's fields; an unknown one is an error with a hint, never a clause that silently never matches.
 """

@@ -257,6 +257,10 @@ def report(
             stored = store.campaigns.summary(source.campaign)
     made = make_report(source, stored, time.time(), other)
     suffix = output.suffix.lower() if output else ""
+    if format is None and suffix not in ("", ".html", ".htm", ".md", ".markdown"):
+        raise CampaignError(
+            f"a report is HTML or Markdown, not {safe_text(suffix, 20)}", hint="end the file in .html or .md"
+        )
     form = ReportFormat(format or ("md" if suffix in (".md", ".markdown") else "html"))
     path = output or Path(f"{_file_name(source.campaign or source.name)}.{form}")
     write_out(path, [render(made, form)], f"the report of {safe_text(made.title)}")

@@ -134,7 +134,7 @@ def _announce(ctx: typer.Context, found: AnsweringDevices, places: Places) -> No
         lines.append("This machine has no worker and is left out: sark-node join")
     lines += [f"Left out: {line}" for line in found.silent]
     for line in (*lines, *untrusted):
-        print(safe_text(line, 300), file=sys.stderr)
+        print(safe_text(line, 600), file=sys.stderr)
 
 
 def _run(

@@ -70,7 +70,7 @@ def trust(
     device: Annotated[
         str,
         typer.Option(
-            help="Assign this device id to PEER_ID, even if another key claims it.",
+            help="Assign this device id to PEER_ID, even if another key claims it; with --same-device-as, to both.",
             metavar="DEVICE_ID",
             show_default=False,
         ),
@@ -97,11 +97,6 @@ def trust(
         raise CampaignError(
             f"{option} and {other} cannot be used together",
             hint=f"sark-node trust {peer or 'PEER_ID'} {option}",
-        )
-    if same_device_as and device:
-        raise CampaignError(
-            "--same-device-as and --device cannot be used together",
-            hint=f"sark-node trust {same_device_as} --device {safe_text(device, 80)}, then --same-device-as",
         )
     if not peer:
         if forget or name or forgive or same_device_as or device:
@@ -156,7 +151,7 @@ def trust(
             words += f", but stays trusted: {kept.kind}"
     else:
         if same_device_as:
-            device = bind_keys(home, peer, same_device_as)
+            device = bind_keys(home, peer, same_device_as, device)
         elif device:
             claim_device(home, peer, device)
         trust_peer(home, peer, name, now=time.time())

@@ -14,6 +14,7 @@ from protocol.words import WorkerState
 from results.row.simulated import shown_name
 from scheduler.output.fleet import ObservedDevice
 from scheduler.output.terminal import name, table, wrapped
+from scheduler.trust.identities import clash_lines
 from swarm.base.text import safe_text
 from swarm.net.network import path_words
 
@@ -90,7 +91,11 @@ def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
     ]
     if simulated := sum(bool(item.advert.simulated) for item in devices):
         lines.append(f"{simulated} of {len(devices)} are simulations: these devices are not there")
-    lines += [item.clash for item in devices if item.clash]
+    clashing = [item for item in devices if item.clash]
+    strangers = [item for item in clashing if item.trust is not None and item.trust.stranger]
+    lines += clash_lines(
+        [item.clash for item in clashing if item not in strangers], [item.clash for item in strangers]
+    )
     shared = Counter(item.advert.device for item in devices if not item.clash)
     return lines + [
         f"{workers} workers share the device {safe_text(device, 40)}: spread: device measures it once, spread: worker on each of them"

@@ -64,8 +64,11 @@ class AnsweringDevices:
 
     @property
     def _devices(self) -> dict[str, str]:
-        first = {advert.device: advert for advert in reversed(self.adverts)}
-        return tell_apart({device: shown_name(advert, 40) for device, advert in first.items()})
+        """A device by the names of all its workers: any of them may run the task."""
+        workers: dict[str, list[str]] = {}
+        for advert in self.adverts:
+            workers.setdefault(advert.device, []).append(shown_name(advert, 40))
+        return tell_apart({device: "/".join(dict.fromkeys(names)) for device, names in workers.items()})
 
 
 def find_answering(

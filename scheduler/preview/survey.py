@@ -28,7 +28,7 @@ from scheduler.campaign.reach import foreign_units
 from scheduler.conversation.effects import drive, perform_call
 from scheduler.conversation.requests import probe, shapes_of
 from scheduler.trust.book import TrustBook
-from scheduler.trust.identities import DisputedDevice, clashes
+from scheduler.trust.identities import DisputedDevice, clash_lines, clashes
 from scheduler.trust.search import disputed_by, find_admitted
 from scheduler.trust.serving import serving_peers
 from scheduler.trust.untrusted import UntrustedDevice
@@ -145,8 +145,12 @@ async def visit(
         serving = await serving_peers(network, fitting, token, manifests)
     untrusted = [UntrustedDevice(a.peer, a.device, a.name, a.peer in serving) for a in fitting]
     untrusted.sort(key=lambda each: (not each.serves, each.name, each.peer))
-    words = tuple(str(clash) for _, clash in sorted(clashing.items()))
-    return SwarmVisit(devices, answers, complete, tuple(untrusted), others, named, words)
+    words = {
+        known: [str(clash) for peer, clash in sorted(clashing.items()) if book.knows(peer) is known]
+        for known in (True, False)
+    }
+    lines = tuple(clash_lines(words[True], words[False]))
+    return SwarmVisit(devices, answers, complete, tuple(untrusted), others, named, lines)
 
 
 def fits_admitted(requirement: Requirement, advert: Advert, named: Collection[str]) -> bool:

@@ -8,7 +8,7 @@ this claims it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import Final
@@ -32,12 +32,26 @@ class DeviceClash:
     device: str
     holder: str
     claimant: str
+    pinned: bool = True
+    """This home has used the device by its holder."""
 
     def __str__(self) -> str:
+        device = safe_text(self.device, 80)
+        more = "" if self.pinned else f" --device {quote(device)}"
         return (
-            f"device {safe_text(self.device, 80)} belongs to the key {self.holder}, and {self.claimant} claims it too. "
-            f"Only if it is another worker of that machine: sark-node trust {self.claimant} --same-device-as {self.holder}"
+            f"device {device} belongs to the key {self.holder}, and {self.claimant} claims it too. "
+            f"Only if it is another worker of that machine: sark-node trust {self.claimant} --same-device-as {self.holder}{more}"
         )
+
+
+def clash_lines(trusted: Sequence[str], strangers: Sequence[str]) -> list[str]:
+    """For people: the clashes of trusted workers, and how many strangers' there are where they would fill the screen."""
+    if len(strangers) > 1:
+        return [
+            *trusted,
+            f"{len(strangers)} workers of strangers claim device ids of others, and count as none of them",
+        ]
+    return [*trusted, *strangers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +102,9 @@ class DeviceClaims:
         ):
             self._first[device] = peer
         holder = self.holder(device)
-        return (
-            None if holder is None or bound(book, device, holder, peer) else DeviceClash(device, holder, peer)
-        )
+        if holder is None or bound(book, device, holder, peer):
+            return None
+        return DeviceClash(device, holder, peer, holder in book.pinned.get(device, ()))
 
     def key_of(self, device: str, peer: str) -> str:
         """The one key that stands for all workers of this worker's device in results: the first that it is pinned to, else its holder's;

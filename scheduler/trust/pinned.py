@@ -94,17 +94,25 @@ def claim_device(home: Home, peer: str, device: str) -> None:
     _change(home, lambda pinned: pins_with(pinned, device, peer))
 
 
-def bind_keys(home: Home, peer: str, other: str) -> str:
-    """From now on `peer` is a worker of the device that is pinned to `other`; gives the device id. Raises `SettingsError` for what is no
-    peer id, `NotPermitted` if no device is pinned to `other`.
+def bind_keys(home: Home, peer: str, other: str, device: str = "") -> str:
+    """From now on `peer` is a worker of the device that is pinned to `other`; gives the device id. `device`: pinned to `other` if none is.
+    Raises `SettingsError` for what is no peer or device id, `NotPermitted` if no device is pinned to `other`, or another one.
     """
     check_peer(peer)
     check_peer(other)
-    device = next((device for device, keys in read_pinned(home).items() if other in keys), None)
-    if device is None:
+    pinned = next((each for each, keys in read_pinned(home).items() if other in keys), "")
+    if device and pinned not in ("", device):
+        raise NotPermitted(
+            f"{other} is a worker of device {safe_text(pinned, 80)}",
+            hint=f"sark-node trust {peer} --same-device-as {other}",
+        )
+    if device and not pinned:
+        claim_device(home, other, device)
+    if not (device or pinned):
         raise NotPermitted(
             f"no device of {other} was used by this home yet",
-            hint=f"use it first, or say which device is its: sark-node trust {other} --device DEVICE_ID",
+            hint="use it first, or add its device with --device DEVICE_ID: sark-node peers --json shows the ids",
         )
-    _change(home, lambda pinned: {**pinned, device: tuple(dict.fromkeys((*pinned[device], peer)))})
-    return device
+    bound_device = device or pinned
+    _change(home, lambda pins: {**pins, bound_device: tuple(dict.fromkeys((*pins[bound_device], peer)))})
+    return bound_device

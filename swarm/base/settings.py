@@ -84,7 +84,7 @@ def load_settings(
             source = str(config_file)
         what = f"{source}: {name} cannot be {_shown(first['input'])!r}"
         hint = _FORMS.get(first["type"]) or str(first["msg"]).removeprefix("Value error, ")
-        if name in ("listen", "announce"):
+        if name in ("listen", "announce") and first["type"] != "value_error":
             hint = "an address looks like /ip4/192.0.2.7/tcp/4101"
         raise SettingsError(what, hint=hint) from None
 
@@ -116,7 +116,8 @@ def _read_file(
         return {}
     except OSError as exc:
         raise ResourceError(
-            f"cannot read {path}: {exc.strerror}", hint=f"make it readable: chmod 600 {path}"
+            f"cannot read {path}: {exc.strerror}",
+            hint=f"make it readable: chmod 600 {path}" if path.exists() else "use another --home",
         ) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise SettingsError(f"{path}: {exc}", hint="the file must be TOML") from None

@@ -175,7 +175,7 @@ class BootstrapKeeper:
         else:
             self._network.table.learn(contact, trio.current_time())
             if self._warned.pop(contact.peer, None):
-                line = f"gate {_where(contact)} is reached"
+                line = f"{_where(contact)} is reached"
                 log.warning(line)  # as loud as the warning before it
 
     def _warn(self, contact: Contact, error: Unreachable) -> None:
@@ -185,7 +185,7 @@ class BootstrapKeeper:
             line = f"gate {_where(contact)} is another gate: expected …{contact.peer[-8:]}, found …{cause.actual[-8:]}"
             line += "; ask its operator for its address"
         else:
-            line = f"gate {_where(contact)} does not answer; trying again"
+            line = f"{_where(contact)} does not answer; trying again"
         if self._warned.get(contact.peer) != line:
             self._warned[contact.peer] = line
             log.warning(line)

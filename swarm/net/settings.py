@@ -32,7 +32,9 @@ def can_be_dialled(address: str) -> str:
     from swarm.net.addresses import usable
 
     if not usable([address]):
-        raise ValueError("others cannot dial it")
+        raise ValueError(
+            "others cannot dial it: write an IP address that they reach, such as /ip4/192.0.2.7/tcp/4101"
+        )
     return address
 
 

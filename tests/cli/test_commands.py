@@ -381,3 +381,10 @@ def test_an_experiment_is_kept_shown_compared_and_cloned_as_a_newcomer_types_it(
     assert (wrong.code, wrong.out) == (2, "")
     assert "the changed campaign is invalid: measure.batch" in wrong.err
     assert "is removed" in typed("experiment", "remove", "nightly").out
+
+
+def test_a_gate_listens_where_one_option_says(typed: Typed) -> None:
+    done = typed("gate", "--port", "4103", "--listen", "/ip4/127.0.0.1/tcp/4104")
+    assert done.code == 2
+    assert "--port and --listen both say where to listen" in done.err
+    assert "--listen /ip4/0.0.0.0/tcp/4103" in done.err

@@ -69,6 +69,10 @@ def test_a_report_is_named_by_its_campaign_or_written_where_one_says(
     assert measured("report", "c-ab", "-o", "r.md").code == 0
     assert (measured.folder / "r.md").read_text("utf-8").startswith("# `edge`")
     assert measured("report", "--format", "md").code == 0
+    unknown = measured("report", "-o", "r.pdf")
+    assert unknown.code == 2
+    assert "a report is HTML or Markdown, not .pdf" in unknown.err
+    assert not (measured.folder / "r.pdf").exists()
     assert (measured.folder / f"{CAMPAIGN}.md").exists()
 
 

@@ -62,6 +62,7 @@ def test_a_gate_that_relays_nothing_has_no_limits(tmp_path: Path) -> None:
         ('metrics = "127.0.0.1"', "metrics cannot be"),
         ("drain_s = -1", "drain_s cannot be"),
         ('relay_circuit_bytes = "much"', "relay_circuit_bytes cannot be 'much'"),
+        ("relay_circuit_bytes = 0", "relay_circuit_bytes cannot be"),
         ("relay_reservations = 0", "relay_reservations cannot be"),
         ("relay_circuit_s = 0", "relay_circuit_s cannot be"),
         ("relay_places = 3", "unknown setting 'relay_places'"),
@@ -78,3 +79,18 @@ def test_flags_are_named_as_they_are_typed(tmp_path: Path) -> None:
     for name, flag in (("operators", "--operator"), ("pools", "--pool"), ("admit", "--admit")):
         with pytest.raises(SettingsError, match=f"^{flag}: "):
             load("", {}, {name: ("x",)}, at=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("pools", "lab", "sark-node pool members NAME"),
+        ("allow", "lab", "sark-node info"),
+        ("announce", "/ip4/0.0.0.0/tcp/4101", "others cannot dial it: write an IP address that they reach"),
+        ("announce", "192.0.2.7:4101", "an address looks like /ip4/192.0.2.7/tcp/4101"),
+    ],
+)
+def test_a_wrong_value_comes_with_the_right_form(tmp_path: Path, name: str, value: str, hint: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load("", {}, {name: (value,)}, at=tmp_path)
+    assert hint in caught.value.hint

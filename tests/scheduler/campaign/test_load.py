@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import CampaignError
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.match import match
+from protocol.values.requirement import Requirement
 from scheduler.campaign.fields import parse_duration
 from scheduler.campaign.load import MAX_CELLS, load_campaign, parse_campaign
 from scheduler.campaign.model import Campaign, Devices
@@ -620,3 +624,28 @@ def test_a_precision_and_steps_reach_the_form_and_come_back_from_it() -> None:
         ("top_k", "y", {"k": 3}),
     ]
     assert Campaign.model_validate_json(campaign.model_dump_json()).measure == measure
+
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*/campaign.yaml"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.parent.name)
+def test_an_example_names_the_schema_where_it_is_and_fits_a_usual_linux_device(example: Path) -> None:
+    first = example.read_text("utf-8").splitlines()[0]
+    if found := re.search(r"\$schema=(\S+)", first):
+        assert (example.parent / found[1]).resolve() == SCHEMA_FILE.resolve()
+    campaign = parse_campaign(example.read_bytes(), str(example))
+    device = Advert(
+        peer="1" * 52, seq=1, device="d-1", name="lab", ram=16 * 2**30, os="Debian GNU/Linux 12 (Linux 6.1.0)",
+        arch="x86_64", cores=8, units=tuple(UnitOffer(unit=unit, runtime="r") for unit in campaign.units),
+    )  # fmt: skip
+    unmet = [
+        str(each)
+        for clause in campaign.devices.clauses()
+        for each in match(Requirement(clauses=(clause,)), device).missing
+    ]
+    assert not unmet
+
+
+def test_all_examples_are_looked_at() -> None:
+    assert len(EXAMPLES) > 5

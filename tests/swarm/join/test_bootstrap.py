@@ -110,12 +110,12 @@ async def test_a_gate_that_stops_or_resumes_answering_is_reported_once(
             await trio.sleep(31)
             nursery.cancel_scope.cancel()
     assert [(line["log_level"], line["event"]) for line in lines if line["log_level"] != "debug"] == [
-        ("warning", "gate 192.0.2.7:4999 does not answer; trying again"),
+        ("warning", "192.0.2.7:4999 does not answer; trying again"),
         (
             "warning",
             f"gate 192.0.2.7:4999 is another gate: expected …{GATE[-8:]}, found …{OTHER[-8:]}; ask its operator for its address",
         ),
-        ("warning", "gate 192.0.2.7:4999 is reached"),
+        ("warning", "192.0.2.7:4999 is reached"),
     ]
 
 
