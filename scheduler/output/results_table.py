@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -25,7 +26,7 @@ from results.row.scores import read_scores
 from results.row.strangers import strangers_line
 from results.row.verdicts import RowVerdict
 from scheduler.core.words import COPIED, ELSEWHERE
-from scheduler.output.terminal import name, number, print_lines, short, shrinking, table
+from scheduler.output.terminal import Cell, ShortName, name, number, print_lines, shrinking, table
 from swarm.base.text import ranges, safe_columns, safe_text
 from swarm.base.units import show_duration, show_ms
 
@@ -35,6 +36,9 @@ MAX_SHOWN: Final = 200
 """Rows on a terminal: nobody reads thousands there, and computing them takes long."""
 MAX_PIPED: Final = 10_000
 """Rows elsewhere: a table is drawn in one piece."""
+LESSER: Final = ("RAM MB", "Load ms", "Shape")
+"""Columns that give way to whole names on a narrow terminal, in this order; the last one stays where it tells rows apart."""
+MAX_NEED: Final = 100_000
 _STYLES: Final = {
     RowStatus.COMPLETE: "green",
     RowStatus.FAILED: "red",
@@ -52,7 +56,10 @@ def show_results(rows: Sequence[Row], console: Console, *, ended: Mapping[str, i
     if line := strangers_line(rows):
         console.print(line, style="yellow", highlight=False, soft_wrap=True)
     if console.is_terminal:
-        console.print(results_table(rows))
+        drawn, left_out = results_table(rows, console)
+        console.print(drawn)
+        if left_out:
+            print_lines([f"{', '.join(left_out)}: in a wider terminal, or with --csv FILE"], console)
     else:
         console.out("\n".join(plain_lines(rows)), highlight=False)
     lines = [*remarks(rows), *failure_lines(rows)]
@@ -191,10 +198,28 @@ def failure_text(row: Row) -> str:
     return "\n    ".join([": ".join(filter(None, [row.reason, first])) or "no reason was given", *more])
 
 
-def results_table(rows: Sequence[Row]) -> Table:
-    """A table in which numbers stand whole, names are shortened, nothing is wrapped."""
+def results_table(rows: Sequence[Row], console: Console) -> tuple[Table, list[str]]:
+    """A table in which numbers stand whole and nothing is wrapped, and the heads of the columns that are left out so that names stand
+    whole too. Where that does not suffice names are shortened.
+    """
     rows = with_distinct_names(with_pooled(rows))
-    lines = table(rows, *_columns(rows), gap=1)
+    endless = console.options.update(max_width=MAX_NEED)
+    left_out: list[str] = []
+    lines = _drawn(rows, left_out)
+    telling = len({(row.file_name, row.shapes) for row in rows}) > len({row.file_name for row in rows})
+    for head in LESSER[:-1] if telling else LESSER:
+        if Measurement.get(console, endless, lines).maximum <= console.width:
+            break
+        if any(column.header == head for column in lines.columns):
+            left_out.append(head)
+            lines = _drawn(rows, left_out)
+    return lines, left_out
+
+
+def _drawn(rows: Sequence[Row], left_out: Collection[str]) -> Table:
+    """Its columns are made anew: a column belongs to one table."""
+    columns = [each for each in _columns(rows) if each[0].header not in left_out]
+    lines = table(rows, *columns, gap=1)
     lines.box, lines.pad_edge, lines.show_edge, lines.header_style = (
         box.SIMPLE_HEAD,
         False,
@@ -233,7 +258,7 @@ def _is_pooled(row: Row) -> bool:
     return row.sittings is not None and row.sitting is None
 
 
-def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Text]]]:
+def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], Cell]]]:
     """The task by its number, the shape of the first input, times as medians, ± how well they are known. The number of threads is shown
     where it tells rows apart, trust where a device is not this home's, inputs in a second where a batch was asked for; the last column is
     the verdict if every row has one.
@@ -274,14 +299,14 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], str | Te
 
     return [
         (name("Task"), task),
-        (shrinking("Model"), lambda row: short(safe_text(row.file_name, 40))),
+        (shrinking("Model"), lambda row: ShortName(safe_text(row.file_name, 40))),
         *(
-            [(shrinking("Shape"), lambda row: short(safe_text(short_shapes(row.shapes), 40)))]
+            [(shrinking("Shape"), lambda row: ShortName(safe_text(short_shapes(row.shapes), 40)))]
             if shapes
             else []
         ),
-        (shrinking("Unit"), lambda row: short(unit(row))),
-        (shrinking("Device"), lambda row: short(safe_text(row.device_name, 60) or "-")),
+        (shrinking("Unit"), lambda row: ShortName(unit(row))),
+        (shrinking("Device"), lambda row: ShortName(safe_text(row.device_name, 60) or "-")),
         *([(name("Trust"), lambda row: safe_text(row.trust, 40) or "-")] if trust else []),
         (number("Load ms"), lambda row: "" if _is_pooled(row) else _time(row.load_ms_median, None)),
         (number("Inference ms"), lambda row: _time(row.inference_ms_median, row.half_width_percent)),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -31,11 +33,12 @@ def show_interval(low: float | None, high: float | None, form: str = ".4g") -> s
 
 
 Item = TypeVar("Item")
+Cell: TypeAlias = "str | Text | ShortName"
 
 
 def table(
     items: Iterable[Item],
-    *columns: tuple[Column, Callable[[Item], str | Text]] | None,
+    *columns: tuple[Column, Callable[[Item], Cell]] | None,
     gap: int = 2,
     expand: bool = False,
 ) -> Table:
@@ -67,13 +70,26 @@ def wrapped(head: str, least: int | None = None) -> Column:
 
 
 def shrinking(head: str) -> Column:
-    """A column of `short` names that gives way when the table is too wide."""
+    """A column of `ShortName`s that gives way when the table is too wide."""
     return Column(head, min_width=6)
 
 
-def short(text: str) -> Text:
-    """A name in a shrinking column: what has no room ends in an ellipsis."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
+@dataclass(frozen=True, slots=True)
+class ShortName:
+    """A name in a table: where it has no room its middle is left out, since names often differ at their ends."""
+
+    text: str
+    style: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = cell_len(self.text)
+        return Measurement(min(6, width), width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(cut_middle(self.text, options.max_width), self.style, no_wrap=True)
 
 
 def cut_middle(text: str, most: int) -> str:

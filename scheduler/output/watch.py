@@ -21,7 +21,7 @@ from results.row.form import Configuration, configurations_of
 from results.row.simulated import marked
 from results.row.strangers import of_stranger
 from scheduler.output.campaign_tasks import CampaignTasks, FrontTasks, Standing, standing_of
-from scheduler.output.terminal import name, print_lines, table
+from scheduler.output.terminal import ShortName, name, print_lines, table
 from scheduler.output.top import bar
 from scheduler.store.progress import STATE_WORDS, fraction, progress_text
 from scheduler.store.rows import ENDED, CampaignRow, TaskRow
@@ -233,7 +233,7 @@ def render(
     drawn = table(
         shown,
         (Column("task", no_wrap=True), lambda task: styled(task, f"{STATE_VIEWS[task.state].mark} {task.n}")),
-        (name("model", most=model), lambda task: safe_text(task.model)),
+        (name("model", most=model), lambda task: ShortName(safe_text(task.model))),
         None if narrow else (name("unit", most=unit), lambda task: safe_text(task.unit)),
         (name("device", 6, device), _device),
         (Column("", no_wrap=True, width=8), progress) if wide else None,

@@ -13,7 +13,7 @@ from rich.text import Text
 from protocol.errors import CampaignError
 from protocol.values.campaign_manifest import MAX_MANIFEST, MAX_MANIFEST_TASKS
 from protocol.values.requirement import show_size
-from scheduler.output.terminal import name, number, short, shrinking, table
+from scheduler.output.terminal import ShortName, name, number, shrinking, table
 from scheduler.preview.plan import HASH_DIGITS, LivePlan, PlanCell
 from scheduler.trust.untrusted import OPEN_LINE, UntrustedDevice, untrusted_lines
 from swarm.base.durable import write_atomically
@@ -38,12 +38,14 @@ def plan_table(plan: LivePlan, width: int = 80) -> Table:
     return table(
         cells,
         (name(""), lambda cell: Text("✓", "green") if cell.covered else Text("✗", "red")),
-        (shrinking("model"), lambda cell: short(safe_text(cell.model, 60))),
-        (shrinking("against"), lambda cell: short(safe_text(cell.against or "-", 60))) if against else None,
-        (shrinking("unit"), lambda cell: short(safe_text(cell.unit, 40))),
+        (shrinking("model"), lambda cell: ShortName(safe_text(cell.model, 60))),
+        (shrinking("against"), lambda cell: ShortName(safe_text(cell.against or "-", 60)))
+        if against
+        else None,
+        (shrinking("unit"), lambda cell: ShortName(safe_text(cell.unit, 40))),
         (number("threads"), lambda cell: str(cell.threads or "physical")) if threads else None,
         (number("batch"), lambda cell: str(cell.batch or "")) if batches else None,
-        (shrinking("shape"), lambda cell: short(safe_text(cell.shape, 60)))
+        (shrinking("shape"), lambda cell: ShortName(safe_text(cell.shape, 60)))
         if any(cell.shape for cell in cells)
         else None,
         (number("tasks"), lambda cell: str(cell.tasks)) if any(cell.tasks != 1 for cell in cells) else None,

@@ -127,3 +127,48 @@ def test_scores_have_a_column_where_a_model_was_evaluated_and_a_line_where_there
     assert any("accuracy 0.9712," in line for line in lines)
     assert "2 has no scores: example 3 of 9: too wide" in lines
     assert not any("Scores" in line for line in shown([row(1)], terminal=True))
+
+
+def named(n: int, name: str, shapes: str) -> Row:
+    change = {"file_name": name, "compute_units": "CPU (ONNX)", "device_name": "lab-1", "shapes": shapes}
+    return row(n).model_copy(update={**change, "load_ms_median": 7.0, "peak_inference_ram_usage": 36.7})
+
+
+@pytest.mark.parametrize(
+    ("rows", "left_out"),
+    [
+        (
+            [
+                named(1, "mobilenet_v2_fp32_batch1.onnx", "x=1x64"),
+                named(2, "mobilenet_v2_int8_batch1.onnx", "x=1x64"),
+            ],
+            "RAM MB, Load ms, Shape",
+        ),
+        (
+            [
+                named(1, "mobilenet_v2_fp32_batch1.onnx", "x=1x64"),
+                named(2, "mobilenet_v2_fp32_batch1.onnx", "x=2x64"),
+            ],
+            "RAM MB, Load ms",
+        ),
+    ],
+    ids=["names", "shapes"],
+)
+def test_on_a_narrow_terminal_lesser_columns_give_way_to_what_tells_rows_apart(
+    rows: list[Row], left_out: str
+) -> None:
+    out = io.StringIO()
+    show_results(rows, Console(file=out, force_terminal=True, color_system=None, width=89))
+    assert all(row.file_name in out.getvalue() for row in rows)
+    assert f"{left_out}: in a wider terminal, or with --csv FILE" in out.getvalue()
+
+
+def test_of_names_that_have_no_room_the_middle_is_left_out() -> None:
+    rows = [named(n, f"a_model_with_a_long_name_{kind}.onnx", "") for n, kind in enumerate(("fp32", "int8"))]
+    out = io.StringIO()
+    show_results(rows, Console(file=out, force_terminal=True, color_system=None, width=66))
+    assert "…p32.onnx" in out.getvalue()
+    assert "…nt8.onnx" in out.getvalue()
+    wide = io.StringIO()
+    show_results(rows, Console(file=wide, force_terminal=True, color_system=None, width=140))
+    assert "wider terminal" not in wide.getvalue()
