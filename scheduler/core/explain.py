@@ -37,7 +37,7 @@ LACKS_SIBLING: Final = "join another device of that class, or ask for fewer repl
 def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
     """Of each clause how many of `adverts` meet it, and how many of those meet all clauses before it too."""
     if not adverts:
-        return "no device is in the swarm\nIs a worker up (sark-node join), and does it use the same gate?"
+        return "no device that may have it is in the swarm now\nIs a worker up (sark-node join), and does it use the same gate?"
     adverts = [as_seen(requirement, advert) for advert in adverts]
     left = list(adverts)
     lines: list[tuple[str, int, int, str]] = []

@@ -80,7 +80,7 @@ def clauses_on(places: Places, adverts: Sequence[Advert]) -> tuple[Clause, ...]:
             )
             raise NothingFits(
                 f"no device, pool or label is called {safe_text(word, 60)!r}",
-                hint=hint or "no device is in the swarm: sark-node peers",
+                hint=hint or "no device that may have it is in the swarm now: sark-node peers",
             )
         if len(meanings) > 1:
             forms = " or ".join(f"--on '{meaning}'" for meaning in meanings)

@@ -30,6 +30,8 @@ from swarm.base.screen import Screen, can_live
 from swarm.base.text import ordinal, safe_text
 from swarm.base.units import show_elapsed
 
+WAITING_S: Final = 5.0
+"""How long a campaign may wait for a first device before anybody is told how to learn why."""
 REFRESH_S = 0.125
 MANY = 1000
 """Tasks from which on the picture is drawn less often."""
@@ -127,9 +129,11 @@ def watch(
             campaign = store.campaigns.get(campaign_id)
             if campaign is None:
                 raise LookupError(campaign_id)  # the store was replaced
+            waiting = waiting_line(campaign, rows.standing, wall())
             if screen is None:
                 lines.begin(campaign_id, rows.standing)
                 lines.update(changed, outcomes)
+                lines.once(waiting)
             else:
                 width, height = console.size
                 room = max(1, height - HEADS)
@@ -140,7 +144,7 @@ def watch(
                         wall(),
                         width=width,
                         height=room,
-                        hint=crashed or hint,
+                        hint=crashed or waiting or hint,
                         outcomes=outcomes,
                         standing=None if front is None else front.standing,
                     )
@@ -164,6 +168,13 @@ class _Lines:
         self._last: dict[str, str] = {}
         self._phases: set[tuple[str, int, str]] = set()
         self._begun = False
+        self._said: set[str] = set()
+
+    def once(self, line: str) -> None:
+        """Print a line the first time; never an empty one."""
+        if line and line not in self._said:
+            self._said.add(line)
+            print_lines([line], self._console)
 
     def begin(self, campaign: str, standing: Standing) -> None:
         """Say once of a large campaign where its tasks stand: not each has a line."""
@@ -245,6 +256,14 @@ def render(
     )
     footer = Text("  ".join(filter(None, (left_out(standing, shown), hint))), style="dim")
     return Group(headline, drawn, Text.assemble("  ", footer, no_wrap=True, overflow="ellipsis"))
+
+
+def waiting_line(campaign: CampaignRow, standing: Standing, now: float) -> str:
+    """How to learn why no task of a campaign has a device yet; empty while it has just come, and once one has."""
+    moved = sum(count for state, count in standing.counts.items() if state is not TaskState.PENDING)
+    if moved or campaign.ended or now - campaign.created < WAITING_S:
+        return ""
+    return f"No device has a task of it yet. Why: sark-node explain {campaign.id}"
 
 
 def _progress_of(campaign: CampaignRow, done: int, tasks: int) -> str:

@@ -135,13 +135,14 @@ def named(n: int, name: str, shapes: str) -> Row:
 
 
 @pytest.mark.parametrize(
-    ("rows", "left_out"),
+    ("rows", "width", "left_out"),
     [
         (
             [
                 named(1, "mobilenet_v2_fp32_batch1.onnx", "x=1x64"),
                 named(2, "mobilenet_v2_int8_batch1.onnx", "x=1x64"),
             ],
+            84,
             "RAM MB, Load ms, Shape",
         ),
         (
@@ -149,16 +150,17 @@ def named(n: int, name: str, shapes: str) -> Row:
                 named(1, "mobilenet_v2_fp32_batch1.onnx", "x=1x64"),
                 named(2, "mobilenet_v2_fp32_batch1.onnx", "x=2x64"),
             ],
+            89,
             "RAM MB, Load ms",
         ),
     ],
     ids=["names", "shapes"],
 )
 def test_on_a_narrow_terminal_lesser_columns_give_way_to_what_tells_rows_apart(
-    rows: list[Row], left_out: str
+    rows: list[Row], width: int, left_out: str
 ) -> None:
     out = io.StringIO()
-    show_results(rows, Console(file=out, force_terminal=True, color_system=None, width=89))
+    show_results(rows, Console(file=out, force_terminal=True, color_system=None, width=width))
     assert all(row.file_name in out.getvalue() for row in rows)
     assert f"{left_out}: in a wider terminal, or with --csv FILE" in out.getvalue()
 

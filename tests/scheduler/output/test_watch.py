@@ -16,7 +16,8 @@ from protocol.words import Reason
 from results.row.form import Configuration, median_text
 from scheduler.core.allocator import why_waiting
 from scheduler.core.ranking import WorkerView
-from scheduler.output.watch import _Lines, render, watch
+from scheduler.output.campaign_tasks import Standing
+from scheduler.output.watch import _Lines, render, waiting_line, watch
 from scheduler.store.progress import fraction, progress_text
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
@@ -275,3 +276,22 @@ def test_a_pipe_reads_each_step_forward_in_a_queue_once() -> None:
         lines.update([changed(state=TaskState.QUEUED, phase=None, position=position, start_s=start_s)])
     steps = [line.rpartition(": ")[2] for line in out.getvalue().splitlines()]
     assert steps == ["queued 3rd", "queued 2nd", "queued"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "after_s", "told"),
+    [
+        ({}, 4.0, False),
+        ({}, 6.0, True),
+        ({TaskState.PENDING: 3}, 6.0, True),
+        ({TaskState.PENDING: 2, TaskState.QUEUED: 1}, 6.0, False),
+        ({TaskState.PENDING: 2, TaskState.SUCCEEDED: 1}, 6.0, False),
+    ],
+)
+def test_who_watches_a_campaign_that_no_device_takes_is_told_how_to_learn_why(
+    counts: dict[TaskState, int], after_s: float, told: bool
+) -> None:
+    standing = Standing(counts)
+    line = waiting_line(CAMPAIGN, standing, CAMPAIGN.created + after_s)
+    assert line == (f"No device has a task of it yet. Why: sark-node explain {CAMPAIGN.id}" if told else "")
+    assert waiting_line(dataclasses.replace(CAMPAIGN, ended=1.0), standing, CAMPAIGN.created + after_s) == ""
