@@ -31,7 +31,7 @@ from swarm.base.text import ordinal, safe_text
 from swarm.base.units import show_elapsed
 
 WAITING_S: Final = 5.0
-"""How long a campaign may wait for a first device before anybody is told how to learn why."""
+"""How long a campaign may wait for a first device before `watch` says how to learn why."""
 REFRESH_S = 0.125
 MANY = 1000
 """Tasks from which on the picture is drawn less often."""

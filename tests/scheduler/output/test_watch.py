@@ -279,7 +279,7 @@ def test_a_pipe_reads_each_step_forward_in_a_queue_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "after_s", "told"),
+    ("counts", "after_s", "shown"),
     [
         ({}, 4.0, False),
         ({}, 6.0, True),
@@ -288,10 +288,10 @@ def test_a_pipe_reads_each_step_forward_in_a_queue_once() -> None:
         ({TaskState.PENDING: 2, TaskState.SUCCEEDED: 1}, 6.0, False),
     ],
 )
-def test_who_watches_a_campaign_that_no_device_takes_is_told_how_to_learn_why(
-    counts: dict[TaskState, int], after_s: float, told: bool
+def test_who_watches_a_campaign_that_no_device_takes_sees_how_to_learn_why(
+    counts: dict[TaskState, int], after_s: float, shown: bool
 ) -> None:
     standing = Standing(counts)
     line = waiting_line(CAMPAIGN, standing, CAMPAIGN.created + after_s)
-    assert line == (f"No device has a task of it yet. Why: sark-node explain {CAMPAIGN.id}" if told else "")
+    assert line == (f"No device has a task of it yet. Why: sark-node explain {CAMPAIGN.id}" if shown else "")
     assert waiting_line(dataclasses.replace(CAMPAIGN, ended=1.0), standing, CAMPAIGN.created + after_s) == ""
