@@ -100,8 +100,8 @@ def write_out(path: str | Path, lines: Iterable[str], what: str) -> None:
 def gates_of(ctx: typer.Context, flags: list[str] | None, *, check: bool = False) -> tuple[str, ...]:
     """Ways into the swarm: the flags, else the settings, else this home's own gate, else the last used ones.
 
-    Without flags, this home's own worker is added while it runs. If there is no way (`check`: if none answers), the LAN is searched;
-    `ctx.meta["neighbours"]` holds what was found there.
+    Without flags, this home's own worker is added while it runs. If there is no way (`check`: if none answers), those are added that are
+    on the LAN or were known lately: `ctx.meta["neighbours"]`.
     """
     return _ways(ctx, flags, check=check)[0]
 
@@ -122,8 +122,9 @@ def answering_gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, .
     if not gates:
         raise Unreachable("no gate is known", hint=NO_GATE_HINT)
     if untried is not None and not any_answers(untried):
+        named = [gate for gate in gates if gate not in untried] or gates
         raise Unreachable(
-            f"no gate answers: {', '.join(gates)}",
+            f"no gate answers: {', '.join(named)}",
             hint="check that the gate runs and that its address is right",
         )
     return gates
@@ -133,21 +134,24 @@ def _ways(
     ctx: typer.Context, flags: list[str] | None, *, check: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """`gates_of`, and those of them that were not tried; None: one has answered."""
-    from swarm.join.known_gates import any_answers, gates_in_use, worker_addresses
+    from swarm.join.known_gates import any_answers, gates_in_use, known_peers, worker_addresses
 
     settings = scheduler_settings(ctx, gates=flags)
     named = gates_in_use(ctx.obj, settings.gates)
     if flags:
         return named, named
     gates = tuple(dict.fromkeys((*named, *worker_addresses(ctx.obj))))
-    if not settings.lan or (gates and not check):
+    if gates and not check:
         return gates, gates
     if gates and any_answers(gates):
         return gates, None
-    from swarm.reach.mdns import ways_on_lan
+    neighbours: tuple[str, ...] = ()
+    if settings.lan:
+        from swarm.reach.mdns import ways_on_lan
 
-    neighbours = ctx.meta["neighbours"] = ways_on_lan()
-    return (*gates, *neighbours), neighbours
+        neighbours = ways_on_lan()
+    others = ctx.meta["neighbours"] = tuple(dict.fromkeys((*neighbours, *known_peers(ctx.obj))))
+    return (*gates, *others), others
 
 
 def keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:

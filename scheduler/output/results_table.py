@@ -38,6 +38,8 @@ MAX_PIPED: Final = 10_000
 """Rows elsewhere: a table is drawn in one piece."""
 LESSER: Final = ("RAM MB", "Load ms", "Shape")
 """Columns that give way to whole names on a narrow terminal, in this order; the last one stays where it tells rows apart."""
+THREADS_NOTE: Final = "threads: "
+"""How a note begins that not as many threads ran as were asked for (`drivers.contract.hardware`)."""
 MAX_NEED: Final = 100_000
 _STYLES: Final = {
     RowStatus.COMPLETE: "green",
@@ -138,6 +140,8 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         if row.scores_why:
             lacks = "lacks scores" if row.scores else "has no scores"
             lines.append(f"{number} {lacks}: {safe_text(row.scores_why)}")
+        if note := next((each for each in row.notes.split("; ") if each.startswith(THREADS_NOTE)), ""):
+            lines.append(f"{number} ran with fewer {safe_text(note)}")
         if row.verdict not in ("", RowVerdict.VALID, RowVerdict.SIMULATED):  # simulations share one line
             lines.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
         elif row.remarks:

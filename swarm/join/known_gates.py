@@ -71,6 +71,13 @@ def recent_gates(home: Home, roles: Sequence[Role] = ("scheduler", "worker")) ->
     return tuple(dict.fromkeys(gate for role in roles for gate in read_addresses(_recent_file(home, role))))
 
 
+def known_peers(home: Home, roles: Sequence[Role] = ("scheduler", "worker")) -> tuple[str, ...]:
+    """Peers that these roles of the home were connected with lately: ways in when no gate answers."""
+    from swarm.join.presence import read_peers  # loads libp2p: only when it is needed
+
+    return tuple(dict.fromkeys(line for role in roles for line in read_peers(home.peers_file(role))))
+
+
 def gates_in_use(
     home: Home, configured: Sequence[str] = (), roles: Sequence[Role] = ("scheduler", "worker")
 ) -> tuple[str, ...]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import sark
+from protocol.errors import Unreachable
 from protocol.values.attempt import TaskEvent
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
+from scheduler.cli.options import answering_gates
 from scheduler.core.commands import EndPending
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.base.home import Home
+from swarm.join.known_gates import write_addresses
 from swarm.net.identity import Identity
 from tests.cli.conftest import Typed
 from tests.tiny_onnx import tiny_onnx
@@ -259,6 +263,20 @@ def test_a_gate_that_does_not_answer_is_reported_before_anything_is_stored(typed
     assert f"no gate answers: {gate}" in done.err
     assert done.out == ""
     assert not typed.stored
+
+
+def test_where_no_gate_answers_peers_that_were_known_lately_are_ways_in(tmp_path: Path) -> None:
+    home, gate = Home.at(tmp_path), nobody()
+    ctx = SimpleNamespace(obj=home, meta={"environment": {"SARK_GATES": gate, "SARK_LAN": "false"}})
+    with pytest.raises(Unreachable, match=f"^no gate answers: {gate}$"):
+        answering_gates(ctx, None)  # type: ignore[arg-type]
+    with socket.create_server(("127.0.0.1", 0)) as worker:
+        known = f"/ip4/127.0.0.1/tcp/{worker.getsockname()[1]}/p2p/{Identity.from_seed('worker').peer_id}"
+        home.folder("scheduler").mkdir(parents=True)
+        write_addresses(home.peers_file("scheduler"), [known])
+        assert answering_gates(ctx, None) == (gate, known)  # type: ignore[arg-type]
+        with pytest.raises(Unreachable, match=f"^no gate answers: {gate}$"):
+            answering_gates(ctx, [gate])  # type: ignore[arg-type]
 
 
 def test_a_wrong_campaign_file_is_reported_before_an_absent_swarm(typed: Typed) -> None:

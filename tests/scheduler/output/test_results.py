@@ -174,3 +174,12 @@ def test_of_names_that_have_no_room_the_middle_is_left_out() -> None:
     wide = io.StringIO()
     show_results(rows, Console(file=wide, force_terminal=True, color_system=None, width=140))
     assert "wider terminal" not in wide.getvalue()
+
+
+def test_fewer_threads_than_were_asked_for_are_said_below_the_table() -> None:
+    few = row(1).model_copy(
+        update={"notes": "check: none; threads: 2000 requested, this device runs 2 at once"}
+    )
+    assert "1 ran with fewer threads: 2000 requested, this device runs 2 at once" in shown(
+        [few], terminal=False
+    )
