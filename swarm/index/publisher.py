@@ -8,6 +8,7 @@ closer ones named in replies, the next ones after a failure, those of a deeper s
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from protocol.messages import index as say
 from protocol.messages.index import StoreVerdict
 from protocol.values.advert import ADVERT_TTL_S, SignedAdvert
 from protocol.values.index_keys import EVERYBODY, MAX_SHARD_DEPTH, shard_key, shard_prefix
+from protocol.words import Reason
 from swarm.index.client import IndexClient, fingerprints
 from swarm.index.covered import UNSURE, is_covered
 from swarm.index.depths import AGREE, EMPTY, depth_below, sure_depth
@@ -41,6 +43,8 @@ LOOK_S: Final = (2.0, 300.0)
 SWEEP_S: Final = 1_800.0
 """How old the sweep of a suspect region may be."""
 SWEEP_PAUSE_S: Final = 2.0
+BARRED_S: Final = 20.0
+"""How long a gate may refuse this node before that is worth a warning: a ticket is shown meanwhile."""
 MAX_ROUNDS: Final = 8
 KNOWN: Final = 2 * NEAR
 """Nodes near a key that a publisher remembers, besides those that replied: whoever names many pushes none of these out."""
@@ -131,6 +135,8 @@ class Publisher:
     _look_pause: float = LOOK_S[0]
     _seen: tuple[object, ...] | None = None
     """What the holders follow from, as of the last update that found nothing to do."""
+    _barred: dict[PeerId, float] = field(default_factory=dict)
+    """Gates that refuse this node, and since when; infinity: that was logged."""
     _moved: trio.Event = field(default_factory=trio.Event)
     """Set when it may have changed which regions are suspect."""
     _busy: trio.Lock = field(default_factory=trio.Lock)
@@ -390,7 +396,10 @@ class Publisher:
                 shard.replies[contact.peer] = (cycle, StoreVerdict.REFUSED)
             if exc.retry_after_s is not None:
                 self._refresh_at = min(self._refresh_at, trio.current_time() + max(exc.retry_after_s, 1.0))
+            if exc.reason is Reason.NOT_ALLOWED:
+                self._note_barred(contact.peer)
             return
+        self._barred.pop(contact.peer, None)
         if answer.reason:
             log.info("index.not-stored", holder=contact.peer, why=answer.reason)
         for shard, item in zip(shards, answer.items, strict=False):
@@ -406,6 +415,17 @@ class Publisher:
         for shard in shards:
             for named in self._place(shard, closer):
                 shard.holders.setdefault(named.peer, named)
+
+    def _note_barred(self, peer: PeerId) -> None:
+        """Warn once of a gate that goes on refusing this node."""
+        if all(anchor.peer != peer for anchor in self.client.anchors()):
+            return
+        now = trio.current_time()
+        since = self._barred.setdefault(peer, now)
+        if now - since >= BARRED_S:
+            self._barred[peer] = math.inf
+            line = f"gate …{peer[-8:]} does not list this device: it serves members only; ask its owner for a ticket"
+            log.warning(line)
 
     def _trim(self, shard: _Shard) -> None:
         kept = shard.wanted | {each.peer for each in self.client.anchors()[:MAX_ANCHORS]}

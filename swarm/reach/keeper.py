@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
+from protocol.words import Reason
 from swarm.net.addresses import Address, Contact, PeerId, own_ips, parse_tcp
 from swarm.net.network import Network, gate_name
 from swarm.reach import reachability
@@ -39,13 +40,15 @@ RETRY_S: Final = (1.0, 10.0)
 """Pauses after a gate did not answer: the first, and the longest."""
 REFUSED_S: Final = 60.0
 """After a refusal without a time."""
+BARRED: Final = 2
+"""Refusals as no member after which that is said: the first may come before a ticket was shown."""
 RENEW_AT: Final = 0.5
 """A reservation is renewed after this share of its life."""
 ALONE_S: Final = 20.0
 """Without a gate for this long, a node behind a router serves its LAN, which is all that is left."""
 MOST_PORTS: Final = 4
 
-BEHIND_LINE: Final = "this device cannot be dialled from outside; others reach it through a gate"
+BEHIND_LINE: Final = "this device cannot be dialled from outside, and needs a gate that relays for it"
 
 log = structlog.get_logger("sark.reach")
 
@@ -58,6 +61,8 @@ class _GateState:
     retry_at: float = 0.0
     pause_s: float = RETRY_S[0]
     trying: bool = False
+    barred: int = 0
+    """How often it refused this node as none of its members."""
 
 
 @dataclass(eq=False)
@@ -294,6 +299,11 @@ class ReachKeeper:
             state.pause_s = min(wait * 2, RETRY_S[1])
             if isinstance(error, Refused):
                 wait, state.pause_s = error.retry_after_s or REFUSED_S, RETRY_S[0]
+                state.barred += error.reason is Reason.NOT_ALLOWED
+                if state.barred == BARRED:
+                    self.tell(
+                        f"gate …{gate.peer[-8:]} does not relay for this device: it serves members only; ask its owner for a ticket"
+                    )
             state.retry_at = trio.current_time() + wait * self.rng.uniform(0.5, 1.0)
             log.info("reservation.failed", gate=gate.peer, why=error.what)
         else:

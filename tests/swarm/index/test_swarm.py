@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
+import structlog.testing
 import trio
 import trio.testing
 
-from protocol.errors import Unreachable
+from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY, shard_key
 from protocol.values.requirement import Clause, Op, Requirement
+from protocol.wire.base import Message
 from protocol.words import Reason
-from swarm.index.client import SILENT_S
+from swarm.index.client import SILENT_S, IndexClient
 from swarm.index.index import EXPIRE_S, Index
 from swarm.index.sweep import Sweeps
 from swarm.memory.network import MemorySwarm
@@ -555,6 +558,41 @@ async def test_a_client_of_the_index_refuses_to_hold(autojump_clock: Jumping) ->
             with pytest.raises(Unreachable):
                 await serving.call(client.peer, (), say.QueryShard(attribute="node"))
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("refused_s", "warned"), [(10.0, 0), (3000.0, 1)])
+async def test_a_gate_that_goes_on_refusing_a_device_is_named_once(
+    autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch, refused_s: float, warned: int
+) -> None:
+    async with field(2, refresh_s=30.0) as grown:
+        gate, worker = grown.members
+        ask, until = IndexClient.ask, trio.current_time() + refused_s
+        gate_contact = Contact(gate.peer, gate.network.addresses)
+
+        async def asked(
+            client: IndexClient, contact: Contact, message: Message, *words: Any, **more: Any
+        ) -> Any:
+            if (
+                isinstance(message, say.StoreAdverts)
+                and contact.peer == gate.peer
+                and trio.current_time() < until
+            ):
+                raise Refused("members only", reason=Reason.NOT_ALLOWED)
+            return await ask(client, contact, message, *words, **more)
+
+        monkeypatch.setattr(IndexClient, "ask", asked)
+        monkeypatch.setattr(worker.index._client, "anchors", lambda: (gate_contact,))
+        with structlog.testing.capture_logs() as lines:
+            await worker.publish()
+            await trio.sleep(600)
+        warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
+        assert (
+            warnings
+            == [
+                f"gate …{gate.peer[-8:]} does not list this device: it serves members only; ask its owner for a ticket"
+            ]
+            * warned
+        )
 
 
 async def test_a_node_that_publishes_nothing_forgets_who_was_silent(autojump_clock: Jumping) -> None:

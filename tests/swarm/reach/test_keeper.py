@@ -46,12 +46,14 @@ class Field:
             raise OSError(errno.EMFILE, "Too many open files")
         return ips
 
-    async def gate(self, name: str, limits: RelayLimits | None = None) -> MemoryNetwork:
+    async def gate(
+        self, name: str, limits: RelayLimits | None = None, allow: Callable[[str], bool] = lambda peer: True
+    ) -> MemoryNetwork:
         """Start it, or start it again with the same key at the same address."""
         network = self.swarm.node(Identity.from_seed(name))
         if name in self.gates:
             network._addresses = self.gates[name].addresses
-        network.serve_relay(RelayReservations(limits))
+        network.serve_relay(RelayReservations(limits, allow))
         index = self.indices[name] = Index(network, rng=random.Random(name))
         await self.nursery.start(index.run)
         AutoNatServer(
@@ -122,6 +124,28 @@ async def test_a_public_node_knows_it_at_once_and_makes_no_reservation(
         assert network.reservations() == ()
         assert keeper.addresses == network.addresses
         assert play.lines == [f"this device can be dialled: {network.addresses[0]}"]
+
+
+async def test_a_gate_that_serves_members_only_is_named_once_it_has_refused_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with playing() as play:
+        members: set[str] = set()
+        await play.gate("gate", allow=members.__contains__)
+        network, _ = await play.node("node", "gate", behind="home")
+        await trio.sleep(300)
+        gate = play.gates["gate"].peer[-8:]
+        assert [line for line in play.lines if gate in line] == [
+            f"gate …{gate} does not relay for this device: it serves members only; ask its owner for a ticket"
+        ]
+        members.add(network.peer_id)
+        await within(90, network.reservations)
+        late, _ = await play.node("late", "gate", behind="home")
+        await trio.sleep(10)  # the first refusal comes before it shows its ticket
+        members.add(late.peer_id)
+        before = len(play.lines)
+        await within(90, late.reservations)
+        assert not any("members only" in line for line in play.lines[before:])
 
 
 async def test_a_node_behind_a_nat_holds_reservations_at_two_gates_and_nothing_for_others(
