@@ -55,16 +55,34 @@ def first_of(problems: Iterable[FileProblem], document: Document, *, beyond: int
     """The first by line, saying how many others there are; `beyond`: how many are not among `problems`."""
     first, *others = sorted(problems, key=lambda problem: document.line(problem.where))
     lined = [(document.line(other.where), other.what, other.hint) for other in others]
-    hint, more = first.hint, len(others) + beyond
-    if more:
-        number = f"and {more:,} more error{'s' if more > 1 else ''} in this file"
-        hint = f"{hint}  ({number})" if hint else number
-        lines = [f"line {line}: {what}" for line, what, _ in lined[:MAX_LISTED]]
-        hint = "\n".join([hint, *lines, *(["…"] if more > len(lines) else [])])
-    error = document.error(first.where, first.what, hint)
+    error = document.error(first.where, first.what, _counting(first.hint, lined, len(others) + beyond))
     error.first_hint = first.hint
     error.others = tuple(lined[: LOOKED_AT - 1])
     return error
+
+
+def together(errors: Sequence[CampaignError]) -> CampaignError:
+    """The first of them, in the order of the file's lines, saying how many others there are."""
+    first, *others = sorted(errors, key=lambda error: error.line or 0)
+    if not others:
+        return first
+    lined = [(other.line or 0, other.detail, other.hint) for other in others]
+    hint = _counting(first.hint, lined, len(others))
+    error = CampaignError(first.detail, file=first.file, line=first.line, hint=hint)
+    error.first_hint = first.hint
+    error.others = tuple(lined[: LOOKED_AT - 1])
+    return error
+
+
+def _counting(hint: str, others: Sequence[tuple[int, str, str]], more: int) -> str:
+    """The hint of the first of several errors, with the number of the others and the first of them. `others`: line, what, hint."""
+    if not more:
+        return hint
+    number = f"and {more:,} more error{'s' if more > 1 else ''} in this file"
+    lines = [f"line {line}: {what}" if line else what for line, what, _ in others[:MAX_LISTED]]
+    return "\n".join(
+        [f"{hint}  ({number})" if hint else number, *lines, *(["…"] if more > len(lines) else [])]
+    )
 
 
 def first_found(error: ValidationError, document: Document, root: type[BaseModel]) -> CampaignError:

@@ -25,6 +25,7 @@ from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from protocol.words import SIMULATED_UNIT
 from scheduler.campaign.against import Bases
+from scheduler.campaign.errors import together
 from scheduler.campaign.fields import file_of
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.campaign.sizes import given_sizes
@@ -62,7 +63,9 @@ def describe_models(campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch)
     evaluations = Evaluations(base_dir)
     graphs: list[OnnxGraph | None] = []
     bases = Bases(campaign)
-    for entry in campaign.models:
+    errors: list[CampaignError] = []
+
+    def describe(entry: ModelEntry) -> None:
         units = {*(line.unit for line in campaign.lines_of(entry)), *bases.also_on(entry)}
         path, model = _describe(entry, base_dir, units, fetch)
         graph = None
@@ -79,6 +82,14 @@ def describe_models(campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch)
             if graph is not None:
                 check_examples(entry, graph, evaluation)
             described[entry.examples_key] = CampaignFile(*evaluation)
+
+    for entry in campaign.models:
+        try:
+            describe(entry)
+        except CampaignError as error:
+            errors.append(error)
+    if errors:
+        raise together(errors)
     check_common_dims(campaign, graphs)
     return described
 

@@ -242,3 +242,25 @@ def test_of_a_sustained_campaign_the_table_says_how_long_and_that_it_is_one_laun
     head, line = out.getvalue().splitlines()[:2]
     assert head.split()[-2:] == ["runs", "loads"]
     assert line.split()[-3:] == ["10", "min", "1"]
+
+
+def test_all_models_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> None:
+    (tmp_path / "page.onnx").write_bytes(b"<!doctype html><html>not found</html>")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    (tmp_path / "good.onnx").write_bytes(tiny_onnx())
+    text = "campaign: t\nunits: [CPU (ONNX)]\nmodels:\n" + "".join(
+        f"  - {name}.onnx\n" for name in ("page", "good", "empty", "missing")
+    )
+    with pytest.raises(CampaignError) as caught:
+        describe_models(parse_campaign(text.encode(), "c.yaml"), tmp_path)
+    error = caught.value
+    assert error.line == 4
+    assert "page.onnx" in error.what
+    assert "(and 2 more errors in this file)" in error.hint
+    assert [line for line, _, _ in error.others] == [6, 7]
+    assert "line 7: " in error.hint
+    with pytest.raises(CampaignError) as one:
+        describe_models(
+            parse_campaign(b"campaign: t\nunits: [CPU (ONNX)]\nmodels: [empty.onnx]\n", "c.yaml"), tmp_path
+        )
+    assert "more error" not in one.value.hint
