@@ -60,7 +60,7 @@ class SlotRequest:
 
 @dataclass(slots=True)
 class Allocation:
-    """One attempt's way through the worker, from a ticket or a grant to its result. Times are on the worker's monotonic clock."""
+    """One attempt's way through the worker, from a queued lease or a grant to its result. Times are on the worker's monotonic clock."""
 
     lease: str
     fence: Fence
@@ -96,7 +96,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class OfferCommand:
-    """Ask the scheduler whether this ticket starts now."""
+    """Ask the scheduler whether this queued lease starts now."""
 
     lease: str
 

@@ -25,7 +25,7 @@ from node.capacity.allocations import (
 )
 from node.capacity.epochs import CampaignLeaders
 from node.capacity.preemption import describe
-from node.capacity.queue import QueueRank, admit_ticket, over_quota
+from node.capacity.queue import QueueRank, admit_to_queue, over_quota
 from node.capacity.slots import MAX_WAIT_S, Slots
 from node.capacity.worker_state import WorkerCondition
 from protocol.messages import work
@@ -43,7 +43,7 @@ from protocol.words import Reason
 
 MAX_QUEUE: Final = 200
 MAX_QUEUE_EACH: Final = 128
-"""Tickets of one principal."""
+"""Queued leases of one principal."""
 MAX_REPORTING: Final = 1_000
 """Ended runs that are remembered until their results are settled; the results themselves are in the outbox."""
 BUSY_RETRY_S: Final = 5.0
@@ -77,7 +77,7 @@ class Ledger:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def allocation(self, lease: str) -> Allocation | None:
-        """Of a lease, ticket or unsettled run; None once it is closed."""
+        """Of a lease, granted or queued, or an unsettled run; None once it is closed."""
         return self._slots.allocations.get(lease)
 
     def allocations(self) -> tuple[Allocation, ...]:
@@ -133,7 +133,7 @@ class Ledger:
     def outlook(
         self, principal: str, priority: int, owner: bool, now: float, *, sees_all: bool = False
     ) -> tuple[int, float | None, str]:
-        """What a commit would find: tickets before it, its expected wait (None: not known), and in words the run that it preempts.
+        """What a commit would find: queued leases before it, its expected wait (None: not known), and in words the run that it preempts.
 
         `sees_all`: the caller may know of others' tasks.
         """
@@ -183,7 +183,7 @@ class Ledger:
         if not free and not request.commit.queue:
             return work.Conflict(reason=Reason.BUSY, quote=self.quote(now))
         if not free:
-            full, lowest = admit_ticket(
+            full, lowest = admit_to_queue(
                 request, slots.allocations.values(), self._max_queue, self._max_queue_each
             )
             if full:
@@ -197,33 +197,33 @@ class Ledger:
 
     def start(self, lease: str, now: float) -> None:
         """The scheduler wants the slot that was offered."""
-        ticket = self._offered(lease)
-        if ticket is not None:
-            ticket.move(LeaseEvent.START)
-            ticket.deadline = now + LEASE_TTL_S
-            self._slots.offer_answered(ticket.peer)
+        queued_lease = self._offered(lease)
+        if queued_lease is not None:
+            queued_lease.move(LeaseEvent.START)
+            queued_lease.deadline = now + LEASE_TTL_S
+            self._slots.offer_answered(queued_lease.peer)
             self._slots.version += 1
         self._slots.settle(now)
 
     def skip(self, lease: str, now: float) -> None:
         """The scheduler does not need the slot that was offered."""
-        ticket = self._offered(lease)
-        if ticket is not None:
-            ticket.move(LeaseEvent.SKIP)
-            self._slots.offer_answered(ticket.peer)
-            self._slots.close(ticket, Reason.CANCELLED)
+        queued_lease = self._offered(lease)
+        if queued_lease is not None:
+            queued_lease.move(LeaseEvent.SKIP)
+            self._slots.offer_answered(queued_lease.peer)
+            self._slots.close(queued_lease, Reason.CANCELLED)
         self._slots.settle(now)
 
     def defer(self, lease: str, now: float, *, unanswered: bool = False) -> None:
-        """The scheduler could not be asked: the ticket keeps its position, others come first until there is a link again.
+        """The scheduler could not be asked: the queued lease keeps its position, others come first until there is a link again.
 
         `unanswered`: it was asked, and did not answer. After two such in a row others come first for a while, link or no link.
         """
-        ticket = self._offered(lease)
-        if ticket is not None:
-            ticket.move(LeaseEvent.DEFER)
+        queued_lease = self._offered(lease)
+        if queued_lease is not None:
+            queued_lease.move(LeaseEvent.DEFER)
             if unanswered:
-                self._slots.offer_unanswered(ticket.peer, now)
+                self._slots.offer_unanswered(queued_lease.peer, now)
             self._slots.version += 1
         self._slots.settle(now)
 
@@ -245,7 +245,7 @@ class Ledger:
         self, peer: str, principal: str, campaign: str, epoch: int, now: float, *, rests: str = ""
     ) -> work.Denied | None:
         """A scheduler carries on its campaign, or its principal's: from now on it alone speaks for it, and lower epochs are refused.
-        Its tickets may have waited for a scheduler that is gone.
+        Its queued leases may have waited for a scheduler that is gone.
 
         `rests`: the token behind its permission.
         """
@@ -295,7 +295,7 @@ class Ledger:
     # -- the lease's clock -----------------------------------------------------------------------------------------------
 
     def renew(self, peer: str, held: Iterable[work.HeldLease], now: float) -> work.Renewed:
-        """Keep those that are still the scheduler's; say of the others why not, and of tickets their position."""
+        """Keep those that are still the scheduler's; say of the others why not, and of queued leases their position."""
         self.expire(now)
         renewed: list[str] = []
         lost: list[work.LeaseLost] = []
@@ -319,9 +319,9 @@ class Ledger:
         )
 
     def expire(self, now: float) -> None:
-        """What is over now: tickets and unused slots close, a run that was not renewed goes on in grace and is stopped after it.
+        """What is over now: queued leases and unused slots close, a run that was not renewed goes on in grace and is stopped after it.
 
-        Whoever renews: a ticket whose time in the queue is over and whatever belongs to a campaign whose time is over ends.
+        Whoever renews: a queued lease whose time in the queue is over and whatever belongs to a campaign whose time is over ends.
         """
         changed = self._slots.grace_over(now)
         for one in self.allocations():
@@ -349,7 +349,9 @@ class Ledger:
             self._slots.settle(now)
 
     def between_launches(self, lease: str, now: float) -> None:
-        """A launch of this run is over, and the next has not begun: the run is stopped now, without grace, if a ticket preempts it."""
+        """A launch of this run is over, and the next has not begun: the run is stopped now, without grace, if a queued lease preempts
+        it.
+        """
         allocation = self.allocation(lease)
         if allocation is not None and allocation.state in OCCUPIES:
             allocation.timed = False
@@ -403,7 +405,7 @@ class Ledger:
             self._slots.close(run, Reason.UNKNOWN)
 
     def close_queue(self) -> None:
-        """The worker does not serve any more: no ticket and no slot that is not in use is kept."""
+        """The worker does not serve any more: no queued lease and no slot that is not in use is kept."""
         for one in self.allocations():
             if one.state in (LeaseState.QUEUED, LeaseState.OFFERED, LeaseState.GRANTED):
                 self._slots.end(one, Reason.NOT_SERVING)
@@ -414,14 +416,16 @@ class Ledger:
         return self._slots.expected_start(0, now) or BUSY_RETRY_S
 
     def _positions(self, leases: Collection[str], now: float) -> tuple[work.QueuedLease, ...]:
-        tickets = [lease for lease in leases if self._slots.allocations[lease].state is LeaseState.QUEUED]
-        if not tickets:
+        queued_leases = [
+            lease for lease in leases if self._slots.allocations[lease].state is LeaseState.QUEUED
+        ]
+        if not queued_leases:
             return ()
         index = {lease: index for index, lease in enumerate(self.queue_order(now))}
         starts = self._slots.expected_starts(len(index), now)
         return tuple(
             work.QueuedLease(lease=lease, position=index[lease] + 1, start_s=starts[index[lease]])
-            for lease in tickets
+            for lease in queued_leases
         )
 
     def _repeat(
@@ -475,8 +479,8 @@ class Ledger:
     # -- inside: changes -------------------------------------------------------------------------------------------------
 
     def _offered(self, lease: str) -> Allocation | None:
-        ticket = self.allocation(lease)
-        return ticket if ticket is not None and ticket.state is LeaseState.OFFERED else None
+        queued_lease = self.allocation(lease)
+        return queued_lease if queued_lease is not None and queued_lease.state is LeaseState.OFFERED else None
 
     def _enter(self, request: SlotRequest, state: LeaseState, now: float) -> Allocation:
         self._number += 1

@@ -1,13 +1,13 @@
 """Which run is preempted by a higher priority, and how. Pure.
 
-    a ticket finds all slots taken ─▶ a run is warned ─▶ after the grace it is stopped, and its slot is offered to that ticket,
+    a queued lease finds all slots taken ─▶ a run is warned ─▶ after the grace it is stopped, and its slot is offered to that queued lease,
                                         │                 or to one that came meanwhile and is before it in the queue
                                         ├─ it comes between two of its launches: it is stopped there, whatever is left of the grace
-                                        └─ the ticket went away, or got another slot: the run goes on
+                                        └─ the queued lease went away, or got another slot: the run goes on
 
 Only across a gap of priorities as they were requested (waiting does not count), never inside a timed measurement, never a task that was
 preempted twice before, and the least work lost first. How often it was preempted elsewhere only its scheduler says: towards the device's
-owner what counts is what this worker saw. With `owner_first` the owner's tickets need no gap, and the owner's runs are preempted by
+owner what counts is what this worker saw. With `owner_first` the owner's queued leases need no gap, and the owner's runs are preempted by
 no one else.
 """
 
@@ -36,7 +36,7 @@ def describe(victim: Allocation, *, name: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionClaim:
-    """A run is preempted for a waiting ticket."""
+    """A run is preempted for a queued lease."""
 
     victim: str
     due: float | None
@@ -51,31 +51,31 @@ class PreemptionChoice:
 
 
 class Preemption:
-    """One victim for a ticket, one ticket for a victim."""
+    """One victim for a queued lease, one queued lease for a victim."""
 
     def __init__(self, *, owner_first: bool) -> None:
         self._owner_first = owner_first
         self._times: RecentDict[tuple[str, str], int] = RecentDict(MAX_REMEMBERED)
         """Principal, task → how often it was preempted here."""
         self._claims: dict[str, PreemptionClaim] = {}
-        """By ticket."""
+        """By queued lease."""
 
     def preemptors(
         self, allocations: Iterable[Allocation], lower: Sequence[Allocation], linked: Container[str]
     ) -> Iterator[Allocation]:
-        """The tickets, of those that can be asked, for which any of `lower` could be preempted, now or later."""
+        """The queued leases, of those that can be asked, for which any of `lower` could be preempted, now or later."""
         least = min((one.request.base_priority for one in lower), default=0)
-        for ticket in allocations:
-            request = ticket.request
+        for queued_lease in allocations:
+            request = queued_lease.request
             if (
-                ticket.state is LeaseState.QUEUED
+                queued_lease.state is LeaseState.QUEUED
                 and (
                     request.owner or request.commit.priority - least >= PREEMPT_GAP
                 )  # quickly rules most out
-                and ticket.peer in linked
+                and queued_lease.peer in linked
                 and any(self._outranks(request, one) for one in lower)
             ):
-                yield ticket
+                yield queued_lease
 
     def victim(
         self, priority: int, owner: bool, lower: Iterable[Allocation], now: float
@@ -83,7 +83,7 @@ class Preemption:
         """Which of these is preempted by a request with this base priority.
 
         The least work lost first, then the lowest priority, then the youngest. What is being timed comes last: it ends once that is
-        done. What is preempted for another ticket already is left out.
+        done. What is preempted for another queued lease already is left out.
         """
         claimed = {claim.victim for claim in self._claims.values()}
         return min(
@@ -96,68 +96,70 @@ class Preemption:
         self._claims.clear()
 
     def choose(
-        self, ticket: Allocation, lower: Iterable[Allocation], now: float, between: str = ""
+        self, queued_lease: Allocation, lower: Iterable[Allocation], now: float, between: str = ""
     ) -> PreemptionChoice | None:
         """Which of these is preempted: at once, or after the grace that begins now. `between`: the lease of the run that stands between
         two launches. It loses none in progress, and a grace would end inside its next, so it gets none.
 
         None: it was warned and its grace is not over, or it is being timed.
         """
-        claim = self._claims.get(ticket.lease)
+        claim = self._claims.get(queued_lease.lease)
         if claim is not None:
             warned = next(one for one in lower if one.lease == claim.victim)
             over = claim.due is None or claim.due <= now
             if warned.lease == between or (over and not warned.timed):
-                del self._claims[ticket.lease]
+                del self._claims[queued_lease.lease]
                 return PreemptionChoice(warned, None)
             if not over:
-                return self._take_between(ticket, lower, between)
-        other = self.victim(ticket.request.base_priority, ticket.request.owner, lower, now)
+                return self._take_between(queued_lease, lower, between)
+        other = self.victim(queued_lease.request.base_priority, queued_lease.request.owner, lower, now)
         if other is None or other.timed:
             if claim is not None:
-                self._claims[ticket.lease] = PreemptionClaim(claim.victim, None)
+                self._claims[queued_lease.lease] = PreemptionClaim(claim.victim, None)
             return None
         if other.state is LeaseState.GRANTED or other.lease == between:
-            self._claims.pop(ticket.lease, None)
+            self._claims.pop(queued_lease.lease, None)
             return PreemptionChoice(other, 0.0)
-        self._claims[ticket.lease] = PreemptionClaim(other.lease, now + PREEMPT_GRACE_S)
+        self._claims[queued_lease.lease] = PreemptionClaim(other.lease, now + PREEMPT_GRACE_S)
         return PreemptionChoice(other, PREEMPT_GRACE_S)
 
     def _take_between(
-        self, ticket: Allocation, lower: Iterable[Allocation], between: str
+        self, queued_lease: Allocation, lower: Iterable[Allocation], between: str
     ) -> PreemptionChoice | None:
         """The run that stands between two launches in place of the one that was warned, which goes on."""
         claimed = {claim.victim for claim in self._claims.values()}
         run = next((one for one in lower if one.lease == between), None)
-        if run is None or between in claimed or not self._outranks(ticket.request, run):
+        if run is None or between in claimed or not self._outranks(queued_lease.request, run):
             return None
-        del self._claims[ticket.lease]
+        del self._claims[queued_lease.lease]
         return PreemptionChoice(run, 0.0)
 
     def reassign(self, order: Iterable[Allocation], lower: Iterable[Allocation], between: str = "") -> None:
-        """Each victim goes to the first ticket in `order` that may preempt it: one that came after the warning may be before the one
-        that caused it. No grace begins anew; a ticket without a victim may choose another. `between`: as in `choose`; it ends first.
+        """Each victim goes to the first queued lease in `order` that may preempt it: one that came after the warning may be before the one
+        that caused it. No grace begins anew; a queued lease without a victim may choose another. `between`: as in `choose`; it ends first.
 
-        `order`: the tickets of `preemptors` in the order in which they are served. The victims of all other tickets are spared.
+        `order`: the queued leases of `preemptors` in the order in which they are served. The victims of all other queued leases are spared.
         """
         victims = {one.lease: one for one in lower if one.state is LeaseState.RUNNING}
-        waiting = {ticket.lease: ticket for ticket in order}
+        waiting = {queued_lease.lease: queued_lease for queued_lease in order}
         claims = [
             (claim, victims[claim.victim])
-            for ticket, claim in self._claims.items()
-            if ticket in waiting
+            for queued_lease, claim in self._claims.items()
+            if queued_lease in waiting
             and claim.victim in victims
-            and self._outranks(waiting[ticket].request, victims[claim.victim])
+            and self._outranks(waiting[queued_lease].request, victims[claim.victim])
         ]
         claims.sort(
             key=lambda item: (item[0].victim != between, -math.inf if item[0].due is None else item[0].due)
         )
         self._claims = {}
         for claim, victim in claims:
-            ticket = next((each for each in waiting.values() if self._outranks(each.request, victim)), None)
-            if ticket is not None:
-                self._claims[ticket.lease] = claim
-                del waiting[ticket.lease]
+            queued_lease = next(
+                (each for each in waiting.values() if self._outranks(each.request, victim)), None
+            )
+            if queued_lease is not None:
+                self._claims[queued_lease.lease] = claim
+                del waiting[queued_lease.lease]
 
     def next_due(self) -> float | None:
         return min((claim.due for claim in self._claims.values() if claim.due is not None), default=None)

@@ -1,7 +1,7 @@
-"""The queue of tickets: which goes first, how long each waits, and whether there is room for one more. Pure.
+"""The queue of leases: which goes first, how long each waits, and whether there is room for one more. Pure.
 
 The higher priority goes first, a little helped by waiting. Among equals the principal that was served least recently goes first, so that
-a campaign of hundreds of tickets does not keep one of three waiting; and of one principal's tickets the one that came first.
+a campaign of hundreds of queued leases does not keep one of three waiting; and of one principal's queued leases the one that came first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_PRINCIPALS: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class QueueRank:
-    """What decides a ticket's position in the queue."""
+    """What decides a queued lease's position in the queue."""
 
     owner: bool
     """It goes before all others'."""
@@ -40,19 +40,19 @@ def aged(priority: int, max_priority: int, waited_s: float) -> int:
     return max(priority, min(max_priority, priority + min(MAX_AGEING, int(waited_s // AGEING_S))))
 
 
-def rank_of(ticket: Allocation, now: float, *, owner_first: bool) -> QueueRank:
-    request = ticket.request
+def rank_of(queued_lease: Allocation, now: float, *, owner_first: bool) -> QueueRank:
+    request = queued_lease.request
     return QueueRank(
         owner=owner_first and request.owner,
-        priority=aged(request.base_priority, request.permission.priority, now - ticket.committed_at),
+        priority=aged(request.base_priority, request.permission.priority, now - queued_lease.committed_at),
         principal=request.principal,
-        number=ticket.fence.number,
-        lease=ticket.lease,
+        number=queued_lease.fence.number,
+        lease=queued_lease.lease,
     )
 
 
 class LeaseQueue:
-    """Orders tickets by rank, and by when their principals were served last."""
+    """Orders queued leases by rank, and by when their principals were served last."""
 
     def __init__(self) -> None:
         self._served: RecentDict[str, int] = RecentDict(MAX_PRINCIPALS)
@@ -110,28 +110,30 @@ def over_quota(request: SlotRequest, allocations: Iterable[Allocation]) -> str:
     own = sum(1 for one in allocations if one.state in COUNTED and one.request.principal == request.principal)
     if own < request.permission.slots:
         return ""
-    return f"you have {own} slots and tickets here, and your permission is for {request.permission.slots}"
+    return (
+        f"you have {own} slots and queued leases here, and your permission is for {request.permission.slots}"
+    )
 
 
-def admit_ticket(
+def admit_to_queue(
     request: SlotRequest, allocations: Iterable[Allocation], limit: int, each: int
 ) -> tuple[str, Allocation | None]:
-    """(why the queue has no space for its ticket, empty: it has; the ticket that has to go for it).
+    """(why the queue has no space for its lease, empty: it has; the queued one that has to go for it).
 
-    Where all `limit` tickets are taken the lowest goes, of those the youngest, if the new one is higher. The owner's are higher than
-    all others. One principal has at most `each`. A ticket that was offered a slot counts: it may come back to the queue.
+    Where all `limit` queued leases are taken the lowest goes, of those the youngest, if the new one is higher. The owner's are higher than
+    all others. One principal has at most `each`. A queued lease that was offered a slot counts: it may come back to the queue.
     """
-    tickets = [one for one in allocations if one.state in (LeaseState.QUEUED, LeaseState.OFFERED)]
-    own = sum(1 for ticket in tickets if ticket.request.principal == request.principal)
+    queued_leases = [one for one in allocations if one.state in (LeaseState.QUEUED, LeaseState.OFFERED)]
+    own = sum(1 for queued_lease in queued_leases if queued_lease.request.principal == request.principal)
     if own >= each:
-        return f"you have {own} tickets in the queue, the most that one scheduler may have", None
-    if len(tickets) < limit:
+        return f"you have {own} queued leases, the most that one scheduler may have", None
+    if len(queued_leases) < limit:
         return "", None
-    queued = (ticket for ticket in tickets if ticket.state is LeaseState.QUEUED)
+    queued = (queued_lease for queued_lease in queued_leases if queued_lease.state is LeaseState.QUEUED)
     lowest = min(queued, key=lambda one: (_height(one.request), -one.fence.number), default=None)
     if lowest is not None and _height(request) > _height(lowest.request):
         return "", lowest
-    return f"the queue is full: {len(tickets)} tickets", None
+    return f"the queue is full: {len(queued_leases)} queued leases", None
 
 
 def _height(request: SlotRequest) -> tuple[bool, int]:

@@ -1,7 +1,7 @@
-"""The slots of one device: who holds them, which ticket is next, what is preempted. Pure; the ledger stands on it.
+"""The slots of one device: who holds them, which queued lease is next, what is preempted. Pure; the ledger stands on it.
 
-    free slot ─▶ OfferCommand to the next ticket      granted and the device free ─▶ RunCommand
-    none      ─▶ a lower run is warned, then stopped: WarnCommand, KillCommand, and OfferCommand to the ticket that preempted it;
+    free slot ─▶ OfferCommand to the next queued lease      granted and the device free ─▶ RunCommand
+    none      ─▶ a lower run is warned, then stopped: WarnCommand, KillCommand, and OfferCommand to the queued lease that preempted it;
                  one that stands between two launches is stopped as it is warned
 
 Each change is followed by `settle`, which does whatever follows from it.
@@ -98,7 +98,7 @@ class Slots:
         return min((time for time in times if time is not None and time < math.inf), default=None)
 
     def ranks(self, now: float, peers: Container[str] | None = None) -> list[QueueRank]:
-        """The tickets; `peers`: only those of these schedulers."""
+        """The queued leases; `peers`: only those of these schedulers."""
         return [
             rank_of(one, now, owner_first=self.owner_first)
             for one in self.allocations.values()
@@ -109,14 +109,16 @@ class Slots:
         return [rank.lease for rank in self.queue.order(self.ranks(now))]
 
     def expected_starts(self, count: int, now: float) -> list[float | None]:
-        """Expected seconds until the first, second … ticket gets a slot; None: not known, as while a run takes longer than expected."""
+        """Expected seconds until the first, second … queued lease gets a slot; None: not known, as while a run takes longer than
+        expected.
+        """
         left = [self._left_s(one, now) for one in self.allocations.values() if one.state in TAKEN]
         durations = [self._expected_s(self.allocations[lease]) for lease in self.queue_order(now)[:count]]
         starts = expected_starts(left, self.count, [*durations, *[math.inf] * (count - len(durations))])
         return [None if start == math.inf else min(MAX_WAIT_S, start) for start in starts]
 
     def expected_start(self, ahead: int, now: float) -> float | None:
-        """Expected seconds until a ticket with `ahead` before it gets a slot; None: not known."""
+        """Expected seconds until a queued lease with `ahead` before it gets a slot; None: not known."""
         return self.expected_starts(ahead + 1, now)[-1]
 
     def _expected_s(self, allocation: Allocation) -> float:
@@ -136,7 +138,7 @@ class Slots:
         return due is not None and due <= now
 
     def enter(self, allocation: Allocation) -> None:
-        """A slot or a ticket, for which there is space."""
+        """A slot or a place in the queue, for which there is space."""
         self.allocations[allocation.lease] = allocation
         self.version += 1
         if allocation.state is LeaseState.GRANTED:
@@ -182,7 +184,7 @@ class Slots:
         self._mute.put(peer, (times + 1, now + MUTE_S))
 
     def settle(self, now: float, between: str = "") -> None:
-        """Offer free slots to tickets, preempt lower work for the others, and begin granted runs as far as the device is free.
+        """Offer free slots to queued leases, preempt lower work for the others, and begin granted runs as far as the device is free.
 
         `between`: the lease of a run that stands between two launches.
         """
@@ -207,33 +209,33 @@ class Slots:
             lapsed = next(one for one in self.allocations.values() if one.state is LeaseState.LAPSED)
             self.stop(lapsed, LeaseEvent.STOP, Reason.EXPIRED)
 
-    def _offer(self, ticket: Allocation) -> None:
-        ticket.move(LeaseEvent.READY)
+    def _offer(self, queued_lease: Allocation) -> None:
+        queued_lease.move(LeaseEvent.READY)
         self.version += 1
-        self.queue.served(ticket.request.principal)
+        self.queue.served(queued_lease.request.principal)
         self._stop_lapsed()
-        self._commands.append(OfferCommand(ticket.lease))
+        self._commands.append(OfferCommand(queued_lease.lease))
 
     def _preempt(self, now: float, between: str) -> None:
-        """All slots are taken: each ticket that may preempts one lower run, and gets its slot when the grace is over."""
+        """All slots are taken: each queued lease that may preempts one lower run, and gets its slot when the grace is over."""
         lower = self._preemptible()
         answering = self._answering(now)
         ranks = [
             rank_of(one, now, owner_first=self.owner_first)
             for one in self._preemption.preemptors(self.allocations.values(), lower, answering)
         ]
-        tickets = [self.allocations[rank.lease] for rank in self.queue.order(ranks)]
-        self._preemption.reassign(tickets, lower, between)
-        for ticket in tickets:
-            choice = self._preemption.choose(ticket, lower, now, between)
+        queued_leases = [self.allocations[rank.lease] for rank in self.queue.order(ranks)]
+        self._preemption.reassign(queued_leases, lower, between)
+        for queued_lease in queued_leases:
+            choice = self._preemption.choose(queued_lease, lower, now, between)
             if choice is None:
                 continue
             if choice.warn_s is not None:
-                self._warn(choice.victim, choice.warn_s, ticket.request)
+                self._warn(choice.victim, choice.warn_s, queued_lease.request)
             if not choice.warn_s:
                 lower.remove(choice.victim)
                 self._stop_preempted(choice.victim)
-                self._offer(ticket)
+                self._offer(queued_lease)
 
     def _answering(self, now: float) -> set[str]:
         """The linked schedulers, without those that did not answer lately."""

@@ -45,7 +45,7 @@ class WorkerCondition:
 
     @property
     def serves_queue(self) -> bool:
-        """Whether the tickets that wait here are still offered slots."""
+        """Whether the queued leases that wait here are still offered slots."""
         return self.serving or (self.state is WorkerState.DRAINING and self._finish_queue)
 
     @property
@@ -109,7 +109,7 @@ class WorkerCondition:
         self._update()
 
     def drain(self, why: str = "leaving", *, finish: bool = False) -> None:
-        """Take no new work any more. `finish`: but run the tickets that wait here."""
+        """Take no new work any more. `finish`: but run the queued leases that wait here."""
         self._drain_reason = why
         self._finish_queue = finish
         self._update()

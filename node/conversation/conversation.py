@@ -306,7 +306,7 @@ class WorkerConversation:
                         self._send_note(peer, campaign_key, note)
 
     def _offer(self, lease: str) -> Flow[None]:
-        """Ask the ticket's scheduler whether it starts."""
+        """Ask the scheduler of a queued lease whether it starts."""
         allocation = self.ledger.allocation(lease)
         if allocation is None:
             return

@@ -293,7 +293,7 @@ class RequestHandlers:
     # -- status ----------------------------------------------------------------------------------------------------------
 
     def status(self, permission: CallPermission | None = None) -> work.WorkerStatus:
-        """The worker's status, runs before tickets. Others than the owner (None) see their own work, and how much there is in all;
+        """The worker's status, runs before queued leases. Others than the owner (None) see their own work, and how much there is in all;
         so does who acts for the owner in some campaigns only."""
         ledger, now = self.ledger, self.context.now()
         position = {lease: index for index, lease in enumerate(ledger.queue_order(now))}

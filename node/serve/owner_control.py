@@ -3,8 +3,8 @@
     Control ─▶ OwnerControl ─▶ the worker's condition (held back, leaving, faulty) ─▶ the ledger takes no new work
     quiet hours, battery ─┘ checked every few seconds
 
-A pause survives a restart: it is a file in the worker's folder. Tickets end when the worker takes no new work, so that their tasks can go
-elsewhere; runs go on, unless the owner stops them now.
+A pause survives a restart: it is a file in the worker's folder. Queued leases end when the worker takes no new work, so that their tasks
+can go elsewhere; runs go on, unless the owner stops them now.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHECK_S: Final = 15.0
 HAND_OVER_S: Final = 10.0
 """A drained worker waits so long for schedulers to take its last results; they are on disk in any case."""
 UNFINISHED: Final = frozenset(LeaseState) - {LeaseState.REPORTING, LeaseState.CLOSED}
-"""States of runs and tickets that a drain waits for."""
+"""States of runs and queued leases that a drain waits for."""
 HINTS: Final = {
     "paused by its owner": " (sark-node resume ends it)",
     "on battery": " (join --on-battery takes it all the same)",

@@ -49,7 +49,7 @@ class Adoption:
     tasks: int
     running: int = 0
     waiting: int = 0
-    """Tickets in queues."""
+    """Queued leases."""
     finished: int = 0
     """Run by devices that still have the results."""
     missing: tuple[str, ...] = ()

@@ -102,10 +102,10 @@ class Recovery:
         return max(min(self.epoch, UNPROVEN), *proven)
 
     def places(self, manifest: str | None = None) -> dict[str, WorkerTask]:
-        """Where each task is: by the highest attempt that got further than a queue, else by the highest ticket.
+        """Where each task is: by the highest attempt that got further than a queue, else by the highest queued lease.
 
-        An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been. Of two runs
-        of one attempt, the later fence is of whoever took the earlier run for lost.
+        An attempt above another one was only begun, or done, because that one had failed; a queued lease above it need not have been. Of
+        two runs of one attempt, the later fence is of whoever took the earlier run for lost.
         Attempts above `HIGHEST` are ignored: numbers must be left for those that follow. Workers that know the `manifest`, where it is
         given, go before all others: workers got it with their tasks, and strangers did not.
         """

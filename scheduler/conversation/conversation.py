@@ -80,7 +80,7 @@ LIES: Final = (Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
 MAX_EARLY: Final = 1024
 """Runs that were heard of before the answers to their commits."""
 RIVALS_S: Final = 2.0
-"""How long a ticket that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
+"""How long a queued lease that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +401,7 @@ class SchedulerConversation:
                 raise RemoteProtocolError(f"a worker does not send {type(message).__name__}")
 
     async def _taken_up(self, message: Message) -> None:
-        """Wait until it is known what a message is about: else a result would be stale, and a ticket unknown."""
+        """Wait until it is known what a message is about: else a result would be stale, and a queued lease unknown."""
         if isinstance(message, Result):
             await WaitFor(lambda: message.campaign not in self._coming)
         elif isinstance(message, (Ready, RevealRequest)):

@@ -289,8 +289,8 @@ class WorkerLinks:
         return answer
 
     async def stop(self, command: CancelOn | ReleaseOn) -> None:
-        """Have runs stopped, or return tickets. Without an answer it is said again once there is a new link: by the core of what a task
-        still has there, else as a run in vain.
+        """Have runs stopped, or return queued leases. Without an answer it is said again once there is a new link: by the core of what a
+        task still has there, else as a run in vain.
         """
         core, peer, now = self._core, command.peer, self._shell.now
         try:

@@ -121,7 +121,9 @@ async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], fl
 
 
 async def stop(link: LinkHandle, command: CancelOn | ReleaseOn) -> tuple[str, ...] | Denied:
-    """Have runs stopped, or return tickets. Gives the leases under which nothing runs any more; `Denied`: some are not ours to end."""
+    """Have runs stopped, or return queued leases. Gives the leases under which nothing runs any more; `Denied`: some are not ours to
+    end.
+    """
     stopped: list[str] = []
     for held in batched(command.held):
         reason = command.reason if isinstance(command, CancelOn) else None

@@ -58,7 +58,7 @@ class CommitTo:
 
 @dataclass(frozen=True, slots=True)
 class RecordGrant:
-    """Store a lease or a ticket."""
+    """Store a lease, granted or queued."""
 
     task: str
     attempt: int
@@ -155,7 +155,7 @@ class CancelOn:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseOn:
-    """Return tickets. Answer: `failures.confirm_stop`."""
+    """Return queued leases. Answer: `failures.confirm_stop`."""
 
     peer: str
     held: tuple[HeldLease, ...]
@@ -235,7 +235,7 @@ class LiveAttempt:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Position of a ticket in its worker's queue; only the newest is kept."""
+    """Position of a queued lease in its worker's queue; only the newest is kept."""
 
     task: str
     attempt: int

@@ -96,7 +96,7 @@ class Attempt:
     """Expected wait as of `updated_at`."""
     updated_at: float = 0.0
     since: float = 0.0
-    """When it got its ticket, then its lease, then the device; or when this scheduler took it up."""
+    """When its lease was queued, then granted, then the device; or when this scheduler took it up."""
     leased_at: float = 0.0
     """When it got its lease, or when this scheduler took it up."""
     started_at: float | None = None
@@ -276,8 +276,8 @@ class TaskEntry:
         )
 
     def counts(self, attempt: Attempt) -> bool:
-        """Whether a result of this attempt is taken: of a queued task only the current one's, and that of a ticket of an earlier life: a
-        backup may be of a moment before it was started.
+        """Whether a result of this attempt is taken: of a queued task only the current one's, and that of a queued lease of an earlier
+        life: a backup may be of a moment before it was started.
         """
         return attempt is self.current or self.runs(attempt) or attempt.status is AttemptStatus.RESTORED
 

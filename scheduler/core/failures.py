@@ -319,7 +319,7 @@ class Failures:
     def lose_leases(
         self, peer: str, leases: Iterable[str], reason: Reason, now: float, detail: str = ""
     ) -> list[Command]:
-        """These leases or tickets ended without a result."""
+        """These leases, granted or queued, ended without a result."""
         gone, detail = set(leases), detail or f"{self._state.device(peer)}: {reason}"
         commands: list[Command] = []
         for entry, attempt in self._state.held_at(peer):
@@ -450,14 +450,14 @@ class Failures:
         return self._end(entry, event, reason, detail, now, stop)
 
     def _owe_stop(self, entry: TaskEntry, now: float) -> Unconfirmed | None:
-        """The task is over, and its worker has not said that its run is. A ticket alone runs nothing, unless it is known from an earlier
-        life: that may have started it.
+        """The task is over, and its worker has not said that its run is. A queued lease alone runs nothing, unless it is known from an
+        earlier life: that may have started it.
         """
         attempt = entry.current
         if attempt is None:
             return None
-        ticket = attempt.lease is not None and not entry.runs(attempt)
-        if ticket and attempt.status is not AttemptStatus.RESTORED:
+        queued_lease = attempt.lease is not None and not entry.runs(attempt)
+        if queued_lease and attempt.status is not AttemptStatus.RESTORED:
             return None
         since = now if attempt.stop_at is None else attempt.stop_at
         held = attempt.held(entry.epoch)

@@ -23,11 +23,11 @@ from scheduler.core.retry import ELSEWHERE_S
 from scheduler.core.state import State
 
 SOON_S: Final = 1.0
-"""A ticket expected to start within this is left where it is."""
+"""A queued lease expected to start within this is left where it is."""
 MAX_HEDGES: Final = 16
 """Hedges at busy workers asked for in one decision."""
 LOOKED_AT: Final = 64
-"""Tickets looked at in one decision, the newest first: they wait longest."""
+"""Queued leases looked at in one decision, the newest first: they wait longest."""
 LAST_HEDGE: Final = 500
 """A task with so many attempts is not hedged any more; the remaining numbers are for current attempts."""
 SOONER: Final = "another worker was sooner"
@@ -39,7 +39,7 @@ class Hedging:
         self._allocator = allocator
 
     def decide(self, now: float) -> list[Command]:
-        """Hedges at idle workers at any time; at busy ones from time to time and while no task is without a ticket."""
+        """Hedges at idle workers at any time; at busy ones from time to time and while no task is without a queued lease."""
         state, whole = self._state, self._state.unsettled
         state.unsettled = False
         if not state.queued:
@@ -49,9 +49,9 @@ class Hedging:
         commands: list[Command] = []
         if not idle and not tail:
             return commands
-        tickets = [state.tasks[task] for task in islice(reversed(state.queued), LOOKED_AT)]
-        tickets.sort(key=lambda entry: -state.campaign_of(entry).limits.priority)
-        for entry in tickets if idle else ():
+        queued_leases = [state.tasks[task] for task in islice(reversed(state.queued), LOOKED_AT)]
+        queued_leases.sort(key=lambda entry: -state.campaign_of(entry).limits.priority)
+        for entry in queued_leases if idle else ():
             if not self._may_hedge(entry, now) or not self._waits_behind(entry, now):
                 continue
             if entry.hedge is not None and entry.hedge.lease is None:
@@ -66,13 +66,13 @@ class Hedging:
             commands += self.release(entry, "an idle worker was found")
             commands.append(self._allocator.commit(entry, best, now, hedge=True))
             del idle[best.peer]
-        return commands + (self._hedge_at_busy(tickets, now) if tail else [])
+        return commands + (self._hedge_at_busy(queued_leases, now) if tail else [])
 
-    def _hedge_at_busy(self, tickets: list[TaskEntry], now: float) -> list[Command]:
+    def _hedge_at_busy(self, queued_leases: list[TaskEntry], now: float) -> list[Command]:
         """Hedge tasks that wait for a while yet at workers where they are expected to start about as soon."""
         state = self._state
         commands: list[Command] = []
-        for entry in tickets:
+        for entry in queued_leases:
             if len(commands) >= MAX_HEDGES:
                 break
             current = entry.current
@@ -127,7 +127,7 @@ class Hedging:
     # -- which of the two ---------------------------------------------------------------------------------------------------------------
 
     def release(self, entry: TaskEntry, words: str) -> list[Command]:
-        """The hedge, if any, is not needed: end it on disk, and release its ticket or stop its run. What is granted for it later is
+        """The hedge, if any, is not needed: end it on disk, and release its queued lease or stop its run. What is granted for it later is
         cancelled.
         """
         hedge = entry.hedge
@@ -190,7 +190,7 @@ class Hedging:
 
     @staticmethod
     def stop(entry: TaskEntry, attempt: Attempt) -> list[Command]:
-        """Have an attempt that is not wanted any more stopped, or its ticket returned; nothing if it has no lease yet."""
+        """Have an attempt that is not wanted any more stopped, or its queued lease returned; nothing if it has no lease yet."""
         held = attempt.held(entry.epoch)
         if held is None:
             return []

@@ -1,4 +1,4 @@
-"""Reconciles the state with what workers hold: answers to a commit, tickets that come up, and all leases when a link came up."""
+"""Reconciles the state with what workers hold: answers to a commit, queued leases that come up, and all leases when a link came up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Reconciler:
     # -- answers to a commit ------------------------------------------------------------------------------------------------------------
 
     def grant(self, peer: str, grant: RecordGrant, now: float, *, observed: bool = True) -> list[Command]:
-        """A worker gave a lease or a ticket. If the task is not wanted there any more, it is cancelled. `observed`: it was given now."""
+        """A worker granted a lease, or queued it. If the task is not wanted there any more, it is cancelled. `observed`: it was given
+        now.
+        """
         state, entry = self._state, self._state.tasks.get(grant.task)
         number, lease, fence, queued = grant.attempt, grant.lease, grant.fence, grant.queued
         attempt = entry.at(peer) if entry is not None else None
@@ -74,8 +76,8 @@ class Reconciler:
         if queued:
             position = grant.position
             self._workers.update_position(entry, attempt, position, grant.start_s, now)
-            leases, tickets = state.leases_at(view)
-            view.others = (0 if position is None else max(0, position - tickets)) + (0 if leases else 1)
+            leases, queued_leases = state.leases_at(view)
+            view.others = (0 if position is None else max(0, position - queued_leases)) + (0 if leases else 1)
         else:
             view.others = 0
         state.refresh(view)
@@ -136,9 +138,9 @@ class Reconciler:
     # -- runs ---------------------------------------------------------------------------------------------------------------------------
 
     def start(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
-        """A ticket is up: the task to start there, None to skip it. The commands come before that answer.
+        """A queued lease is up: the task to start there, None to skip it. The commands come before that answer.
 
-        A skipped ticket is over. A request that comes late or twice says nothing about the run that was started with it.
+        A skipped queued lease is over. A request that comes late or twice says nothing about the run that was started with it.
         """
         held = self._state.by_lease(peer, lease, fence)
         if held is None:

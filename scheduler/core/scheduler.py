@@ -2,7 +2,7 @@
 
     workers     adverts, quotes, refusals, status ─▶ ┌───────┐
     reconciler  grants, starts, progress, leases ──▶ │ state │ ─▶ decide ─▶ allocator   which worker gets a task
-    failures    results, losses, stops, cancels ───▶ └───────┘           ─▶ hedging     second tickets
+    failures    results, losses, stops, cancels ───▶ └───────┘           ─▶ hedging     second queued leases
     timeouts    time                                     │           ─▶ deadlines   the hedge beside a run that takes too long
                                                          ▼
                                   RecordGrant, EndAttempt, CancelOn … and what was decided: ProbeWorker, CommitTo …
@@ -176,7 +176,7 @@ class SchedulerCore:
     # -- what a worker has --------------------------------------------------------------------------------------------------------------
 
     def held_on(self, peer: str) -> tuple[HeldLease, ...]:
-        """Leases and tickets that we have there."""
+        """Leases and queued leases that we have there."""
         held = (attempt.held(entry.epoch) for entry, attempt in self.state.held_at(peer))
         return tuple(item for item in held if item is not None)
 

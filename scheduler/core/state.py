@@ -146,7 +146,7 @@ class State:
         return None
 
     def leases_at(self, view: WorkerView) -> tuple[int, int]:
-        """Number of our leases and of our tickets at a worker."""
+        """Number of our leases and of our queued leases at a worker."""
         held = list(self.held_at(view.peer))
         leases = sum(entry.runs(each) for entry, each in held)
         return leases, sum(each.lease is not None and not entry.runs(each) for entry, each in held)

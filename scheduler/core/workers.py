@@ -1,4 +1,4 @@
-"""What workers say of themselves: adverts, quotes, refusals, and how they and our tickets stand."""
+"""What workers say of themselves: adverts, quotes, refusals, and how they and our queued leases stand."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ class Workers:
     def update_load(self, view: WorkerView, quote: Quote, now: float) -> None:
         """Count others' work: what the quote says, less what we have there ourselves."""
         view.state, view.state_why, view.quoted_at, view.run_s = quote.state, quote.why, now, quote.run_s
-        leases, tickets = self._state.leases_at(view)
+        leases, queued_leases = self._state.leases_at(view)
         held = self._state.held_at(view.peer)
         running = sum(entry.runs(each) and each.status is not AttemptStatus.REPORTING for entry, each in held)
         view.add_slots(running + quote.free)
         taken = 1 if quote.free == 0 else 0
-        view.others = max(0, taken - leases) + max(0, quote.queue - tickets)
+        view.others = max(0, taken - leases) + max(0, quote.queue - queued_leases)
         self._rest(view, now)
         self._state.refresh(view)
 
@@ -137,7 +137,9 @@ class Workers:
         return []
 
     def update_status(self, peer: str, renewed: Renewed, now: float) -> list[Command]:
-        """A renewal was answered: how the worker and our tickets stand. Mostly nothing is new, and then there is nothing to decide."""
+        """A renewal was answered: how the worker and our queued leases stand. Mostly nothing is new, and then there is nothing to
+        decide.
+        """
         view, state, why = self._state.worker(peer), renewed.state, renewed.why
         commands = self.update_incarnation(view, renewed.incarnation, now)
         self._update_queue(view, renewed.waiting, now)
@@ -150,22 +152,22 @@ class Workers:
         return commands
 
     def _update_queue(self, view: WorkerView, waiting: Sequence[QueuedLease], now: float) -> None:
-        """Our tickets' positions, and by the first of them how much of others' work is before ours."""
+        """Our queued leases' positions, and by the first of them how much of others' work is before ours."""
         if not waiting:
             return
-        by_lease = {ticket.lease: ticket for ticket in waiting}
+        by_lease = {queued_lease.lease: queued_lease for queued_lease in waiting}
         for entry, attempt in self._state.held_at(view.peer):
-            ticket = by_lease.get(attempt.lease or "")
-            if ticket is not None and attempt.status is AttemptStatus.QUEUED:
-                self.update_position(entry, attempt, ticket.position, ticket.start_s, now)
+            queued_lease = by_lease.get(attempt.lease or "")
+            if queued_lease is not None and attempt.status is AttemptStatus.QUEUED:
+                self.update_position(entry, attempt, queued_lease.position, queued_lease.start_s, now)
         leases, _ = self._state.leases_at(view)
-        view.others = min(ticket.position for ticket in waiting) - 1 + (0 if leases else 1)
+        view.others = min(queued_lease.position for queued_lease in waiting) - 1 + (0 if leases else 1)
         self._state.refresh(view)
 
     def update_position(
         self, entry: TaskEntry, attempt: Attempt, position: int | None, start_s: float | None, now: float
     ) -> None:
-        """Where a ticket stands in its worker's queue."""
+        """Where a queued lease stands in its worker's queue."""
         attempt.position, attempt.start_s, attempt.updated_at = position, start_s, now
         current, hedge = entry.current, entry.hedge
         assert current is not None, "a queued task has an attempt"

@@ -29,7 +29,7 @@ class AttemptState(StrEnum):
     QUEUED = "queued"
     GRANTED = "granted"
     REFUSED = "refused"
-    """The worker said no, or the ticket was given back: nothing ran."""
+    """The worker said no, or the queued lease was given back: nothing ran."""
     LOST = "lost"
     FAILED = "failed"
     SUCCEEDED = "succeeded"
@@ -156,7 +156,7 @@ class TaskRow(_Fenced):
     begun: float | None = None
     ended: float | None = None
     position: int | None = None
-    """Of its ticket in its worker's queue, from 1; None: unknown, or it has none."""
+    """Of its lease in its worker's queue, from 1; None: unknown, or it has none."""
     start_s: float | None = None
     """Expected wait then, in seconds."""
     preempted: int = 0

@@ -74,7 +74,7 @@ class CompatWorker(JsonModel):
     detail: str
     """Why it takes no work, or does not answer."""
     queue_size: int | None
-    """Tickets of all schedulers that wait there; null if unknown."""
+    """Leases of all schedulers that wait in its queue; null if unknown."""
     last_heartbeat: str | None
     """Time of its last answer."""
 

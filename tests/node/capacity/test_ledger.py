@@ -282,7 +282,7 @@ def test_the_queue_is_bounded_for_all_and_for_each() -> None:
     assert isinstance(own, Denied)
     assert own.reason is Reason.BUSY
     assert own.retry_s is not None
-    assert "you have 2 tickets" in own.detail
+    assert "you have 2 queued leases" in own.detail
     assert isinstance(ledger.commit(want(1, BOB, queue=True), 0.0), Queued)
     full = ledger.commit(want(2, BOB, queue=True), 0.0)
     assert isinstance(full, Denied)
