@@ -286,7 +286,7 @@ def test_the_queue_is_bounded_for_all_and_for_each() -> None:
     assert isinstance(ledger.commit(want(1, BOB, queue=True), 0.0), Queued)
     full = ledger.commit(want(2, BOB, queue=True), 0.0)
     assert isinstance(full, Denied)
-    assert "3 tickets" in full.detail
+    assert "3 queued leases" in full.detail
 
 
 def test_a_ticket_that_comes_back_from_an_offer_finds_its_place_in_the_queue() -> None:
