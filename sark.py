@@ -88,10 +88,10 @@ __all__ = [
 
 def _this_device(home: Home, simulate: bool) -> LocalDevice:
     from node.run.local import LocalDevice
-    from node.settings.settings import WorkerSettings, private_of
+    from node.settings.settings import WorkerSettings, driver_secrets
 
     settings = WorkerSettings.load(home.config_file, os.environ, {})
-    private = private_of(settings, os.environ)
+    private = driver_secrets(settings, os.environ)
     return LocalDevice(
         home,
         simulate=simulate,

@@ -139,7 +139,7 @@ class GateSettings(RoleSettings):
             ARRIVALS,
             per_network=self.connections_per_network,
             per_s=self.connections_per_s,
-            halves=2 * self.relay_circuits,
+            data_connections=2 * self.relay_circuits,
         )
 
     @property

@@ -59,7 +59,7 @@ async def victim() -> None:
     import structlog
     import trio
 
-    from protocol.messages import index as say
+    from protocol.messages import index as index_messages
     from swarm.index.index import Index
     from swarm.join.host import open_host
     from swarm.net.identity import Identity
@@ -72,7 +72,9 @@ async def victim() -> None:
         index = Index(network, rng=random.Random(1), incarnation=1)
         await nursery.start(index.run)
         for peer, signed in adverts(ADVERTS):
-            index.holder.store(trio.current_time(), peer, "", signed, (say.StoreItem(attribute="node"),))
+            index.holder.store(
+                trio.current_time(), peer, "", signed, (index_messages.StoreItem(attribute="node"),)
+            )
         say_line({"peer": network.peer_id, "address": network.addresses[0]})
         process = psutil.Process()
         while await trio.to_thread.run_sync(sys.stdin.readline):
@@ -86,26 +88,26 @@ async def honest(peer: str, address: str, seconds: float) -> None:
     import trio
 
     from protocol.errors import Unreachable
-    from protocol.messages import index as say
+    from protocol.messages import index as index_messages
     from protocol.values.requirement import Requirement, parse_clause
     from swarm.join.host import open_host
     from swarm.net.identity import Identity
     from swarm.net.links import Links
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    ask = say.QueryShard(
+    ask = index_messages.QueryShard(
         attribute="node", limit=4, requirement=Requirement(clauses=(parse_clause("ram >= 8 GiB"),))
     )
     times: list[float] = []
     failed = 0
     async with open_host(Identity.from_seed("honest")) as network, trio.open_nursery() as nursery:
-        links = Links(network, say.FAMILY, say.INDEX, nursery)
+        links = Links(network, index_messages.FAMILY, index_messages.INDEX, nursery)
         end = trio.current_time() + seconds
         while trio.current_time() < end:
             began = time.perf_counter()
             try:
                 answer = await links.call(peer, (address,), ask, max_wait_s=GIVE_UP_S)
-                failed += not isinstance(answer, say.ShardPage)
+                failed += not isinstance(answer, index_messages.ShardPage)
             except Unreachable:
                 failed += 1
             times.append(time.perf_counter() - began)
@@ -119,15 +121,17 @@ async def attacker(kind: str, peer: str, address: str) -> None:
     import trio
 
     from protocol.errors import SarkError
-    from protocol.messages import index as say
+    from protocol.messages import index as index_messages
     from protocol.values.requirement import Clause, Op, Requirement
     from protocol.wire.codec import Frame, FrameKind
     from swarm.net.identity import Identity
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     pattern = Clause(attribute="soc", op=Op.LIKE, value="*" + "a*" * 30 + "b")
-    bomb = say.QueryShard(attribute="node", limit=0, requirement=Requirement(clauses=(pattern,) * 32))
-    small = say.MarkSplit(attribute="node", depth=0, prefix=0)
+    bomb = index_messages.QueryShard(
+        attribute="node", limit=0, requirement=Requirement(clauses=(pattern,) * 32)
+    )
+    small = index_messages.MarkSplit(attribute="node", depth=0, prefix=0)
     match kind:
         case "pages":
             frame, links, read = Frame(FrameKind.CALL, 1, bomb), 4, True
@@ -137,13 +141,13 @@ async def attacker(kind: str, peer: str, address: str) -> None:
             frame, links, read = Frame(FrameKind.NOTE, 0, small), 8, True
         case _:
             frame, links, read = Frame(FrameKind.CALL, 1, small), 8, True
-    body = say.INDEX.encode(frame)
+    body = index_messages.INDEX.encode(frame)
     part = body if kind == "pages" else body * (65_536 // len(body))
 
     async def flood(network: HostNetwork) -> None:
         while True:
             with contextlib.suppress(SarkError, trio.BrokenResourceError, trio.ClosedResourceError):
-                stream = await network.open(peer, say.FAMILY, (address,))
+                stream = await network.open(peer, index_messages.FAMILY, (address,))
                 if read:
                     nursery.start_soon(drain, stream)
                 while True:

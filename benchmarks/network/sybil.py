@@ -28,7 +28,7 @@ import trio.testing
 from trio._core import _run as scheduler  # what makes the order of its tasks repeatable is not public
 
 from protocol.errors import Unreachable
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.messages.index import StoreVerdict
 from protocol.values.advert import Advert
 from protocol.values.index_keys import EVERYBODY, shard_key
@@ -130,28 +130,28 @@ class Attackers:
     honest: Sequence[Contact] = ()
     contacts: dict[PeerId, Contact] = field(default_factory=dict)
 
-    def nearest(self, key: bytes, *, lie: bool) -> tuple[say.ContactInfo, ...]:
+    def nearest(self, key: bytes, *, lie: bool) -> tuple[index_messages.ContactInfo, ...]:
         known = list(self.contacts.values()) if lie else [*self.contacts.values(), *self.honest]
-        near = sorted(known, key=lambda each: distance(each.peer, key))[: say.MAX_CONTACTS]
-        return tuple(say.ContactInfo(peer=each.peer, addresses=each.addresses) for each in near)
+        near = sorted(known, key=lambda each: distance(each.peer, key))[: index_messages.MAX_CONTACTS]
+        return tuple(index_messages.ContactInfo(peer=each.peer, addresses=each.addresses) for each in near)
 
     async def answer(self, link: object, message: Message) -> Message:
         match message:
-            case say.FindPeers(key=key, count=count):
-                return say.FoundPeers(contacts=self.nearest(key, lie=self._hides(key))[:count])
-            case say.StoreAdverts(items=items):
-                stored = tuple(say.StoredItem(verdict=StoreVerdict.OK, count=1) for _ in items)
-                return say.StoreReply(items=stored, closer=self._others())
-            case say.QueryShard():
-                return say.ShardPage(closer=self._others())
+            case index_messages.FindPeers(key=key, count=count):
+                return index_messages.FoundPeers(contacts=self.nearest(key, lie=self._hides(key))[:count])
+            case index_messages.StoreAdverts(items=items):
+                stored = tuple(index_messages.StoredItem(verdict=StoreVerdict.OK, count=1) for _ in items)
+                return index_messages.StoreReply(items=stored, closer=self._others())
+            case index_messages.QueryShard():
+                return index_messages.ShardPage(closer=self._others())
             case _:
-                return say.MarkReply(split=False)
+                return index_messages.MarkReply(split=False)
 
     def _hides(self, key: bytes) -> bool:
         """Whether the key lies in the neighbourhood of one under attack."""
         return any(_apart(key, target) < _NEIGHBOURHOOD for target in self.keys)
 
-    def _others(self) -> tuple[say.ContactInfo, ...]:
+    def _others(self) -> tuple[index_messages.ContactInfo, ...]:
         return self.nearest(self.keys[0], lie=True)
 
 
@@ -242,15 +242,15 @@ async def _join(
 
     async def introduce(network: MemoryNetwork) -> None:
         links = WireLinks(wires, network)
-        me = say.ContactInfo(peer=network.peer_id, addresses=network.addresses)
+        me = index_messages.ContactInfo(peer=network.peer_id, addresses=network.addresses)
         for each in honest:
-            question = say.FindPeers(key=routing_key(each.peer_id), sender=me)
+            question = index_messages.FindPeers(key=routing_key(each.peer_id), sender=me)
             await links.call(each.peer_id, each.addresses, question)
 
     networks = [swarm.node(identity) for identity in attackers.identities]
     for network in networks:
         attackers.contacts[network.peer_id] = Contact(network.peer_id, network.addresses)
-        wires.serve(network, say.FAMILY, say.INDEX, attackers.answer)
+        wires.serve(network, index_messages.FAMILY, index_messages.INDEX, attackers.answer)
     async with trio.open_nursery() as joining:
         for network in networks:
             joining.start_soon(introduce, network)

@@ -42,7 +42,7 @@ def info(
     from node.device.calibration_file import calibration_file, read_calibration
     from node.device.gpu_units import units_on_gpus
     from node.device.probe import build_advert, probe_device
-    from node.settings.settings import WorkerSettings, private_of
+    from node.settings.settings import WorkerSettings, driver_secrets
     from protocol.words import Role
     from swarm.net.identity import load_or_create
     from swarm.pools.membership import joined_pools
@@ -50,7 +50,7 @@ def info(
     home: Home = ctx.obj
     environment = ctx.meta["environment"]
     settings = WorkerSettings.load(home.config_file, environment, {})
-    look = units_on_gpus(settings.gpus, probe_units, private_of(settings, environment))
+    look = units_on_gpus(settings.gpus, probe_units, driver_secrets(settings, environment))
     profile = probe_device(home.folder("worker"), look, sandbox=probe(), on=look.gpus)
     stored = read_calibration(calibration_file(profile.fingerprint), profile.fingerprint)
     keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}

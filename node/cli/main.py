@@ -197,7 +197,7 @@ def join(
     It serves the scheduler of this home, the pools it joined (also at later starts) and the schedulers named here, nobody else.
     """
     from drivers.launch.probe_tier import probe
-    from node.settings.settings import WorkerSettings, private_of
+    from node.settings.settings import WorkerSettings, driver_secrets
 
     home: Home = ctx.obj
     if install and uninstall:
@@ -264,7 +264,7 @@ def join(
         with contextlib.suppress(OSError):  # nobody reads the output any more; the work goes on
             print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
-    private = private_of(settings, ctx.meta["environment"])
+    private = driver_secrets(settings, ctx.meta["environment"])
     pretended = None if pretend is None else read_pretended(pretend)
     served = contextlib.nullcontext() if serve is None else ctx.meta["serving"](serve, gates)
     if take_up and serve is None:  # a server does that anyway

@@ -129,10 +129,10 @@ class DriverSecrets(dict[str, Mapping[str, str]]):
     """Variables for a driver's children, by the driver's name. Never shown."""
 
     def __repr__(self) -> str:
-        return f"Private({', '.join(self)})"
+        return f"DriverSecrets({', '.join(self)})"
 
 
-def private_of(settings: WorkerSettings, environment: Mapping[str, str]) -> DriverSecrets:
+def driver_secrets(settings: WorkerSettings, environment: Mapping[str, str]) -> DriverSecrets:
     """What the owner has set, in the variables of the driver that it is for; empty: nothing."""
     if not settings.api:
         return DriverSecrets()

@@ -216,7 +216,7 @@ class TaskEntry:
         return self.form.model.sha256, self.form.unit
 
     @property
-    def gated(self) -> bool:
+    def waits_for_sitting(self) -> bool:
         """It waits for its sitting: nobody is to have it yet."""
         sitting = self.form.sitting
         return (

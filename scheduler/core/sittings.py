@@ -3,8 +3,9 @@
     sitting k-1 ended ─▶ its `apart` passes ─▶ sitting k is pending, for the worker of the first sitting alone, at the lowest priority
     none of those before succeeded ─▶ sitting k ends like the one before: there is nothing to repeat
 
-While it is gated no limit in time runs but the campaign's. Ends are instants on the scheduler's monotonic clock. Of a task that had ended
-before this process began only the wall clock says when: if that was set back, the task counts as ended just now, and the wait is longer.
+While it waits for its sitting no limit in time runs but the campaign's. Ends are instants on the scheduler's monotonic clock. Of a task
+that had ended before this process began only the wall clock says when: if that was set back, the task counts as ended just now, and the
+wait is longer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Sittings:
     def __init__(self, state: State) -> None:
         self._state = state
         self._opens: list[tuple[float, str]] = []
-        """When gated tasks are pending, the next one first."""
+        """When tasks that wait for their sitting are pending, the next one first."""
 
     def prepare(self, entries: Iterable[TaskEntry], now: float) -> None:
         """Entries that are to be added, all of a campaign: when the ended ones ended, and to which worker the later sittings go."""
@@ -36,14 +37,14 @@ class Sittings:
             self._state.pin(entry, _worker_of_first(entry, known))
 
     def decide(self, now: float) -> list[Command]:
-        """What follows for gated tasks that are new, or the one before which has ended."""
+        """What follows for tasks that wait for their sitting and are new, or the one before which has ended."""
         state, waits = self._state, dict[tuple[str, float | None], list[str]]()
         looked_at, state.sittings = state.sittings, {}
         for entry in [state.tasks[task] for task in looked_at if task in state.tasks]:
             sitting = entry.form.sitting
             if sitting is None or entry.over or entry.outcome is not None:
                 continue
-            if not entry.gated:  # found at a worker before the first one's result was here
+            if not entry.waits_for_sitting:  # found at a worker before the first one's result was here
                 worker = _worker_of_first(entry, state.tasks)
                 if worker and not entry.pin:
                     state.pin_to(entry, now, worker)
@@ -51,7 +52,7 @@ class Sittings:
             name = ordinal(sitting.number)
             before = state.tasks.get(sitting.task(entry.id, sitting.number - 1))
             if before is None or (before.over and before.ended_at is None):
-                state.open_gate(entry, now)
+                state.release_sitting(entry, now)
             elif not before.over:
                 words = f"waits for its {name} sitting, after the {ordinal(sitting.number - 1)}"
                 waits.setdefault((words, None), []).append(entry.id)
@@ -68,8 +69,8 @@ class Sittings:
         opened: list[str] = []
         while self._opens and self._opens[0][0] <= now:
             entry = self._state.tasks.get(heapq.heappop(self._opens)[1])
-            if entry is not None and entry.gated and entry.outcome is None:
-                self._state.open_gate(entry, now, _worker_of_first(entry, self._state.tasks))
+            if entry is not None and entry.waits_for_sitting and entry.outcome is None:
+                self._state.release_sitting(entry, now, _worker_of_first(entry, self._state.tasks))
                 opened.append(entry.id)
         return [RecordWaitReason(tuple(opened), "")] if opened else []
 

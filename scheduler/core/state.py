@@ -246,8 +246,8 @@ class State:
         if peer:
             entry.pin, entry.group = peer, f"{group_of(entry.form)}\npinned to {peer}"
 
-    def open_gate(self, entry: TaskEntry, now: float, peer: str = "") -> None:
-        """A gated task is pending from now on, for this worker; empty: for any that fits."""
+    def release_sitting(self, entry: TaskEntry, now: float, peer: str = "") -> None:
+        """A task that waited for its sitting is pending from now on, for this worker; empty: for any that fits."""
         entry.opened = True
         entry.not_before = max(entry.not_before, now)
         self.pin_to(entry, now, peer)
@@ -405,7 +405,7 @@ class State:
                     tasks[entry.id] = None
                 else:
                     tasks.pop(entry.id, None)
-        elif state is TaskState.PENDING and by > 0 and entry.gated:
+        elif state is TaskState.PENDING and by > 0 and entry.waits_for_sitting:
             self.sittings[entry.id] = None
         elif state is TaskState.PENDING and by > 0 and entry.model_missing:
             group.without_model[entry.id] = None

@@ -25,7 +25,14 @@ from results.row.simulated import marked, shown_name
 from scheduler.core.explain import LACKS_SIBLING, explain, listed, why_untrusted
 from scheduler.core.retry import ELSEWHERE_S, retry_delay_s
 from scheduler.preview.alike import AlikeTasks
-from scheduler.store.progress import ADOPTED, GATED, attempt_words, nobody_line, progress_text, waiting_text
+from scheduler.store.progress import (
+    ADOPTED,
+    WAITS_FOR_SITTING,
+    attempt_words,
+    nobody_line,
+    progress_text,
+    waiting_text,
+)
 from scheduler.store.rows import (
     ENDED,
     WENT_WELL,
@@ -254,7 +261,7 @@ class _StoryWriter:
 
     def _pending(self, task: TaskRow, alike: AlikeTasks) -> list[str]:
         lines = [safe_text(waiting_text(task.note, self.now), 300)] if task.note else []
-        if GATED.match(task.note):
+        if WAITS_FOR_SITTING.match(task.note):
             return lines
         body = alike.body
         if body is not None and body.note:

@@ -26,7 +26,7 @@ ADOPTED: Final = ELSEWHERE
 
 UNTIL: Final = ", until "
 """Between why a task waits and the instant until when."""
-GATED: Final = re.compile(r"waits for its [0-9]+[a-z]{2} sitting")
+WAITS_FOR_SITTING: Final = re.compile(r"waits for its [0-9]+[a-z]{2} sitting")
 """How the note of a task begins whose sitting may not begin yet; see `scheduler.core.sittings`."""
 
 STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "leased"}

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import trio
 
 from protocol.errors import Overloaded, Refused, RemoteProtocolError, Unreachable
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.wire.base import Message
 from protocol.words import Reason
 from swarm.net.addresses import Address, Contact, PeerId, observed_addresses
@@ -135,7 +135,7 @@ class IndexClient:
             await self._failed(contact)
             raise Unreachable(f"{contact.peer} did not answer: {exc}") from exc
         self.network.table.answered(contact.peer, trio.current_time())
-        if isinstance(answer, say.RefusedMessage):
+        if isinstance(answer, index_messages.RefusedMessage):
             if answer.reason is Reason.NOT_A_HOLDER:
                 self._no_holder(contact.peer)
             raise Refused(
@@ -157,7 +157,11 @@ class IndexClient:
     async def check(self, contact: Contact) -> None:
         """Ask a holder whether it is still there: one that is not is forgotten."""
         with contextlib.suppress(Unreachable, Refused):
-            await self.ask(contact, say.FindPeers(key=routing_key(contact.peer), count=1), say.FoundPeers)
+            await self.ask(
+                contact,
+                index_messages.FindPeers(key=routing_key(contact.peer), count=1),
+                index_messages.FoundPeers,
+            )
 
     async def ask_all(
         self, contacts: Iterable[Contact], message: Message, expected: type[M], max_wait_s: float = GIVE_UP_S
@@ -295,15 +299,17 @@ class IndexClient:
         await self.links.drop(contact.peer)
 
 
-def contact_infos(contacts: list[Contact]) -> tuple[say.ContactInfo, ...]:
+def contact_infos(contacts: list[Contact]) -> tuple[index_messages.ContactInfo, ...]:
     """Contacts in the form of messages."""
     return tuple(
-        say.ContactInfo(peer=contact.peer, addresses=contact.addresses[:8])
-        for contact in contacts[: say.MAX_CONTACTS]
+        index_messages.ContactInfo(peer=contact.peer, addresses=contact.addresses[:8])
+        for contact in contacts[: index_messages.MAX_CONTACTS]
         if contact.addresses
     )
 
 
 def fingerprints(peers: list[PeerId]) -> bytes:
     """Short fingerprints of the holders one knows, for `have` in a `StoreItem` or `QueryShard`."""
-    return b"".join(routing_key(peer)[: say.HAVE_BYTES] for peer in peers[: say.MAX_CONTACTS])
+    return b"".join(
+        routing_key(peer)[: index_messages.HAVE_BYTES] for peer in peers[: index_messages.MAX_CONTACTS]
+    )

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 import trio
 
 from protocol.errors import Refused, Unreachable
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY, attributes_of, campaign_attribute
 from protocol.values.requirement import Clause, Op, Requirement
@@ -97,7 +97,7 @@ class Index:
         async with trio.open_nursery() as nursery:
             client = IndexClient(
                 network,
-                Links(network, say.FAMILY, say.INDEX, nursery, keep=MAX_LINKS),
+                Links(network, index_messages.FAMILY, index_messages.INDEX, nursery, keep=MAX_LINKS),
                 nursery,
                 self._me,
                 self.remote_address or network.remote_address,
@@ -109,7 +109,13 @@ class Index:
             self._lookups = Lookups(client, self.rng)
             self._publisher = Publisher(client, self._lookups, self.rng, self.refresh_s, self.wall, self.soft)
             self._query = Query(client, self._lookups, self.rng, self.soft)
-            serve_links(network, say.FAMILY, say.INDEX, self._server.answer, cost=self._server.cost_us)
+            serve_links(
+                network,
+                index_messages.FAMILY,
+                index_messages.INDEX,
+                self._server.answer,
+                cost=self._server.cost_us,
+            )
             nursery.start_soon(self._publisher.run)
             nursery.start_soon(self._publisher.learn_regions)
             nursery.start_soon(self._expire)
@@ -265,9 +271,9 @@ class Index:
             await trio.sleep(SEEK_LOST_S * self.rng.uniform(0.8, 1.2))
             for contact in self._client.lost()[:LOST_AT_ONCE]:
                 key = routing_key(self.network.peer_id)
-                question = say.FindPeers(key=key, sender=sender_of(self._me()))
+                question = index_messages.FindPeers(key=key, sender=sender_of(self._me()))
                 try:
-                    await self._client.ask(contact, question, say.FoundPeers, max_wait_s=FIRST_S)
+                    await self._client.ask(contact, question, index_messages.FoundPeers, max_wait_s=FIRST_S)
                 except (Unreachable, Refused):
                     continue
                 await self._lookups.find(key, patient=True)

@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from swarm.index.client import IndexClient
 from swarm.index.region import HOLDERS, NEAR
 from swarm.index.sweep import AGAIN, FRESH_S, MAX_SETS, SMALL_SWARM, Keep, Sweeps
@@ -204,15 +204,17 @@ class Lookups:
             starts = self.rng.sample(known[NEAR:], 0 if resumed else min(farther, len(known[NEAR:])))
         for contact in starts:
             shortlist.add(contact, first=True)
-        question = say.FindPeers(key=key, count=say.MAX_CONTACTS, sender=sender_of(me))
-        send, receive = trio.open_memory_channel[tuple[Contact, say.FoundPeers | None]](math.inf)
+        question = index_messages.FindPeers(key=key, count=index_messages.MAX_CONTACTS, sender=sender_of(me))
+        send, receive = trio.open_memory_channel[tuple[Contact, index_messages.FoundPeers | None]](math.inf)
         with receive:
             while True:
                 now = trio.current_time()
                 if not patient:
                     shortlist.hedge(now, client.hedge_s)
                 while len(shortlist.waiting) < alpha and (unasked := shortlist.next(now)) is not None:
-                    client.nursery.start_soon(client.ask_into, send, unasked, question, say.FoundPeers)
+                    client.nursery.start_soon(
+                        client.ask_into, send, unasked, question, index_messages.FoundPeers
+                    )
                 waiting = shortlist.waiting
                 if shortlist.done or not (waiting or shortlist.slow):
                     break
@@ -277,7 +279,7 @@ class Lookups:
             stored.contacts = [contact for contact in stored.contacts if contact.peer != peer]
             stored.stale = True
 
-    def named(self, key: bytes, closer: tuple[say.ContactInfo, ...], *, add: bool = False) -> bool:
+    def named(self, key: bytes, closer: tuple[index_messages.ContactInfo, ...], *, add: bool = False) -> bool:
         """A holder names others for `key`: the next reader looks again, unless that has just been done. `add`: where the lookup did not
         wait for slow ones, those that are nearer are added at once; returns whether there were any.
         """
@@ -303,6 +305,6 @@ class Lookups:
         return False
 
 
-def sender_of(me: Contact | None) -> say.ContactInfo | None:
+def sender_of(me: Contact | None) -> index_messages.ContactInfo | None:
     """Our contact in a `FindPeers`: only a holder sends it."""
-    return say.ContactInfo(peer=me.peer, addresses=me.addresses[:8]) if me is not None else None
+    return index_messages.ContactInfo(peer=me.peer, addresses=me.addresses[:8]) if me is not None else None

@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from protocol.errors import Refused, Unreachable
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.messages.index import StoreVerdict
 from protocol.values.advert import ADVERT_TTL_S, SignedAdvert
 from protocol.values.index_keys import EVERYBODY, MAX_SHARD_DEPTH, shard_key, shard_prefix
@@ -148,7 +148,7 @@ class Publisher:
         own_key = routing_key(self.client.own_peer)
         async with self._busy:
             shards: dict[str, _Shard] = {}
-            for attribute in attributes[: say.MAX_ITEMS]:
+            for attribute in attributes[: index_messages.MAX_ITEMS]:
                 shard = self._shards.get(attribute)
                 if shard is None or shard.pool != pool:
                     shard = _Shard(pool, attribute, own_key)
@@ -219,8 +219,8 @@ class Publisher:
         with trio.move_on_after(LEAVE_S / 2):
             async with self._busy:
                 self._signed, self._shards = None, {}
-        message = say.StoreAdverts(advert=tombstone)
-        return len(await self.client.ask_all(contacts.values(), message, say.StoreReply, LEAVE_S))
+        message = index_messages.StoreAdverts(advert=tombstone)
+        return len(await self.client.ask_all(contacts.values(), message, index_messages.StoreReply, LEAVE_S))
 
     def coverage(self) -> int:
         """Holders of the attribute that has the fewest; 0 when nothing is published."""
@@ -374,16 +374,16 @@ class Publisher:
         signed, cycle = self._signed, self._cycle
         assert signed is not None
         items = tuple(
-            say.StoreItem(
+            index_messages.StoreItem(
                 attribute=shard.attribute,
                 depth=shard.depth,
                 have=fingerprints([contact.peer for contact in shard.near]),
             )
             for shard in shards
         )
-        message = say.StoreAdverts(advert=signed, items=items)
+        message = index_messages.StoreAdverts(advert=signed, items=items)
         try:
-            answer = await self.client.ask(contact, message, say.StoreReply)
+            answer = await self.client.ask(contact, message, index_messages.StoreReply)
         except Unreachable:
             for shard in shards:
                 shard.look = shard.look or contact.peer in shard.replies
@@ -459,7 +459,7 @@ class Publisher:
                 below = max(shard.count, 1) * 2 ** (shard.depth - depth)
                 if self.rng.random() >= CHECKS / below:
                     continue
-                mark = say.MarkSplit(
+                mark = index_messages.MarkSplit(
                     pool=shard.pool,
                     attribute=shard.attribute,
                     depth=depth,
@@ -468,7 +468,9 @@ class Publisher:
                 )
                 holders = await self.lookups.find(shard.key(depth), patient=True)
                 others = [contact for contact in holders if contact.peer != self.client.own_peer]
-                answers = [reply.split for reply in await self.client.ask_all(others, mark, say.MarkReply)]
+                answers = [
+                    reply.split for reply in await self.client.ask_all(others, mark, index_messages.MarkReply)
+                ]
                 heard = len(answers) >= AGREE or len(answers) * 2 > len(others)
                 if heard and sum(answers) * 2 < len(answers):
                     shard.split_depth = depth - 1

@@ -23,7 +23,7 @@ from typing import Final
 
 import trio
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.values.advert import Advert, SignedAdvert
 from protocol.values.index_keys import (
     EVERYBODY,
@@ -132,7 +132,7 @@ class _Merged:
         """The peers that the requirement asks for by their ids."""
         return named_peers(self.requirement)
 
-    def add(self, attribute: str, listed: Iterable[say.ListedAdvert], *, sure: bool) -> None:
+    def add(self, attribute: str, listed: Iterable[index_messages.ListedAdvert], *, sure: bool) -> None:
         """Add a page read under `attribute`, without what is forged, expired or of another attribute."""
         for item in listed:
             try:
@@ -168,7 +168,7 @@ def _countable(ways: Sequence[Alternatives]) -> Alternatives:
     counted: Alternatives = ()
     for way in ways:
         more = tuple(dict.fromkeys((*counted, *way)))
-        counted = more if len(more) <= say.MAX_COUNTED else counted
+        counted = more if len(more) <= index_messages.MAX_COUNTED else counted
     return counted
 
 
@@ -319,7 +319,7 @@ class Query:
             number = sorted(numbers, reverse=True)[: UNSURE + 1][-1]
             self._shares[attribute] = _Share(leaf.depth, number, trio.current_time(), sure)
 
-    def _note_present(self, adverts: Iterable[say.ListedAdvert]) -> None:
+    def _note_present(self, adverts: Iterable[index_messages.ListedAdvert]) -> None:
         for listed in adverts:
             if not listed.present:
                 continue
@@ -462,25 +462,25 @@ class Query:
         of a part that is read for its counts (`scout`), the others are asked when it is read again."""
         counted = merged.counted if leaf.attribute == EVERYBODY else ()
         scout = scout and leaf.depth > 0
-        page = say.QueryShard(
+        page = index_messages.QueryShard(
             attribute=leaf.attribute,
             depth=leaf.depth,
             prefix=leaf.prefix,
             requirement=sendable(merged.requirement),
             seed=self.rng.getrandbits(32),
-            limit=min(max(2 * merged.want, LEAST_PAGE), say.PAGE_LIMIT),
+            limit=min(max(2 * merged.want, LEAST_PAGE), index_messages.PAGE_LIMIT),
             counted=counted,
         )
         sure = {contact.peer for contact in self.client.anchors()}
 
-        def add(contact: Contact, answer: say.ShardPage) -> None:
+        def add(contact: Contact, answer: index_messages.ShardPage) -> None:
             chosen = contact.peer in sure
             merged.add(leaf.attribute, answer.adverts, sure=chosen)
             if chosen or contact.peer == self.client.own_peer:
                 self._note_present(answer.adverts)
 
         key = shard_key("", leaf.attribute, leaf.depth, leaf.prefix)
-        answers: list[tuple[Contact, say.ShardPage]] = []
+        answers: list[tuple[Contact, index_messages.ShardPage]] = []
 
         async def ask(need: int | None) -> None:
             more = await self._ask(page, need, leave_out=leaf.asked)
@@ -530,10 +530,10 @@ class Query:
     async def _read_on(
         self,
         contact: Contact,
-        page: say.QueryShard,
-        answer: say.ShardPage,
+        page: index_messages.QueryShard,
+        answer: index_messages.ShardPage,
         merged: _Merged,
-        add: Callable[[Contact, say.ShardPage], None],
+        add: Callable[[Contact, index_messages.ShardPage], None],
     ) -> bool:
         """The further pages of one holder, until there is enough. Whether it was read to its end.
 
@@ -544,7 +544,7 @@ class Query:
             if answer.cursor != end or end > MOST_OF_SHARD:
                 return False
             further = page.model_copy(update={"cursor": answer.cursor})
-            replies, _ = await self.client.race([contact], further, say.ShardPage, 1)
+            replies, _ = await self.client.race([contact], further, index_messages.ShardPage, 1)
             if not replies:
                 return False
             ((_, answer),) = replies
@@ -553,20 +553,20 @@ class Query:
         return answer.cursor is None
 
     async def _ask(
-        self, page: say.QueryShard, need: int | None, leave_out: Iterable[PeerId] = ()
-    ) -> list[tuple[Contact, say.ShardPage]]:
+        self, page: index_messages.QueryShard, need: int | None, leave_out: Iterable[PeerId] = ()
+    ) -> list[tuple[Contact, index_messages.ShardPage]]:
         """The page from `need` holders (None: all), random ones of the nearest eight first, ourselves and one anchor besides. Looks
         the holders up again when some do not answer."""
         client, key = self.client, shard_key(page.pool, page.attribute, page.depth, page.prefix)
         done = set(leave_out)
-        answers: list[tuple[Contact, say.ShardPage]] = []
+        answers: list[tuple[Contact, index_messages.ShardPage]] = []
         for _ in range(2):
             holders = (await self.lookups.holders(key)).contacts
             page = page.model_copy(update={"have": fingerprints([contact.peer for contact in holders])})
             for contact in holders:
                 if contact.peer == client.own_peer and contact.peer not in done:
                     done.add(contact.peer)
-                    answers.append((contact, await client.ask(contact, page, say.ShardPage)))
+                    answers.append((contact, await client.ask(contact, page, index_messages.ShardPage)))
             others = [c for c in holders if c.peer not in done and client.usable(c.peer)]
             nearest, rest = others[:HOLDERS], others[HOLDERS:]  # not all of the others have each advert
             self.rng.shuffle(nearest)
@@ -578,7 +578,7 @@ class Query:
             if anchors:
                 others, count = [self.rng.choice(anchors), *others], count + 1
             grace_s = GRACE_S if need is None else 0.0
-            more, failed = await client.race(others, page, say.ShardPage, count, grace_s=grace_s)
+            more, failed = await client.race(others, page, index_messages.ShardPage, count, grace_s=grace_s)
             answers += more
             done |= {contact.peer for contact, _ in more}
             for contact in failed:

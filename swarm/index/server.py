@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from protocol.errors import Refused, Unreachable
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.values.index_keys import MAX_SHARD_DEPTH, shard_key, shard_prefix
 from protocol.wire.base import Message
 from protocol.words import Reason
@@ -48,7 +48,7 @@ async def own_turn(cost_us: float) -> None:
     await trio.lowlevel.checkpoint()
 
 
-Admit = Callable[[PeerId], say.RefusedMessage | None]
+Admit = Callable[[PeerId], index_messages.RefusedMessage | None]
 """The refusal for a peer that may not store adverts here; None: they are."""
 
 
@@ -74,12 +74,12 @@ class IndexServer:
     def cost_us(self, message: Message) -> float:
         """What a call takes, in µs of processor time."""
         match message:
-            case say.FindPeers():
+            case index_messages.FindPeers():
                 return FIND_US + len(self.client.network.table) * FIND_EACH_US
-            case say.StoreAdverts():
+            case index_messages.StoreAdverts():
                 near = FIND_US + len(self.client.network.table) * FIND_EACH_US
                 return VERIFY_US + len(message.items) * near + self.holder.store_cost_us(message.items)
-            case say.QueryShard():
+            case index_messages.QueryShard():
                 closer = FIND_US + len(self.client.network.table) * FIND_EACH_US if message.have else 0.0
                 return self.holder.page_cost_us(message) + closer
         return 0.0
@@ -87,55 +87,61 @@ class IndexServer:
     async def answer(self, link: Link, message: Message) -> Message:
         """Serve one call of a peer."""
         answer = await self._answer(link, message)
-        if isinstance(answer, say.RefusedMessage):
+        if isinstance(answer, index_messages.RefusedMessage):
             self.refused[answer.reason] += 1
-        elif isinstance(answer, say.StoreReply):
+        elif isinstance(answer, index_messages.StoreReply):
             for item in answer.items:
-                if item.verdict in (say.StoreVerdict.REFUSED, say.StoreVerdict.FULL):
+                if item.verdict in (index_messages.StoreVerdict.REFUSED, index_messages.StoreVerdict.FULL):
                     self.refused[f"store-{item.verdict}"] += 1
         return answer
 
     async def _answer(self, link: Link, message: Message) -> Message:
         peer = link.peer
         if self.leaving:
-            return say.RefusedMessage(reason=Reason.NOT_SERVING, detail="this node is leaving")
-        if isinstance(message, say.FindPeers):
+            return index_messages.RefusedMessage(reason=Reason.NOT_SERVING, detail="this node is leaving")
+        if isinstance(message, index_messages.FindPeers):
             return self._find(peer, message)
         if self.client.me() is None:
-            return say.RefusedMessage(
+            return index_messages.RefusedMessage(
                 reason=Reason.NOT_A_HOLDER, detail="this node stores no adverts of others"
             )
-        refusal = self.admit(peer) if isinstance(message, say.StoreAdverts | say.MarkSplit) else None
+        refusal = (
+            self.admit(peer)
+            if isinstance(message, index_messages.StoreAdverts | index_messages.MarkSplit)
+            else None
+        )
         return refusal or await self.answer_as_holder(peer, message, link.turn)
 
     async def answer_as_holder(self, peer: PeerId, message: Message, turn: Turn = own_turn) -> Message:
         """Store an advert of `peer`, which may be ourselves, or read the store for it. `turn`: awaited before each slice of long work."""
         now = trio.current_time()
         match message:
-            case say.StoreAdverts():
+            case index_messages.StoreAdverts():
                 return self._store(now, peer, message)
-            case say.QueryShard():
+            case index_messages.QueryShard():
                 return await self._page(now, peer, message, turn)
-            case say.MarkSplit():
+            case index_messages.MarkSplit():
                 return self._mark(now, peer, message)
             case _:
                 raise AssertionError(message)
 
-    def _find(self, asker: PeerId, message: say.FindPeers) -> say.FoundPeers:
+    def _find(self, asker: PeerId, message: index_messages.FindPeers) -> index_messages.FoundPeers:
         if message.sender is not None and message.sender.peer == asker:
             for contact in read_contacts((message.sender,)):
                 self.introduce(contact)
         nearest = self.client.nearest(message.key, message.count + 1)
         near = [contact for contact in nearest if contact.peer != asker]
         client = True if self.client.me() is None else None
-        return say.FoundPeers(contacts=contact_infos(near[: message.count]), client=client)
+        return index_messages.FoundPeers(contacts=contact_infos(near[: message.count]), client=client)
 
-    def _store(self, now: float, sender: PeerId, message: say.StoreAdverts) -> say.StoreReply:
+    def _store(
+        self, now: float, sender: PeerId, message: index_messages.StoreAdverts
+    ) -> index_messages.StoreReply:
         try:
             advert = read_signed(message.advert)
         except ForgedAdvert as exc:
-            refused = say.StoredItem(verdict=say.StoreVerdict.REFUSED)
-            return say.StoreReply(items=(refused,) * len(message.items), reason=exc.what)
+            refused = index_messages.StoredItem(verdict=index_messages.StoreVerdict.REFUSED)
+            return index_messages.StoreReply(items=(refused,) * len(message.items), reason=exc.what)
         network = self._network_of(sender)
         items, reason = self.holder.store(now, sender, network, message.advert, message.items)
         named: dict[PeerId, Contact] = {}
@@ -143,15 +149,19 @@ class IndexServer:
             prefix = shard_prefix(routing_key(sender), item.depth)
             key = shard_key(advert.pool, item.attribute, item.depth, prefix)
             named |= {contact.peer: contact for contact in self._closer(key, item.have, sender)}
-        return say.StoreReply(items=items, reason=reason, closer=contact_infos(list(named.values())))
+        return index_messages.StoreReply(
+            items=items, reason=reason, closer=contact_infos(list(named.values()))
+        )
 
-    def _mark(self, now: float, sender: PeerId, message: say.MarkSplit) -> say.MarkReply:
+    def _mark(
+        self, now: float, sender: PeerId, message: index_messages.MarkSplit
+    ) -> index_messages.MarkReply:
         key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
         below = shard_prefix(routing_key(sender), message.depth) == message.prefix
         if not below or message.depth >= MAX_SHARD_DEPTH:
-            return say.MarkReply(split=self.holder.split(now, key))
+            return index_messages.MarkReply(split=self.holder.split(now, key))
         split = self.holder.claim_split(now, key, sender, self._network_of(sender), message.below)
-        return say.MarkReply(split=split)
+        return index_messages.MarkReply(split=split)
 
     def _network_of(self, sender: PeerId) -> str:
         """The network against which an advert counts: `RELAYED` for all that come through gates, empty for known peers."""
@@ -160,13 +170,15 @@ class IndexServer:
         observed = self.client.remote_address(sender)
         return RELAYED if observed is None else public_network([observed])
 
-    async def _page(self, now: float, asker: PeerId, message: say.QueryShard, turn: Turn) -> say.ShardPage:
+    async def _page(
+        self, now: float, asker: PeerId, message: index_messages.QueryShard, turn: Turn
+    ) -> index_messages.ShardPage:
         slices = self.holder.page(now, message)
         while True:
             try:
                 cost_us = next(slices)
             except StopIteration as end:
-                page: say.ShardPage = end.value
+                page: index_messages.ShardPage = end.value
                 break
             await turn(cost_us)
         adverts = tuple(self._with_presence(listed) for listed in page.adverts)
@@ -175,14 +187,14 @@ class IndexServer:
         closer = self._closer(key, message.have, asker) if message.have else []
         return page.model_copy(update={"closer": contact_infos(closer)}) if closer else page
 
-    def _with_presence(self, listed: say.ListedAdvert) -> say.ListedAdvert:
+    def _with_presence(self, listed: index_messages.ListedAdvert) -> index_messages.ListedAdvert:
         peer = read_signed(listed.advert).peer
         present = peer == self.client.own_peer or self.client.network.path(peer) is not None
         return listed.model_copy(update={"present": True}) if present else listed
 
     def _closer(self, key: bytes, have: bytes, asker: PeerId) -> list[Contact]:
         """The nearest holders of `key` without those that `asker` named by fingerprint."""
-        size = say.HAVE_BYTES
+        size = index_messages.HAVE_BYTES
         fingerprints = {have[start : start + size] for start in range(0, len(have), size)}
         near = self.client.nearest(key, HOLDERS)
         return [c for c in near if c.peer != asker and routing_key(c.peer)[:size] not in fingerprints]
@@ -202,10 +214,12 @@ class IndexServer:
             self.client.nursery.start_soon(self._meet, contact)
 
     async def _meet(self, contact: Contact) -> None:
-        question = say.FindPeers(key=routing_key(self.client.own_peer), sender=sender_of(self.client.me()))
+        question = index_messages.FindPeers(
+            key=routing_key(self.client.own_peer), sender=sender_of(self.client.me())
+        )
         named: list[Contact] = []
         try:
-            answer = await self.client.ask(contact, question, say.FoundPeers)
+            answer = await self.client.ask(contact, question, index_messages.FoundPeers)
             if answer.client:
                 named = read_contacts(answer.contacts)[:MAX_REFERRALS]
             else:

@@ -47,15 +47,15 @@ class ConnectionLimits:
     per_s: float = 20.0
     strangers: int = 960
     """Connections in all above which a stranger leaves for each newcomer; libp2p accepts at most `MOST_PEERS`."""
-    halves: int = 2_048
+    data_connections: int = 2_048
     """Data connections of circuits, and of one network as many as `per_network`."""
     all: int = 4_096
     """Inbound connections in all: as many as there are open files for."""
 
     @property
-    def most_halves(self) -> int:
+    def most_data_connections(self) -> int:
         """Data connections that leave room for peers: for all that there may be, or three quarters of few files."""
-        return min(self.halves, self.all - min(MOST_PEERS, 3 * self.all // 4))
+        return min(self.data_connections, self.all - min(MOST_PEERS, 3 * self.all // 4))
 
 
 class InboundLimits:

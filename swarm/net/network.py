@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from swarm.base.units import show_ms
 from swarm.net.addresses import Address, Contact, PeerId, circuits, parse_tcp, without_names
 from swarm.net.governor import Governor
@@ -186,7 +186,9 @@ class Network(Protocol):
         ...
 
 
-def read_contacts(contacts: tuple[say.ContactInfo, ...] | list[say.ContactInfo]) -> list[Contact]:
+def read_contacts(
+    contacts: tuple[index_messages.ContactInfo, ...] | list[index_messages.ContactInfo],
+) -> list[Contact]:
     """The contacts that a peer names, without invalid ids and DNS names."""
     valid = []
     for info in contacts:

@@ -159,7 +159,7 @@ class ConnectionGater:
         neither as arrivals of their networks nor against their shares of the others."""
         self._authenticate(arrival)
         network, limits = arrival.network, self.limits
-        if self._carrying.total() >= limits.most_halves or (
+        if self._carrying.total() >= limits.most_data_connections or (
             network and self._carrying[network] >= limits.per_network
         ):
             self.refused["circuits"] += 1

@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from protocol.errors import RemoteProtocolError, SarkError
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.messages.health import HEALTH, Ping
 from protocol.messages.work import WORK, StatusRequest
 from protocol.values.index_keys import EVERYBODY
@@ -35,7 +35,7 @@ EVERY_S: Final = 0.02
 NEWCOMER_S: Final = 1.0
 KEYS: Final = 3
 WITHIN_S: Final = 5.0
-PAGE: Final = say.QueryShard(attribute=EVERYBODY, limit=8)
+PAGE: Final = index_messages.QueryShard(attribute=EVERYBODY, limit=8)
 MOST: Final = 250
 """Calls that may wait at a time; none is made above it, and that is a call without an answer."""
 
@@ -65,7 +65,7 @@ class Honest:
         network = await stack.enter_async_context(
             open_host(Identity.fresh(), bootstrap=(self.target.gate.gate,))
         )
-        index = Links(network, say.FAMILY, say.INDEX, self.nursery)
+        index = Links(network, index_messages.FAMILY, index_messages.INDEX, self.nursery)
         health = Links(network, ProtocolId.HEALTH, HEALTH, self.nursery)
         work = Links(network, ProtocolId.WORK, WORK, self.nursery)
         return [

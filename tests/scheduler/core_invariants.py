@@ -68,7 +68,7 @@ def _check_task(state: State, entry: TaskEntry, holders: list[str]) -> None:
     if withdrawn and (entry.state is not TaskState.PENDING or entry.outcome is None):
         raise LocalProtocolError(f"{entry.id} is {entry.state} and waits to end")
     for tasks, requested in lists:
-        if (withdrawn or entry.gated) and entry.id not in tasks:
+        if (withdrawn or entry.waits_for_sitting) and entry.id not in tasks:
             continue
         if (entry.id in tasks) != (entry.state is requested):
             raise LocalProtocolError(f"{entry.id} is {entry.state} and misplaced among the {requested}")

@@ -21,7 +21,7 @@ from benchmarks.network.scale import heap
 from benchmarks.network.scale.population import Population, Shards
 from benchmarks.network.scale.product import product
 from benchmarks.network.scale.world import Answer, Contact, Network, World
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.values.advert import SignedAdvert
 from protocol.values.index_keys import EVERYBODY, attributes_of, shard_key
 from protocol.wire.base import Message
@@ -163,14 +163,16 @@ class Light:
     async def answer(self, caller: Any, message: Message) -> Message:
         """As the product's server, with the adverts of light publishers in its store."""
         now = heap.current_time()
-        if isinstance(message, say.QueryShard):
+        if isinstance(message, index_messages.QueryShard):
             self._load(now, message.attribute, message.depth, message.prefix)
         answer: Message = await self.server.answer(caller, message)
-        if isinstance(message, say.StoreAdverts) and isinstance(answer, say.StoreReply):
+        if isinstance(message, index_messages.StoreAdverts) and isinstance(answer, index_messages.StoreReply):
             return self._with_counts(caller.peer, message, answer)
-        if isinstance(message, say.MarkSplit):
-            return say.MarkReply(split=self._split(message.attribute, message.depth, message.prefix))
-        if isinstance(answer, say.ShardPage) and self._split(
+        if isinstance(message, index_messages.MarkSplit):
+            return index_messages.MarkReply(
+                split=self._split(message.attribute, message.depth, message.prefix)
+            )
+        if isinstance(answer, index_messages.ShardPage) and self._split(
             message.attribute, message.depth, message.prefix
         ):
             count = len(self.lights.shards.of(message.attribute, message.depth, message.prefix))
@@ -181,7 +183,9 @@ class Light:
     def _split(self, attribute: str, depth: int, prefix: int) -> bool:
         return len(self.lights.shards.of(attribute, depth, prefix)) > self.store.soft
 
-    def _with_counts(self, peer: str, message: say.StoreAdverts, answer: say.StoreReply) -> say.StoreReply:
+    def _with_counts(
+        self, peer: str, message: index_messages.StoreAdverts, answer: index_messages.StoreReply
+    ) -> index_messages.StoreReply:
         """The verdicts that a holder gives that has the light publishers' adverts too."""
         population, shards = self.lights.sky.population, self.lights.shards
         position = int(population.positions[population.number(peer)])
@@ -190,7 +194,7 @@ class Light:
             count = len(shards.of(item.attribute, item.depth, position >> (64 - item.depth)))
             changes: dict[str, Any] = {"count": max(count, stored.count)}
             if count > shards.soft:
-                changes |= {"verdict": say.StoreVerdict.SPLIT, "below": count}
+                changes |= {"verdict": index_messages.StoreVerdict.SPLIT, "below": count}
             if item.attribute == EVERYBODY:
                 said = attributes_of(product.store.read_signed(message.advert))
                 changes["having"] = tuple(
@@ -206,7 +210,7 @@ class Light:
         self._read.add(key)
         lights = self.lights
         for number in lights.stored_at(self.number, key, attribute, depth, prefix):
-            item = say.StoreItem(attribute=attribute, depth=depth)
+            item = index_messages.StoreItem(attribute=attribute, depth=depth)
             peer = lights.sky.population.peer(number)
             self.store.store(now, peer, "", lights.signed(number), (item,))
 

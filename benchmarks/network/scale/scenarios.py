@@ -15,7 +15,7 @@ from benchmarks.network.scale import heap
 from benchmarks.network.scale.light import Lights, Sky
 from benchmarks.network.scale.population import CPU, TEAM, Population, Shards
 from benchmarks.network.scale.world import Caller, Node, World
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.values.index_keys import shard_key
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
@@ -395,26 +395,26 @@ def lie(field: Field) -> None:
     field.lying = frozenset(field.rng.sample(able, round(field.count * SHARE)))
     sky = field.sky or Sky(field.population, field.world.dead)
 
-    def named(key: bytes, count: int) -> tuple[say.ContactInfo, ...]:
+    def named(key: bytes, count: int) -> tuple[index_messages.ContactInfo, ...]:
         near = sky.nearest(int.from_bytes(key[:8], "big"), count, field.lying.__contains__)
         population = field.population
         return tuple(
-            say.ContactInfo(peer=population.peer(each), addresses=(population.address(each),))
+            index_messages.ContactInfo(peer=population.peer(each), addresses=(population.address(each),))
             for each in near
         )
 
     async def answer(caller: Caller, message: Message) -> Message:
         match message:
-            case say.FindPeers(key=key, count=count):
-                return say.FoundPeers(contacts=named(key, count))
-            case say.StoreAdverts(items=items):
-                stored = say.StoredItem(verdict=say.StoreVerdict.OK, count=1)
+            case index_messages.FindPeers(key=key, count=count):
+                return index_messages.FoundPeers(contacts=named(key, count))
+            case index_messages.StoreAdverts(items=items):
+                stored = index_messages.StoredItem(verdict=index_messages.StoreVerdict.OK, count=1)
                 key = shard_key("", items[0].attribute, 0, 0) if items else bytes(32)
-                return say.StoreReply(items=(stored,) * len(items), closer=named(key, 8))
-            case say.QueryShard(attribute=attribute):
-                return say.ShardPage(closer=named(shard_key("", attribute, 0, 0), 8))
+                return index_messages.StoreReply(items=(stored,) * len(items), closer=named(key, 8))
+            case index_messages.QueryShard(attribute=attribute):
+                return index_messages.ShardPage(closer=named(shard_key("", attribute, 0, 0), 8))
             case _:
-                return say.MarkReply(split=False)
+                return index_messages.MarkReply(split=False)
 
     if field.lights is None:
         field.world.light = lambda number: answer
@@ -426,10 +426,10 @@ async def introduce(field: Field) -> None:
     """Each liar makes itself known to every honest node, where all of those are full."""
     population = field.population
     for liar in sorted(field.lying):
-        me = say.ContactInfo(peer=population.peer(liar), addresses=(population.address(liar),))
+        me = index_messages.ContactInfo(peer=population.peer(liar), addresses=(population.address(liar),))
         for number, node in list(field.world.full.items()):
             node.network.connections[liar] = None
-            question = say.FindPeers(key=routing_key(population.peer(number)), sender=me)
+            question = index_messages.FindPeers(key=routing_key(population.peer(number)), sender=me)
             if node.answer is not None:
                 await node.answer(Caller(me.peer), question)
         await heap.sleep(JOIN_S / 4 / len(field.lying))

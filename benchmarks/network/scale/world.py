@@ -17,7 +17,7 @@ from benchmarks.network.scale import heap
 from benchmarks.network.scale.population import Population
 from benchmarks.network.scale.product import product
 from protocol.errors import Unreachable
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.values.advert import Advert
 from protocol.wire.base import Message
 from protocol.wire.codec import Frame, FrameKind
@@ -118,7 +118,7 @@ class World:
         if self.rng.randrange(COUNTED) == 0:
             figures.counted += 1
             frames = (Frame(FrameKind.CALL, 1, message), Frame(FrameKind.ANSWER, 1, reply))
-            figures.size += sum(len(say.INDEX.encode(frame)) for frame in frames)
+            figures.size += sum(len(index_messages.INDEX.encode(frame)) for frame in frames)
         return reply
 
 

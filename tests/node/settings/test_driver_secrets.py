@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.settings.settings import DriverSecrets, WorkerSettings, private_of
+from node.settings.settings import DriverSecrets, WorkerSettings, driver_secrets
 from protocol.errors import SettingsError
 
 SECRET = "sk-never-to-be-seen-3141592653"
@@ -19,7 +19,7 @@ def settings(tmp_path: Path, environment: dict[str, str]) -> WorkerSettings:
 
 def test_a_key_without_an_endpoint_goes_to_nobody(tmp_path: Path) -> None:
     environment = {"SARK_API_KEY": SECRET}
-    assert private_of(settings(tmp_path, environment), environment) == {}
+    assert driver_secrets(settings(tmp_path, environment), environment) == {}
 
 
 def test_the_endpoint_its_name_and_its_key_go_to_one_driver(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_the_endpoint_its_name_and_its_key_go_to_one_driver(tmp_path: Path) -> N
         "SSL_CERT_FILE": "/ca.pem",
         "AWS_SECRET": "x",
     }
-    assert private_of(settings(tmp_path, environment), environment) == {
+    assert driver_secrets(settings(tmp_path, environment), environment) == {
         "api": {
             "SARK_API_URL": "http://127.0.0.1:8000/v1",
             "SARK_API_NAME": "vllm",
@@ -44,11 +44,11 @@ def test_the_endpoint_its_name_and_its_key_go_to_one_driver(tmp_path: Path) -> N
 def test_settings_and_what_is_given_never_show_the_key(tmp_path: Path) -> None:
     environment = {"SARK_API": "http://127.0.0.1:8000/v1", "SARK_API_KEY": SECRET}
     loaded = settings(tmp_path, environment)
-    given = private_of(loaded, environment)
-    assert repr(given) == str(given) == "Private(api)"
+    given = driver_secrets(loaded, environment)
+    assert repr(given) == str(given) == "DriverSecrets(api)"
     assert SECRET not in repr(loaded)
     assert SECRET not in loaded.model_dump_json()
-    assert repr(DriverSecrets()) == "Private()"
+    assert repr(DriverSecrets()) == "DriverSecrets()"
 
 
 @pytest.mark.parametrize(

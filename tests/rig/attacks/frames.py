@@ -12,7 +12,7 @@ from typing import Final
 import trio
 from libp2p.stream_muxer.yamux import yamux
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.messages.health import HEALTH, Ping
 from protocol.messages.work import WORK, StatusRequest
 from protocol.values.index_keys import EVERYBODY
@@ -83,7 +83,10 @@ async def _with_reader(
 
 TINY: Final = (
     (ProtocolId.HEALTH, call(HEALTH, Ping())),
-    (say.FAMILY, call(say.INDEX, say.QueryShard(attribute=EVERYBODY, limit=0))),
+    (
+        index_messages.FAMILY,
+        call(index_messages.INDEX, index_messages.QueryShard(attribute=EVERYBODY, limit=0)),
+    ),
     (ProtocolId.WORK, call(WORK, StatusRequest())),
 )
 
@@ -130,7 +133,9 @@ async def _notes(link: FlowLink, facts: Counter[str]) -> None:
     async def write() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
-                one, say.FAMILY, note(say.INDEX, say.QueryShard(attribute=EVERYBODY, limit=32))
+                one,
+                index_messages.FAMILY,
+                note(index_messages.INDEX, index_messages.QueryShard(attribute=EVERYBODY, limit=32)),
             )
             nursery.start_soon(one, ProtocolId.HEALTH, note(HEALTH, Ping()))
 
@@ -150,7 +155,7 @@ async def _broken(link: FlowLink, facts: Counter[str]) -> None:
     """Streams that end in nonsense: each is worth a warning."""
 
     async def write() -> None:
-        for protocol in itertools.cycle((ProtocolId.HEALTH, say.FAMILY, ProtocolId.REACH)):
+        for protocol in itertools.cycle((ProtocolId.HEALTH, index_messages.FAMILY, ProtocolId.REACH)):
             await link.speak(protocol, (1).to_bytes(4, "big") + b"\xc1")
             facts["broken links"] += 1
             await trio.sleep(0.004)
@@ -195,7 +200,9 @@ async def _bombs(link: FlowLink, facts: Counter[str]) -> None:
 
     async def write() -> None:
         async with trio.open_nursery() as nursery:
-            for protocol, bomb in itertools.product((say.FAMILY, ProtocolId.HEALTH, ProtocolId.WORK), BOMBS):
+            for protocol, bomb in itertools.product(
+                (index_messages.FAMILY, ProtocolId.HEALTH, ProtocolId.WORK), BOMBS
+            ):
                 nursery.start_soon(one, protocol, bomb)
                 await trio.sleep(0.01)
             await trio.sleep(AGAIN_S)

@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.messages.index import ContactInfo
 from protocol.messages.reach import REACH, DialBack
 from protocol.values.advert import Advert
@@ -50,7 +50,7 @@ def crowd_of(count: int, **fields: object) -> list[tuple[Identity, Advert]]:
     return [(key, invented(key, **fields)) for key in keys]
 
 
-PAGE: Final = say.QueryShard(
+PAGE: Final = index_messages.QueryShard(
     attribute=EVERYBODY,
     limit=1,
     requirement=Requirement(
@@ -75,14 +75,14 @@ async def page_bomb(target: Target) -> AsyncIterator[Facts]:
         while True:
             try:
                 async with connect(victim) as link:
-                    stream = await link.speak(say.FAMILY)
-                    replies = Replies(link, stream, say.INDEX, say.FAMILY)
+                    stream = await link.speak(index_messages.FAMILY)
+                    replies = Replies(link, stream, index_messages.INDEX, index_messages.FAMILY)
                     while True:
-                        await link.data(stream, call(say.INDEX, PAGE) * PAGES_AT_ONCE)
+                        await link.data(stream, call(index_messages.INDEX, PAGE) * PAGES_AT_ONCE)
                         facts["asked"] += PAGES_AT_ONCE
                         for _ in range(PAGES_AT_ONCE):
                             page = await replies.next()
-                            facts["pages" if isinstance(page, say.ShardPage) else "refused"] += 1
+                            facts["pages" if isinstance(page, index_messages.ShardPage) else "refused"] += 1
             except* BROKEN:
                 await trio.sleep(0.1)
 
@@ -119,21 +119,23 @@ async def lying_holders(target: Target) -> AsyncIterator[Facts]:
     """Holders that answer every question with invented devices, and with themselves as the nearest holders."""
     facts: Counter[str] = Counter()
     crowd = crowd_of(64, **SILENT)
-    pages = tuple(say.ListedAdvert(advert=signed(*each), age_s=1.0) for each in crowd)
+    pages = tuple(index_messages.ListedAdvert(advert=signed(*each), age_s=1.0) for each in crowd)
     liars: list[Node] = []
 
     async def lie(link: Link, message: Message) -> Message:
         facts[message.type] += 1
         contacts = tuple(ContactInfo(peer=each.peer_id, addresses=each.addresses) for each in liars)
         match message:
-            case say.FindPeers():
-                return say.FoundPeers(contacts=contacts)
-            case say.StoreAdverts():
-                items = tuple(say.StoredItem(verdict=say.StoreVerdict.OK) for _ in message.items)
-                return say.StoreReply(items=items, closer=contacts)
-            case say.QueryShard():
+            case index_messages.FindPeers():
+                return index_messages.FoundPeers(contacts=contacts)
+            case index_messages.StoreAdverts():
+                items = tuple(
+                    index_messages.StoredItem(verdict=index_messages.StoreVerdict.OK) for _ in message.items
+                )
+                return index_messages.StoreReply(items=items, closer=contacts)
+            case index_messages.QueryShard():
                 start = 32 * (facts[message.type] % 2)
-                return say.ShardPage(
+                return index_messages.ShardPage(
                     adverts=pages[start : start + 32],
                     matches=10_000,
                     count=10_000,
@@ -141,19 +143,21 @@ async def lying_holders(target: Target) -> AsyncIterator[Facts]:
                     closer=contacts,
                 )
             case _:
-                return say.MarkReply(split=False)
+                return index_messages.MarkReply(split=False)
 
     async with AsyncExitStack() as stack:
         for number in range(4):
             network, _, nursery = await stack.enter_async_context(a_peer(target))
-            serve_links(network, say.FAMILY, say.INDEX, lie)
+            serve_links(network, index_messages.FAMILY, index_messages.INDEX, lie)
             liars.append(Node(f"liar {number}", network.peer_id, network.addresses[0]))
             me = ContactInfo(peer=network.peer_id, addresses=network.addresses)
-            links = Links(network, say.FAMILY, say.INDEX, nursery)
+            links = Links(network, index_messages.FAMILY, index_messages.INDEX, nursery)
             for node in (target.gate, *target.workers):
                 with suppress(*BROKEN):
                     await links.call(
-                        node.peer_id, node.addresses, say.FindPeers(key=routing_key(node.peer_id), sender=me)
+                        node.peer_id,
+                        node.addresses,
+                        index_messages.FindPeers(key=routing_key(node.peer_id), sender=me),
                     )
         await trio.sleep(2)
         yield facts
@@ -180,7 +184,10 @@ async def slow_names(target: Target) -> AsyncIterator[Facts]:
                     await link.speak(ProtocolId.REACH, call(REACH, DialBack(ports=(9,), gates=gates)))
                     me = ContactInfo(peer=Identity.fresh().peer_id, addresses=names())
                     for _ in range(4):
-                        await link.speak(say.FAMILY, call(say.INDEX, say.FindPeers(key=bytes(32), sender=me)))
+                        await link.speak(
+                            index_messages.FAMILY,
+                            call(index_messages.INDEX, index_messages.FindPeers(key=bytes(32), sender=me)),
+                        )
                     facts["names"] += 12
                     await trio.sleep(0.2)
             except* BROKEN:
@@ -309,7 +316,7 @@ ATTACKS: Final = (
         "7, D3, D4",
         "four holders answer every question with invented devices and with one another",
         lying_holders,
-        evidence={say.QueryShard.type: 1},
+        evidence={index_messages.QueryShard.type: 1},
         campaign=STRANGERS,
         strangers=True,
         leaves=True,

@@ -15,7 +15,7 @@ from libp2p.exceptions import BaseLibp2pError
 from libp2p.stream_muxer.yamux import yamux
 
 from protocol.errors import SarkError
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message, read_advert
 from protocol.values.index_keys import EVERYBODY, attributes_of
 from protocol.values.requirement import Clause, Op, Requirement
@@ -41,7 +41,7 @@ BROKEN: Final = (
 UNIT: Final = "Fake (Simulation)"
 WINDOW: Final = 256 * 1024
 """That a new stream has."""
-STORED: Final = {say.StoreVerdict.OK, say.StoreVerdict.SPLIT}
+STORED: Final = {index_messages.StoreVerdict.OK, index_messages.StoreVerdict.SPLIT}
 NEGOTIATED: Final = len(line(MSS[:-1]))
 
 
@@ -160,12 +160,12 @@ def signed(identity: Identity, advert: Advert) -> SignedAdvert:
 
 async def publish(node: Node, identity: Identity, advert: Advert) -> bool | None:
     """Have a holder store an advert, over a raw connection that is closed then; returns whether it did, None without an answer."""
-    items = tuple(say.StoreItem(attribute=name) for name in attributes_of(advert) or (EVERYBODY,))
-    message = say.StoreAdverts(advert=signed(identity, advert), items=items)
+    items = tuple(index_messages.StoreItem(attribute=name) for name in attributes_of(advert) or (EVERYBODY,))
+    message = index_messages.StoreAdverts(advert=signed(identity, advert), items=items)
     with trio.move_on_after(10), suppress(*BROKEN):
         async with connect(node, identity) as link:
-            stream = await link.speak(say.FAMILY, call(say.INDEX, message))
-            answer = await Replies(link, stream, say.INDEX, say.FAMILY).next()
+            stream = await link.speak(index_messages.FAMILY, call(index_messages.INDEX, message))
+            answer = await Replies(link, stream, index_messages.INDEX, index_messages.FAMILY).next()
             verdicts = [item.verdict for item in getattr(answer, "items", ())]
             return not STORED.isdisjoint(verdicts)
     return None
@@ -192,11 +192,11 @@ async def publish_many(
 async def listed(node: Node, peers: Collection[str] = ()) -> dict[str, Advert]:
     """The adverts that a holder shows, as far as one page has room, by peer. `peers`: theirs alone."""
     clauses = (Clause(attribute="peer", op=Op.IN, value=tuple(peers)),) if peers else ()
-    question = say.QueryShard(attribute=EVERYBODY, requirement=Requirement(clauses=clauses))
+    question = index_messages.QueryShard(attribute=EVERYBODY, requirement=Requirement(clauses=clauses))
     async with connect(node) as link:
-        stream = await link.speak(say.FAMILY, call(say.INDEX, question))
-        page = await Replies(link, stream, say.INDEX, say.FAMILY).next()
-    adverts = page.adverts if isinstance(page, say.ShardPage) else ()
+        stream = await link.speak(index_messages.FAMILY, call(index_messages.INDEX, question))
+        page = await Replies(link, stream, index_messages.INDEX, index_messages.FAMILY).next()
+    adverts = page.adverts if isinstance(page, index_messages.ShardPage) else ()
     return {advert.peer: advert for advert in (read_advert(each.advert.body) for each in adverts)}
 
 

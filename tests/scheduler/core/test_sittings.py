@@ -179,12 +179,12 @@ def test_after_a_restart_the_wait_goes_on_and_a_clock_that_was_set_back_makes_it
         decided(core, core.workers.add_quote(PEERS[n], quote(), now), now)
     if left_s:
         decided(core, core.tick(now + left_s - 1), now + left_s - 1)
-        assert core.state.tasks["c-one/2"].gated
+        assert core.state.tasks["c-one/2"].waits_for_sitting
     decided(core, core.tick(now + left_s), now + left_s)
     check(core.state)
     entry = core.state.tasks["c-one/2"]
     assert (entry.state, entry.worker) == (TaskState.COMMITTING, PEERS[1])
-    assert core.state.tasks["c-one/3"].gated
+    assert core.state.tasks["c-one/3"].waits_for_sitting
 
 
 def test_one_that_is_taken_up_while_it_is_live_and_is_lost_before_its_turn_is_gated_again() -> None:
@@ -196,7 +196,7 @@ def test_one_that_is_taken_up_while_it_is_live_and_is_lost_before_its_turn_is_ga
         core, core.failures.turn_down(live, live.attempts()[0], TaskEvent.REFUSE, Reason.BUSY, "", now), now
     )
     check(core.state)
-    assert live.gated
+    assert live.waits_for_sitting
 
 
 def test_replicas_sit_apart_from_each_other() -> None:
@@ -216,7 +216,7 @@ def test_one_that_a_worker_turns_out_to_run_before_its_turn_is_counted_where_it_
     run_next(story)
     entry = story.core.state.tasks["c-one/2"]
     group = story.core.state.groups[entry.group]
-    assert entry.gated
+    assert entry.waits_for_sitting
     assert entry.id in group.tasks
     story.after(HOUR)
     assert entry.id not in group.tasks

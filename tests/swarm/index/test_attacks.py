@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.messages.index import StoreVerdict
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message, read_advert
 from protocol.values.index_keys import EVERYBODY, shard_key
@@ -64,12 +64,12 @@ class Field:
             await index.publish(advert)
 
     def links(self, network: Network) -> Links:
-        return Links(network, say.FAMILY, say.INDEX, self.nursery)
+        return Links(network, index_messages.FAMILY, index_messages.INDEX, self.nursery)
 
     async def knock(self, network: Network, message: Message, at: int = 0) -> Message:
         """One call of an attacker."""
         gate = self.networks[at]
-        links = Links(network, say.FAMILY, say.INDEX, self.nursery)
+        links = Links(network, index_messages.FAMILY, index_messages.INDEX, self.nursery)
         return await links.call(gate.peer_id, gate.addresses, message)
 
 
@@ -101,33 +101,38 @@ async def test_a_swarm_fed_a_victims_address_in_every_way_hardly_dials_it(
     def there() -> tuple[str, ...]:
         return tuple(f"/ip4/{VICTIM}/tcp/{rng.randrange(1, 65_535)}" for _ in range(8))
 
-    def named(key: bytes) -> tuple[say.ContactInfo, ...]:
+    def named(key: bytes) -> tuple[index_messages.ContactInfo, ...]:
         return tuple(
-            say.ContactInfo(peer=one.peer_id, addresses=there()) for one in near(key, say.MAX_CONTACTS, crowd)
+            index_messages.ContactInfo(peer=one.peer_id, addresses=there())
+            for one in near(key, index_messages.MAX_CONTACTS, crowd)
         )
 
-    fakes = tuple(say.ListedAdvert(advert=signed(one, addresses=there()), age_s=1.0) for one in crowd[:16])
+    fakes = tuple(
+        index_messages.ListedAdvert(advert=signed(one, addresses=there()), age_s=1.0) for one in crowd[:16]
+    )
 
     async def lie(link: Link, message: Message) -> Message:
         match message:
-            case say.FindPeers():
-                return say.FoundPeers(contacts=named(message.key))
-            case say.StoreAdverts():
-                items = tuple(say.StoredItem(verdict=StoreVerdict.OK) for _ in message.items)
-                return say.StoreReply(items=items, closer=named(rng.randbytes(32)))
-            case say.QueryShard():
-                return say.ShardPage(adverts=fakes, matches=16, count=16, closer=named(rng.randbytes(32)))
+            case index_messages.FindPeers():
+                return index_messages.FoundPeers(contacts=named(message.key))
+            case index_messages.StoreAdverts():
+                items = tuple(index_messages.StoredItem(verdict=StoreVerdict.OK) for _ in message.items)
+                return index_messages.StoreReply(items=items, closer=named(rng.randbytes(32)))
+            case index_messages.QueryShard():
+                return index_messages.ShardPage(
+                    adverts=fakes, matches=16, count=16, closer=named(rng.randbytes(32))
+                )
             case _:
-                return say.MarkReply(split=False)
+                return index_messages.MarkReply(split=False)
 
     async with field(8) as grown:
         for number in range(6):
             liar = grown.swarm.node(Identity.from_seed(f"liar {number}"))
-            serve_links(liar, say.FAMILY, say.INDEX, lie)
+            serve_links(liar, index_messages.FAMILY, index_messages.INDEX, lie)
             links = grown.links(liar)
             for honest in grown.networks:
-                me = say.ContactInfo(peer=liar.peer_id, addresses=(*there()[:6], *liar.addresses))
-                question = say.FindPeers(key=routing_key(honest.peer_id), sender=me)
+                me = index_messages.ContactInfo(peer=liar.peer_id, addresses=(*there()[:6], *liar.addresses))
+                question = index_messages.FindPeers(key=routing_key(honest.peer_id), sender=me)
                 await links.call(honest.peer_id, honest.addresses, question)
         began = trio.current_time()
         while trio.current_time() < began + 600:
@@ -249,27 +254,27 @@ async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_w
     key = shard_key("", attribute, 0, 0)
     liars = near(key, 40, [fake(number) for number in range(3000)])
     fakes = tuple(
-        say.ListedAdvert(
+        index_messages.ListedAdvert(
             advert=signed(one, addresses=(f"/ip4/9.{n}.1.1/tcp/1",), labels={"board": "rb5"}), age_s=1.0
         )
         for n, one in enumerate(liars[:8])
     )
 
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
-        names: list[say.ContactInfo] = []
+        names: list[index_messages.ContactInfo] = []
 
         async def lie(link: Link, message: Message) -> Message:
             match message:
-                case say.FindPeers():
-                    return say.FoundPeers(contacts=tuple(names[:8]))
-                case say.StoreAdverts():
-                    return say.StoreReply(
-                        items=tuple(say.StoredItem(verdict=StoreVerdict.OK) for _ in message.items)
+                case index_messages.FindPeers():
+                    return index_messages.FoundPeers(contacts=tuple(names[:8]))
+                case index_messages.StoreAdverts():
+                    return index_messages.StoreReply(
+                        items=tuple(index_messages.StoredItem(verdict=StoreVerdict.OK) for _ in message.items)
                     )
-                case say.QueryShard():
-                    return say.ShardPage(adverts=fakes, matches=8, count=8, cursor=cursor)
+                case index_messages.QueryShard():
+                    return index_messages.ShardPage(adverts=fakes, matches=8, count=8, cursor=cursor)
                 case _:
-                    return say.MarkReply(split=False)
+                    return index_messages.MarkReply(split=False)
 
         gate = swarm.node(Identity.from_seed("gate"))
         contact = Contact(gate.peer_id, gate.addresses)
@@ -282,8 +287,8 @@ async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_w
             node.table.learn(contact)
             for liar in liars if name == "gate" else ():
                 evil = swarm.node(liar)
-                serve_links(evil, say.FAMILY, say.INDEX, lie)
-                names.append(say.ContactInfo(peer=evil.peer_id, addresses=evil.addresses))
+                serve_links(evil, index_messages.FAMILY, index_messages.INDEX, lie)
+                names.append(index_messages.ContactInfo(peer=evil.peer_id, addresses=evil.addresses))
             for one in names[:20]:
                 node.table.learn(Contact(one.peer, one.addresses))
         worker, scheduler = indexes[1:]
@@ -355,14 +360,14 @@ async def one_holder(kind: str) -> AsyncIterator[tuple[Index, Links, Identity, C
             await nursery.start(index.run)
             yield (
                 index,
-                Links(thief, say.FAMILY, say.INDEX, nursery),
+                Links(thief, index_messages.FAMILY, index_messages.INDEX, nursery),
                 me,
                 Contact(holder.peer_id, holder.addresses),
             )
             nursery.cancel_scope.cancel()
 
 
-NODE: Final = (say.StoreItem(attribute=EVERYBODY),)
+NODE: Final = (index_messages.StoreItem(attribute=EVERYBODY),)
 
 
 @pytest.mark.parametrize("kind", ["memory", "sockets"])
@@ -375,13 +380,13 @@ async def test_nobody_gets_an_advert_kept_that_is_not_his_own_word_of_now(kind: 
                 return await links.call(holder.peer, holder.addresses, message)
 
             async def store(advert: SignedAdvert) -> StoreVerdict:
-                answer = await call(say.StoreAdverts(advert=advert, items=NODE))
-                assert isinstance(answer, say.StoreReply)
+                answer = await call(index_messages.StoreAdverts(advert=advert, items=NODE))
+                assert isinstance(answer, index_messages.StoreReply)
                 return answer.items[0].verdict
 
             async def shown() -> set[str]:
-                answer = await call(say.QueryShard(attribute=EVERYBODY))
-                assert isinstance(answer, say.ShardPage)
+                answer = await call(index_messages.QueryShard(attribute=EVERYBODY))
+                assert isinstance(answer, index_messages.ShardPage)
                 return {read_advert(listed.advert.body).name for listed in answer.adverts}
 
             good = signed(me, seq=5, name="good")
@@ -425,18 +430,20 @@ async def test_a_device_counts_as_present_by_a_chosen_holder_that_sees_it_and_by
 ) -> None:
     """A liar that says that its invented devices are present is believed as little as its adverts."""
     invented = [Identity.from_seed(f"invented {number}") for number in range(8)]
-    listed = tuple(say.ListedAdvert(advert=signed(each), age_s=1.0, present=True) for each in invented)
+    listed = tuple(
+        index_messages.ListedAdvert(advert=signed(each), age_s=1.0, present=True) for each in invented
+    )
 
     async def lie(link: Link, message: Message) -> Message:
         match message:
-            case say.FindPeers():
-                return say.FoundPeers()
+            case index_messages.FindPeers():
+                return index_messages.FoundPeers()
             case _:
-                return say.ShardPage(adverts=listed, matches=len(listed), count=len(listed))
+                return index_messages.ShardPage(adverts=listed, matches=len(listed), count=len(listed))
 
     async with field(4) as grown:
         liar = grown.swarm.node(Identity.from_seed("liar"))
-        serve_links(liar, say.FAMILY, say.INDEX, lie)
+        serve_links(liar, index_messages.FAMILY, index_messages.INDEX, lie)
         gate = Contact(grown.networks[0].peer_id, grown.networks[0].addresses)
         reader = grown.swarm.node(Identity.from_seed("reader"), False)
         for known in (gate, Contact(liar.peer_id, liar.addresses)):

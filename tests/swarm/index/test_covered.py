@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.messages.index import StoreVerdict
 from protocol.values.advert import ADVERT_TTL_S, Advert, SignedAdvert, UnitOffer, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY, shard_key, shard_prefix
@@ -143,7 +143,7 @@ async def test_an_advert_that_holders_of_everybody_keep_out_is_published_under_a
 def inflated(store: Callable[..., Any]) -> Callable[..., Any]:
     """A holder that says that a thousand devices have each attribute."""
 
-    def stored_by_liar(*args: Any) -> tuple[tuple[say.StoredItem, ...], str]:
+    def stored_by_liar(*args: Any) -> tuple[tuple[index_messages.StoredItem, ...], str]:
         items, why = store(*args)
         more = [each.model_copy(update={"having": (1000,) * len(each.having)}) for each in items]
         return tuple(more), why
@@ -216,7 +216,7 @@ SEEDS = range(24)
 EVERYBODY_THERE = {f"node-{number}" for number in range(100, 100 + 3 * 2**DEPTH)}
 
 
-def listed(number: int, **fields: object) -> say.ListedAdvert:
+def listed(number: int, **fields: object) -> index_messages.ListedAdvert:
     identity = Identity.from_seed(f"device {number}")
     units = (UnitOffer(unit=CPU, runtime="r"),)
     plain: dict[str, object] = {
@@ -227,7 +227,7 @@ def listed(number: int, **fields: object) -> say.ListedAdvert:
         "units": units,
     }
     body = advert_body(Advert.model_validate(plain | fields))
-    return say.ListedAdvert(
+    return index_messages.ListedAdvert(
         advert=SignedAdvert(body=body, signature=identity.sign(advert_message(body))), age_s=1.0
     )
 
@@ -239,10 +239,10 @@ class Swarm:
     def __init__(
         self,
         having: int,
-        own: Sequence[say.ListedAdvert],
+        own: Sequence[index_messages.ListedAdvert],
         lie: int,
         liars: int,
-        root: Sequence[say.ListedAdvert] = (),
+        root: Sequence[index_messages.ListedAdvert] = (),
         holders: int = 8,
         strangers: int = 0,
         young: int | None = None,
@@ -254,8 +254,13 @@ class Swarm:
         self.units: tuple[str, ...] = (CPU,)
 
     async def race(
-        self, contacts: list[Contact], page: say.QueryShard, expected: object, need: int, **_: object
-    ) -> tuple[list[tuple[Contact, say.ShardPage]], list[Contact]]:
+        self,
+        contacts: list[Contact],
+        page: index_messages.QueryShard,
+        expected: object,
+        need: int,
+        **_: object,
+    ) -> tuple[list[tuple[Contact, index_messages.ShardPage]], list[Contact]]:
         """See `IndexClient.race`."""
         contacts = [each for each in contacts if each in HOLDERS[: self.holders]]
         self.asked += [(page.attribute, page.depth)] * min(need, len(contacts))
@@ -263,13 +268,13 @@ class Swarm:
             self.parts.append(page.prefix)
         return [(contact, self._answer(contact, page)) for contact in contacts[:need]], []
 
-    def _answer(self, contact: Contact, page: say.QueryShard) -> say.ShardPage:
-        shown: Sequence[say.ListedAdvert] = ()
+    def _answer(self, contact: Contact, page: index_messages.QueryShard) -> index_messages.ShardPage:
+        shown: Sequence[index_messages.ListedAdvert] = ()
         split, having, count = False, self.having, 700
         if page.attribute != EVERYBODY:
             shown = self.own if page.depth == 0 else ()
         elif contact in HOLDERS[8 - self.strangers :]:
-            return say.ShardPage(having=(0,) * len(page.counted))
+            return index_messages.ShardPage(having=(0,) * len(page.counted))
         elif page.depth < DEPTH:
             shown, split = self.root if page.depth == 0 else (), True
         else:
@@ -285,7 +290,7 @@ class Swarm:
         meets = compile_requirement(page.requirement)
         fits = tuple(each for each in shown if meets(read_signed(each.advert)))
         having = self.lie if contact in HOLDERS[: self.liars] else having
-        return say.ShardPage(
+        return index_messages.ShardPage(
             adverts=fits,
             matches=len(fits),
             count=count if shown else 0,

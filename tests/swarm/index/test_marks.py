@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.values.index_keys import EVERYBODY, MAX_SHARD_DEPTH, shard_key, shard_prefix
 from swarm.index import publisher, shard_store
 from swarm.index.depths import depth_below, sure_depth
@@ -123,10 +123,12 @@ def test_how_deep_a_newcomer_begins_by_the_size_of_the_network(devices: int, exp
     assert sure_depth(devices, 1000) == expected
 
 
-def mark(member: Member, depth: int, *, above: bool = True) -> say.MarkSplit:
+def mark(member: Member, depth: int, *, above: bool = True) -> index_messages.MarkSplit:
     """That a shard above that member is split, or the one beside it."""
     prefix = shard_prefix(routing_key(member.peer), depth)
-    return say.MarkSplit(attribute=EVERYBODY, depth=depth, prefix=prefix if above else prefix ^ 1, below=100)
+    return index_messages.MarkSplit(
+        attribute=EVERYBODY, depth=depth, prefix=prefix if above else prefix ^ 1, below=100
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ async def test_a_publisher_speaks_for_the_shards_above_its_own(
         asked = [mark(other, depth, above=above) for other in grown.members[1:]]
         keys = {shard_key("", EVERYBODY, message.depth, message.prefix) for message in asked}
         assert any(server.holder.split(trio.current_time(), key) for key in keys) == marked
-        assert isinstance(reply, say.MarkReply)
+        assert isinstance(reply, index_messages.MarkReply)
 
 
 @asynccontextmanager
@@ -183,7 +185,9 @@ async def test_one_holder_that_counts_too_much_silences_nobody(autojump_clock: J
         liar = grown.members[0].index._server
         honest = liar._store
 
-        def inflated(now: float, sender: str, message: say.StoreAdverts) -> say.StoreReply:
+        def inflated(
+            now: float, sender: str, message: index_messages.StoreAdverts
+        ) -> index_messages.StoreReply:
             reply = honest(now, sender, message)
             items = (item.model_copy(update={"count": 10**6}) for item in reply.items)
             return reply.model_copy(update={"items": tuple(items)})
@@ -286,9 +290,9 @@ async def test_a_newcomer_leaves_the_root_of_a_large_swarm_alone(
             def noted(
                 now: float,
                 sender: str,
-                message: say.StoreAdverts,
-                honest: Callable[..., say.StoreReply] = honest,
-            ) -> say.StoreReply:
+                message: index_messages.StoreAdverts,
+                honest: Callable[..., index_messages.StoreReply] = honest,
+            ) -> index_messages.StoreReply:
                 if sender == newcomer.peer:
                     asked.extend(item.depth for item in message.items if item.attribute == EVERYBODY)
                 return honest(now, sender, message)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.messages.index import StoreVerdict
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message, read_advert
 from protocol.values.index_keys import attributes_of, campaign_attribute, shard_key, shard_prefix
@@ -20,7 +20,7 @@ from swarm.net.identity import Identity, routing_key
 
 IDS = [Identity.from_seed(number) for number in range(60)]
 CPU = "unit:CPU (ONNX)"
-NODE = (say.StoreItem(attribute="node"),)
+NODE = (index_messages.StoreItem(attribute="node"),)
 
 
 def sign(identity: Identity, seq: int = 1, **fields: object) -> SignedAdvert:
@@ -43,33 +43,37 @@ def put(
     *,
     signed: SignedAdvert | None = None,
     network: str = "",
-    items: tuple[say.StoreItem, ...] = NODE,
+    items: tuple[index_messages.StoreItem, ...] = NODE,
 ) -> StoreVerdict:
     """Store and give the first verdict."""
     answers, _ = holder.store(now, identity.peer_id, network, signed or sign(identity), items)
     return answers[0].verdict
 
 
-def page_of(holder: ShardStore, now: float, ask: say.QueryShard) -> say.ShardPage:
+def page_of(holder: ShardStore, now: float, ask: index_messages.QueryShard) -> index_messages.ShardPage:
     """All slices of it, one after the other."""
     slices = holder.page(now, ask)
     while True:
         try:
             next(slices)
         except StopIteration as end:
-            page: say.ShardPage = end.value
+            page: index_messages.ShardPage = end.value
             return page
 
 
 def peers(holder: ShardStore, now: float = 0.0, **fields: object) -> list[str]:
-    page = page_of(holder, now, say.QueryShard.model_validate({"attribute": "node"} | fields))
+    page = page_of(holder, now, index_messages.QueryShard.model_validate({"attribute": "node"} | fields))
     return [read_advert(listed.advert.body).peer for listed in page.adverts]
 
 
 def test_an_advert_is_shown_under_each_attribute_it_was_stored_under() -> None:
     holder = ShardStore()
     answers, reason = holder.store(
-        0, IDS[0].peer_id, "", sign(IDS[0]), (say.StoreItem(attribute="node"), say.StoreItem(attribute=CPU))
+        0,
+        IDS[0].peer_id,
+        "",
+        sign(IDS[0]),
+        (index_messages.StoreItem(attribute="node"), index_messages.StoreItem(attribute=CPU)),
     )
     assert [(answer.verdict, answer.count) for answer in answers] == [("ok", 1), ("ok", 1)]
     assert reason == ""
@@ -114,14 +118,16 @@ def test_a_changed_body_under_a_known_signature_is_refused() -> None:
 
 def test_an_attribute_the_advert_does_not_say_is_refused() -> None:
     answers, reason = ShardStore().store(
-        0, IDS[0].peer_id, "", sign(IDS[0]), (say.StoreItem(attribute="gpu:H100"),)
+        0, IDS[0].peer_id, "", sign(IDS[0]), (index_messages.StoreItem(attribute="gpu:H100"),)
     )
     assert answers[0].verdict is StoreVerdict.REFUSED
     assert reason == "the advert does not say 'gpu:H100'"
 
 
 def test_a_node_is_found_under_eight_campaigns_and_no_more() -> None:
-    items = tuple(say.StoreItem(attribute=campaign_attribute(f"c-{number}")) for number in range(9))
+    items = tuple(
+        index_messages.StoreItem(attribute=campaign_attribute(f"c-{number}")) for number in range(9)
+    )
     answers, _ = ShardStore().store(0, IDS[0].peer_id, "", sign(IDS[0]), items)
     assert Counter(answer.verdict for answer in answers) == {"ok": 8, "refused": 1}
 
@@ -131,7 +137,7 @@ def test_an_older_advert_never_replaces_a_newer_one() -> None:
     assert put(holder, IDS[0], signed=sign(IDS[0], 5, name="new")) is StoreVerdict.OK
     assert put(holder, IDS[0], signed=sign(IDS[0], 4, name="old")) is StoreVerdict.REFUSED
     assert put(holder, IDS[0], signed=sign(IDS[0], 5, name="other")) is StoreVerdict.REFUSED
-    page = page_of(holder, 0, say.QueryShard(attribute="node"))
+    page = page_of(holder, 0, index_messages.QueryShard(attribute="node"))
     assert [read_advert(listed.advert.body).name for listed in page.adverts] == ["new"]
 
 
@@ -150,13 +156,13 @@ def test_an_advert_ends_with_its_lifetime_and_a_refresh_prolongs_it() -> None:
 def test_the_age_of_an_advert_is_returned() -> None:
     holder = ShardStore()
     put(holder, IDS[0], 100.0)
-    page = page_of(holder, 160.0, say.QueryShard(attribute="node"))
+    page = page_of(holder, 160.0, index_messages.QueryShard(attribute="node"))
     assert page.adverts[0].age_s == 60.0
 
 
 def test_an_attribute_that_is_no_longer_published_is_dropped() -> None:
     holder = ShardStore()
-    put(holder, IDS[0], items=(say.StoreItem(attribute=CPU),))
+    put(holder, IDS[0], items=(index_messages.StoreItem(attribute=CPU),))
     put(holder, IDS[0], signed=sign(IDS[0], 2, units=()))
     assert peers(holder, attribute=CPU) == []
     assert peers(holder) == [IDS[0].peer_id]
@@ -167,7 +173,7 @@ def test_a_tombstone_ends_an_advert_and_keeps_older_ones_out() -> None:
     put(holder, IDS[0])
     answers, reason = holder.store(1, IDS[0].peer_id, "", sign(IDS[0], 2, gone=True), ())
     assert (answers, reason) == ((), "")
-    page = page_of(holder, 1, say.QueryShard(attribute="node"))
+    page = page_of(holder, 1, index_messages.QueryShard(attribute="node"))
     assert (page.count, page.matches) == (0, 0)
     assert [read_advert(listed.advert.body).gone for listed in page.adverts] == [True]
     assert put(holder, IDS[0], 2.0) is StoreVerdict.REFUSED
@@ -186,7 +192,7 @@ def test_a_shard_says_split_above_its_limit_and_takes_no_more_than_twice_as_many
     holder = ShardStore(soft=4)
     verdicts = [put(holder, identity) for identity in IDS[:10]]
     assert verdicts == [StoreVerdict.OK] * 4 + [StoreVerdict.SPLIT] * 6
-    page = page_of(holder, 0, say.QueryShard(attribute="node"))
+    page = page_of(holder, 0, index_messages.QueryShard(attribute="node"))
     assert (page.count, page.split) == (8, True)
     assert put(holder, IDS[0], 1.0) is StoreVerdict.SPLIT
     assert holder.split(0.0, shard_key("", "node", 0, 0))
@@ -208,7 +214,7 @@ def test_a_page_holds_what_fits_and_says_how_many_there_are() -> None:
     for number, identity in enumerate(IDS[:40]):
         put(holder, identity, signed=sign(identity, ram=(8 if number % 2 else 64) * 2**30))
     needs = Requirement(clauses=(parse_clause("ram >= 32 GiB"),))
-    page = page_of(holder, 0, say.QueryShard(attribute="node", requirement=needs))
+    page = page_of(holder, 0, index_messages.QueryShard(attribute="node", requirement=needs))
     assert (len(page.adverts), page.matches, page.count, page.cursor) == (20, 20, 40, None)
     assert {read_advert(listed.advert.body).ram for listed in page.adverts} == {64 * 2**30}
 
@@ -217,9 +223,9 @@ def test_pages_follow_each_other_without_gap_or_repeat() -> None:
     holder = ShardStore()
     for identity in IDS:
         put(holder, identity)
-    first = page_of(holder, 0, say.QueryShard(attribute="node", seed=7))
+    first = page_of(holder, 0, index_messages.QueryShard(attribute="node", seed=7))
     assert first.cursor == 32
-    second = page_of(holder, 0, say.QueryShard(attribute="node", seed=7, cursor=32))
+    second = page_of(holder, 0, index_messages.QueryShard(attribute="node", seed=7, cursor=32))
     assert second.cursor is None
     observed = [read_advert(listed.advert.body).peer for listed in (*first.adverts, *second.adverts)]
     assert sorted(observed) == sorted(identity.peer_id for identity in IDS)
@@ -244,7 +250,7 @@ def test_no_network_crowds_out_the_others() -> None:
 def test_each_peer_lies_in_the_shard_of_its_own_prefix() -> None:
     holder = ShardStore()
     for identity in IDS[:20]:
-        put(holder, identity, items=(say.StoreItem(attribute="node", depth=2),))
+        put(holder, identity, items=(index_messages.StoreItem(attribute="node", depth=2),))
     for prefix in range(4):
         shown = set(peers(holder, depth=2, prefix=prefix))
         own = {one.peer_id for one in IDS[:20] if shard_prefix(routing_key(one.peer_id), 2) == prefix}
@@ -271,7 +277,9 @@ class HolderMachine(RuleBasedStateMachine):
     )
     def store(self, who: int, sender: int, honest: bool, seq: int, gone: bool, depth: int, name: str) -> None:
         signed = sign(IDS[who], seq, gone=gone, name=name, ttl_s=60)
-        items = tuple(say.StoreItem(attribute=attribute, depth=depth) for attribute in ("node", CPU))
+        items = tuple(
+            index_messages.StoreItem(attribute=attribute, depth=depth) for attribute in ("node", CPU)
+        )
         network = f"192.0.{who % 3}.0/24" if who % 4 else ""
         self.holder.store(self.now, IDS[who if honest else sender].peer_id, network, signed, items)
 
@@ -287,7 +295,9 @@ class HolderMachine(RuleBasedStateMachine):
         for depth, prefix in ((0, 0), (1, 0), (1, 1)):
             for attribute in ("node", CPU):
                 page = page_of(
-                    self.holder, self.now, say.QueryShard(attribute=attribute, depth=depth, prefix=prefix)
+                    self.holder,
+                    self.now,
+                    index_messages.QueryShard(attribute=attribute, depth=depth, prefix=prefix),
                 )
                 adverts = [read_advert(listed.advert.body) for listed in page.adverts]
                 living = [advert for advert in adverts if not advert.gone]
@@ -303,7 +313,7 @@ class HolderMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_network_has_more_than_its_share(self) -> None:
-        page = page_of(self.holder, self.now, say.QueryShard(attribute=CPU))
+        page = page_of(self.holder, self.now, index_messages.QueryShard(attribute=CPU))
         adverts = [read_advert(listed.advert.body) for listed in page.adverts]
         living = {
             advert.peer for advert in adverts if not advert.gone
@@ -325,7 +335,9 @@ def test_paging_shows_each_advert_exactly_once(members: list[int], seed: int, li
     observed: list[str] = []
     cursor: int | None = 0
     while cursor is not None:
-        page = page_of(holder, 0, say.QueryShard(attribute="node", seed=seed, limit=limit, cursor=cursor))
+        page = page_of(
+            holder, 0, index_messages.QueryShard(attribute="node", seed=seed, limit=limit, cursor=cursor)
+        )
         observed += [read_advert(listed.advert.body).peer for listed in page.adverts]
         cursor = page.cursor
     assert sorted(observed) == sorted({IDS[number].peer_id for number in members})
@@ -337,7 +349,7 @@ def test_a_page_is_made_in_slices_and_shows_what_was_there_at_first() -> None:
     for identity in IDS:
         put(holder, identity)
     pattern = Clause(attribute="name", op=Op.LIKE, value="[!x]*")
-    ask = say.QueryShard(attribute="node", requirement=Requirement(clauses=(pattern,) * 32))
+    ask = index_messages.QueryShard(attribute="node", requirement=Requirement(clauses=(pattern,) * 32))
     slices = holder.page(0, ask)
     costs = [next(slices)]
     put(holder, IDS[-1], signed=sign(IDS[-1], 2, gone=True))
@@ -346,7 +358,7 @@ def test_a_page_is_made_in_slices_and_shows_what_was_there_at_first() -> None:
         while True:
             costs.append(next(slices))
     except StopIteration as end:
-        page: say.ShardPage = end.value
+        page: index_messages.ShardPage = end.value
     assert len(costs) > 2
     assert max(costs) <= SLICE_US
     assert page.matches == page.count == len(IDS)
@@ -354,13 +366,15 @@ def test_a_page_is_made_in_slices_and_shows_what_was_there_at_first() -> None:
 
 def test_what_a_page_costs_follows_the_shard_and_the_clauses() -> None:
     holder = ShardStore()
-    empty = say.QueryShard(attribute="node")
+    empty = index_messages.QueryShard(attribute="node")
     assert holder.page_cost_us(empty) == 0.0
     for identity in IDS:
         put(holder, identity)
-    plain = say.QueryShard(attribute="node", requirement=Requirement(clauses=(parse_clause("ram >= 1 GiB"),)))
+    plain = index_messages.QueryShard(
+        attribute="node", requirement=Requirement(clauses=(parse_clause("ram >= 1 GiB"),))
+    )
     pattern = Clause(attribute="name", op=Op.LIKE, value="[!x]*")
-    bomb = say.QueryShard(attribute="node", requirement=Requirement(clauses=(pattern,) * 32))
+    bomb = index_messages.QueryShard(attribute="node", requirement=Requirement(clauses=(pattern,) * 32))
     costs = [holder.page_cost_us(ask) for ask in (empty, plain, bomb)]
     assert costs == sorted(costs)
     assert costs[2] >= sum(slice_us for slice_us in holder.page(0, bomb))
@@ -375,20 +389,22 @@ def test_a_holder_counts_attributes_for_readers_and_for_who_stores_in_the_shard_
     (stored,), _ = holder.store(0, IDS[5].peer_id, "", labelled, NODE)
     said = attributes_of(read_advert(labelled.body))
     assert dict(zip(said, stored.having, strict=True)) == {each: 1 if "lab" in each else 6 for each in said}
-    (elsewhere,), _ = holder.store(0, IDS[5].peer_id, "", labelled, (say.StoreItem(attribute=CPU),))
+    (elsewhere,), _ = holder.store(
+        0, IDS[5].peer_id, "", labelled, (index_messages.StoreItem(attribute=CPU),)
+    )
     assert elsewhere.having == ()
-    ask = say.QueryShard(attribute="node", counted=("label:lab=no", CPU, "label:lab=yes"))
+    ask = index_messages.QueryShard(attribute="node", counted=("label:lab=no", CPU, "label:lab=yes"))
     assert page_of(holder, 0, ask).having == (0, 6, 1)
-    assert page_of(holder, 0, say.QueryShard(attribute="node")).having == ()
-    assert holder.page_cost_us(ask) > holder.page_cost_us(say.QueryShard(attribute="node"))
+    assert page_of(holder, 0, index_messages.QueryShard(attribute="node")).having == ()
+    assert holder.page_cost_us(ask) > holder.page_cost_us(index_messages.QueryShard(attribute="node"))
     assert holder.store_cost_us(NODE) == pytest.approx(6 * (COUNT_US[0] + 32 * COUNT_US[1]))
-    assert holder.store_cost_us((say.StoreItem(attribute=CPU),)) == 0
+    assert holder.store_cost_us((index_messages.StoreItem(attribute=CPU),)) == 0
 
 
 def test_a_shard_that_kept_somebody_out_says_so_for_as_long_as_his_advert_would_have_been_there() -> None:
     holder = ShardStore(quota=1)
     put(holder, IDS[0], network="203.0.113.0/24")
-    ask = say.QueryShard(attribute="node")
+    ask = index_messages.QueryShard(attribute="node")
     assert not page_of(holder, 0, ask).crowded
     ttl_s = read_advert(sign(IDS[1]).body).ttl_s
     assert put(holder, IDS[1], 10.0, network="203.0.113.0/24") is StoreVerdict.FULL
@@ -401,8 +417,8 @@ def test_a_shard_that_kept_somebody_out_says_so_for_as_long_as_his_advert_would_
 def test_a_holder_without_room_says_that_the_shard_of_everybody_kept_somebody_out() -> None:
     holder = ShardStore(max_nodes=1)
     put(holder, IDS[0])
-    assert put(holder, IDS[1], items=(*NODE, say.StoreItem(attribute=CPU))) is StoreVerdict.FULL
-    assert page_of(holder, 0, say.QueryShard(attribute="node")).crowded
+    assert put(holder, IDS[1], items=(*NODE, index_messages.StoreItem(attribute=CPU))) is StoreVerdict.FULL
+    assert page_of(holder, 0, index_messages.QueryShard(attribute="node")).crowded
     assert len(holder._crowded) == 1
 
 
@@ -419,5 +435,5 @@ def test_of_one_network_few_count_for_how_common_an_attribute_is() -> None:
     put(holder, IDS[8], network="198.51.100.0/24")
     for number in range(9, 14):
         put(holder, IDS[number])
-    ask = say.QueryShard(attribute="node", counted=(CPU,))
+    ask = index_messages.QueryShard(attribute="node", counted=(CPU,))
     assert page_of(holder, 0, ask).having == (2 + 1 + 5,)

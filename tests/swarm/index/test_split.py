@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY
 from swarm.index.lookup import HolderSet, Lookups, _Shortlist
@@ -27,11 +27,11 @@ OF_LEAF = 3
 HOLDERS = [Contact(Identity.from_seed(f"holder {number}").peer_id, ()) for number in range(8)]
 EVERYBODY_HERE = 2**DEPTH * OF_LEAF
 
-Lie = Callable[[say.QueryShard], say.ShardPage]
+Lie = Callable[[index_messages.QueryShard], index_messages.ShardPage]
 
 
-def said_to_be_split(page: say.QueryShard) -> say.ShardPage:
-    return say.ShardPage(split=page.depth == 0)
+def said_to_be_split(page: index_messages.QueryShard) -> index_messages.ShardPage:
+    return index_messages.ShardPage(split=page.depth == 0)
 
 
 def query_over(race: Callable[..., Any], nodes: float, seed: int = 1) -> Query:
@@ -61,28 +61,33 @@ class Tree:
         self.asked: list[tuple[int, int]] = []
         self.devices = [self._device(number) for number in range(2**depth * OF_LEAF)]
 
-    def _device(self, number: int) -> say.ListedAdvert:
+    def _device(self, number: int) -> index_messages.ListedAdvert:
         identity = Identity.from_seed(f"device {number}")
         body = advert_body(Advert(peer=identity.peer_id, seq=1, device="d", name=f"node-{number}"))
         signed = SignedAdvert(body=body, signature=identity.sign(advert_message(body)))
-        return say.ListedAdvert(advert=signed, age_s=1.0)
+        return index_messages.ListedAdvert(advert=signed, age_s=1.0)
 
     async def race(
-        self, contacts: list[Contact], page: say.QueryShard, expected: object, need: int, **_: object
-    ) -> tuple[list[tuple[Contact, say.ShardPage]], list[Contact]]:
+        self,
+        contacts: list[Contact],
+        page: index_messages.QueryShard,
+        expected: object,
+        need: int,
+        **_: object,
+    ) -> tuple[list[tuple[Contact, index_messages.ShardPage]], list[Contact]]:
         self.asked += [(page.depth, page.prefix)] * min(need, len(contacts))
         return [(contact, self._answer(contact.peer, page)) for contact in contacts[:need]], []
 
-    def _answer(self, peer: PeerId, page: say.QueryShard) -> say.ShardPage:
+    def _answer(self, peer: PeerId, page: index_messages.QueryShard) -> index_messages.ShardPage:
         if peer in self.liars:
             return self.liars[peer](page)
         if page.depth < self.depth:
-            return say.ShardPage(split=True)
+            return index_messages.ShardPage(split=True)
         if page.depth > self.depth:
-            return say.ShardPage()
+            return index_messages.ShardPage()
         first = page.prefix * OF_LEAF
         adverts = tuple(self.devices[first : first + OF_LEAF])
-        return say.ShardPage(adverts=adverts, matches=OF_LEAF, count=OF_LEAF)
+        return index_messages.ShardPage(adverts=adverts, matches=OF_LEAF, count=OF_LEAF)
 
     async def query(self, want: int, nodes: float = 1.0) -> QueryResult:
         """`nodes`: as many as there are by the reader's estimate."""
@@ -148,7 +153,9 @@ async def test_liars_who_say_that_a_shard_is_split_hide_nobody(autojump_clock: J
 async def test_liars_who_say_that_a_passed_over_shard_is_empty_hide_nobody(
     autojump_clock: Jumping, honest: int, estimated: int
 ) -> None:
-    tree = Tree(DEPTH, {contact.peer: lambda page: say.ShardPage() for contact in HOLDERS[honest:]})
+    tree = Tree(
+        DEPTH, {contact.peer: lambda page: index_messages.ShardPage() for contact in HOLDERS[honest:]}
+    )
     result = await tree.query(EVERYBODY_HERE + 1, nodes=SOFT_LIMIT * 2**estimated)
     assert len(result.devices) == EVERYBODY_HERE
 
@@ -179,11 +186,11 @@ async def test_one_holder_that_shows_its_own_and_calls_it_all_hides_nobody(
     tree.devices = [tree._device(number) for number in range(160)]
     honest, own = tree.devices[:120], tree.devices[120:]
 
-    def answer(peer: str, page: say.QueryShard) -> say.ShardPage:
+    def answer(peer: str, page: index_messages.QueryShard) -> index_messages.ShardPage:
         shown, matches = (own, 10**6) if peer == HOLDERS[0].peer else (honest, len(honest))
         end = page.cursor + page.limit
         cursor = end if end < len(shown) else None
-        return say.ShardPage(
+        return index_messages.ShardPage(
             adverts=tuple(shown[page.cursor : end]), matches=matches, count=len(shown), cursor=cursor
         )
 
@@ -198,7 +205,7 @@ async def test_holders_that_know_nothing_lead_to_nearer_ones_where_a_lookup_did_
 ) -> None:
     tree = Tree(0)
     far = [Contact(Identity.from_seed(f"far {number}").peer_id, ()) for number in range(READERS)]
-    tree.liars = {contact.peer: lambda page: say.ShardPage() for contact in far}
+    tree.liars = {contact.peer: lambda page: index_messages.ShardPage() for contact in far}
     query = query_over(tree.race, 1.0)
     known = list(far)
 
@@ -223,7 +230,7 @@ def test_nearer_holders_are_added_to_a_set_whose_lookup_did_not_wait(*, hurried:
     client: Any = SimpleNamespace(own_peer="", usable=lambda peer: True)
     lookups = Lookups(client, random.Random(1))
     lookups._sets[key] = HolderSet([far], found_at=0.0, hurried=_Shortlist(key) if hurried else None)
-    told = (say.ContactInfo(peer=near.peer, addresses=("/ip4/10.0.0.1/tcp/1",)),)
+    told = (index_messages.ContactInfo(peer=near.peer, addresses=("/ip4/10.0.0.1/tcp/1",)),)
 
     async def main() -> bool:
         return lookups.named(key, told, add=True)

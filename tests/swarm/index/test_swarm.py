@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from protocol.errors import Refused, Unreachable
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message
 from protocol.values.index_keys import EVERYBODY, shard_key
 from protocol.values.requirement import Clause, Op, Requirement
@@ -184,12 +184,12 @@ async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_th
         contact = next(
             one for one in reader.index._client.nearest(shard_key("", "x", 0, 0), 6) if one.peer == busy
         )
-        question = say.FindPeers(key=shard_key("", "x", 0, 0))
+        question = index_messages.FindPeers(key=shard_key("", "x", 0, 0))
         waits: list[float] = []
         grown.swarm.cut_silently(reader.peer, busy)
         for _ in range(7):
             with pytest.raises(Unreachable):
-                await reader.index._client.ask(contact, question, say.FoundPeers)
+                await reader.index._client.ask(contact, question, index_messages.FoundPeers)
             silent_since = trio.current_time()
             while not reader.index._client.usable(busy):
                 await trio.sleep(0.5)
@@ -198,10 +198,10 @@ async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_th
         assert waits[0] < waits[1] <= 32  # what runs beside us asks it, too: this may be the longest already
         assert 29 <= waits[-1] <= 66  # somebody beside us may ask it in vain just before we look
         grown.swarm.heal()
-        await reader.index._client.ask(contact, question, say.FoundPeers)
+        await reader.index._client.ask(contact, question, index_messages.FoundPeers)
         grown.swarm.cut_silently(reader.peer, busy)
         with pytest.raises(Unreachable):
-            await reader.index._client.ask(contact, question, say.FoundPeers)
+            await reader.index._client.ask(contact, question, index_messages.FoundPeers)
         await trio.sleep(2.1)
         assert reader.index._client.usable(busy)
 
@@ -383,11 +383,11 @@ def on_the_other_side(peer: PeerId, seed: str, count: int) -> list[Identity]:
 def answering(swarm: MemorySwarm, identity: Identity) -> Contact:
     """A node that answers every call and makes none."""
 
-    async def found(link: Link, message: object) -> say.FoundPeers:
-        return say.FoundPeers()
+    async def found(link: Link, message: object) -> index_messages.FoundPeers:
+        return index_messages.FoundPeers()
 
     node = swarm.node(identity)
-    serve_links(node, say.FAMILY, say.INDEX, found)
+    serve_links(node, index_messages.FAMILY, index_messages.INDEX, found)
     return Contact(node.peer_id, node.addresses)
 
 
@@ -420,7 +420,9 @@ async def test_holders_that_have_no_room_for_each_other_meet_once(
         grown.swarm.kill(b.peer)
         with pytest.raises(Unreachable):
             await a.index._client.ask(
-                Contact(b.peer, network.addresses), say.FindPeers(key=bytes(32)), say.FoundPeers
+                Contact(b.peer, network.addresses),
+                index_messages.FindPeers(key=bytes(32)),
+                index_messages.FoundPeers,
             )
         assert not a.index._client.met(b.peer)  # when it is back, it is met again
 
@@ -491,23 +493,25 @@ async def test_a_holder_that_makes_things_up_is_not_believed(autojump_clock: Jum
 
         units = (UnitOffer(unit=CPU, runtime="r"),)
         lies = (
-            say.ListedAdvert(advert=signed(thief, units=units), age_s=1.0),
-            say.ListedAdvert(advert=signed(victim, units=units), age_s=901.0),
-            say.ListedAdvert(advert=signed(victim), age_s=1.0),
-            say.ListedAdvert(advert=SignedAdvert(body=b"\xc1", signature=b"s" * 64), age_s=1.0),
+            index_messages.ListedAdvert(advert=signed(thief, units=units), age_s=1.0),
+            index_messages.ListedAdvert(advert=signed(victim, units=units), age_s=901.0),
+            index_messages.ListedAdvert(advert=signed(victim), age_s=1.0),
+            index_messages.ListedAdvert(advert=SignedAdvert(body=b"\xc1", signature=b"s" * 64), age_s=1.0),
         )
 
-        async def lie(link: Link, message: object) -> say.FoundPeers | say.ShardPage | say.RefusedMessage:
+        async def lie(
+            link: Link, message: object
+        ) -> index_messages.FoundPeers | index_messages.ShardPage | index_messages.RefusedMessage:
             match message:
-                case say.FindPeers():
-                    return say.FoundPeers()
-                case say.QueryShard():
-                    return say.ShardPage(adverts=lies, matches=4, count=4)
+                case index_messages.FindPeers():
+                    return index_messages.FoundPeers()
+                case index_messages.QueryShard():
+                    return index_messages.ShardPage(adverts=lies, matches=4, count=4)
                 case _:
-                    return say.RefusedMessage(reason=Reason.DISK_FULL)
+                    return index_messages.RefusedMessage(reason=Reason.DISK_FULL)
 
         liar = grown.swarm.node(thief)
-        serve_links(liar, say.FAMILY, say.INDEX, lie)
+        serve_links(liar, index_messages.FAMILY, index_messages.INDEX, lie)
         for member in grown.members:
             member.network.table.learn(Contact(liar.peer_id, liar.addresses))
         result = await grown.members[2].index.query(EVERY_CPU, 100)
@@ -522,18 +526,20 @@ async def test_a_holder_of_an_older_version_is_not_asked_for_features_that_it_do
         await publish_all(grown.members)
         asked: set[str] = set()
 
-        async def answer(link: Link, message: object) -> say.FoundPeers | say.ShardPage | say.RefusedMessage:
+        async def answer(
+            link: Link, message: object
+        ) -> index_messages.FoundPeers | index_messages.ShardPage | index_messages.RefusedMessage:
             match message:
-                case say.FindPeers():
-                    return say.FoundPeers()
-                case say.QueryShard():
+                case index_messages.FindPeers():
+                    return index_messages.FoundPeers()
+                case index_messages.QueryShard():
                     asked.update(clause.attribute for clause in message.requirement.clauses)
-                    return say.ShardPage()
+                    return index_messages.ShardPage()
                 case _:
-                    return say.RefusedMessage(reason=Reason.DISK_FULL)
+                    return index_messages.RefusedMessage(reason=Reason.DISK_FULL)
 
         older = grown.swarm.node(Identity.from_seed("older"))
-        serve_links(older, say.FAMILY, say.INDEX, answer)
+        serve_links(older, index_messages.FAMILY, index_messages.INDEX, answer)
         for member in grown.members:
             member.network.table.learn(Contact(older.peer_id, older.addresses))
         need = Requirement(clauses=(*EVERY_CPU.clauses, Clause(attribute="features", op=Op.HAS, value="x")))
@@ -549,14 +555,16 @@ async def test_a_client_of_the_index_refuses_to_hold(autojump_clock: Jumping) ->
         async with trio.open_nursery() as nursery:
             await grown.members[0].publish()
             await client.publish()
-            serving = Links(grown.members[1].network, say.FAMILY, say.INDEX, nursery)
+            serving = Links(grown.members[1].network, index_messages.FAMILY, index_messages.INDEX, nursery)
             # nobody can dial a client, but it has a connection of its own with the first node
-            client_links = Links(grown.members[0].network, say.FAMILY, say.INDEX, nursery)
-            answer = await client_links.call(client.peer, (), say.QueryShard(attribute="node"))
-            assert isinstance(answer, say.RefusedMessage)
+            client_links = Links(
+                grown.members[0].network, index_messages.FAMILY, index_messages.INDEX, nursery
+            )
+            answer = await client_links.call(client.peer, (), index_messages.QueryShard(attribute="node"))
+            assert isinstance(answer, index_messages.RefusedMessage)
             assert answer.reason is Reason.NOT_A_HOLDER
             with pytest.raises(Unreachable):
-                await serving.call(client.peer, (), say.QueryShard(attribute="node"))
+                await serving.call(client.peer, (), index_messages.QueryShard(attribute="node"))
             nursery.cancel_scope.cancel()
 
 
@@ -573,7 +581,7 @@ async def test_a_gate_that_goes_on_refusing_a_device_is_named_once(
             client: IndexClient, contact: Contact, message: Message, *words: Any, **more: Any
         ) -> Any:
             if (
-                isinstance(message, say.StoreAdverts)
+                isinstance(message, index_messages.StoreAdverts)
                 and contact.peer == gate.peer
                 and trio.current_time() < until
             ):
@@ -615,7 +623,7 @@ async def test_a_node_that_publishes_nothing_forgets_who_was_silent(autojump_clo
 
 async def test_a_peer_that_asks_too_much_has_to_wait(autojump_clock: Jumping) -> None:
     async with field(2) as grown, trio.open_nursery() as nursery:
-        links = Links(grown.members[1].network, say.FAMILY, say.INDEX, nursery)
+        links = Links(grown.members[1].network, index_messages.FAMILY, index_messages.INDEX, nursery)
         gate = grown.members[0]
         governor = gate.network.governor
         stranger = Share(per_s=10_000, burst=20_000)
@@ -623,20 +631,20 @@ async def test_a_peer_that_asks_too_much_has_to_wait(autojump_clock: Jumping) ->
         answers: list[object] = []
 
         async def ask() -> None:
-            question = say.QueryShard(attribute="node")
+            question = index_messages.QueryShard(attribute="node")
             answers.append(await links.call(gate.peer, gate.network.addresses, question, max_wait_s=60))
 
         await ask()
         began, each = (
             trio.current_time(),
-            CALL_US + gate.index.holder.page_cost_us(say.QueryShard(attribute="node")),
+            CALL_US + gate.index.holder.page_cost_us(index_messages.QueryShard(attribute="node")),
         )
         async with trio.open_nursery() as asking:
             for _ in range(450):
                 asking.start_soon(ask)
         assert governor.busy
         assert trio.current_time() - began >= (450 * each - stranger.burst) / stranger.per_s
-        assert all(isinstance(answer, say.ShardPage) for answer in answers)
+        assert all(isinstance(answer, index_messages.ShardPage) for answer in answers)
         nursery.cancel_scope.cancel()
 
 

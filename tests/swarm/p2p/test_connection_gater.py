@@ -59,7 +59,7 @@ def half(arrivals: ConnectionGater, ip: str) -> InboundConnection | None:
 def test_halves_of_circuits_have_a_number_of_their_own_and_leave_room_for_peers(
     halves: int, all_: int
 ) -> None:
-    arrivals = ConnectionGater(ConnectionLimits(per_network=2, halves=halves, all=all_))
+    arrivals = ConnectionGater(ConnectionLimits(per_network=2, data_connections=halves, all=all_))
     held = [half(arrivals, HOME) for _ in range(3)]
     assert [one is not None for one in held] == [True, True, False], "a network has its share"
     assert half(arrivals, OTHER)
@@ -72,7 +72,7 @@ def test_halves_of_circuits_have_a_number_of_their_own_and_leave_room_for_peers(
 
 @pytest.mark.parametrize(("files", "halves"), [(16_256, 2_048), (3_172, 2_048), (2_024, 1_000), (896, 224)])
 def test_peers_have_their_room_and_with_few_files_three_quarters(files: int, halves: int) -> None:
-    assert ConnectionLimits(all=files).most_halves == halves
+    assert ConnectionLimits(all=files).most_data_connections == halves
 
 
 def test_halves_of_circuits_take_nothing_of_their_networks_share() -> None:
@@ -83,7 +83,7 @@ def test_halves_of_circuits_take_nothing_of_their_networks_share() -> None:
 
 
 def test_a_half_for_which_there_is_no_room_counts_as_a_newcomer() -> None:
-    arrivals = ConnectionGater(ConnectionLimits(burst=3, per_s=0.001, halves=0))
+    arrivals = ConnectionGater(ConnectionLimits(burst=3, per_s=0.001, data_connections=0))
     assert [half(arrivals, HOME) for _ in range(3)] == [None] * 3
     assert arrivals.arrive(HOME, 0.0) is None
 

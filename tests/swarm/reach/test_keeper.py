@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.messages import index as say
+from protocol.messages import index as index_messages
 from protocol.messages.reach import REACH, DialBack, DialBackReply
 from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.wire.base import Message
@@ -563,14 +563,14 @@ async def test_a_node_behind_a_nat_keeps_nothing_for_anybody_whoever_asks_it_to(
         advert = Advert(peer=other.peer_id, seq=1, device="d", name="n")
         body = advert_body(advert)
         signed = SignedAdvert(body=body, signature=other.sign(advert_message(body)))
-        links = Links(other, say.FAMILY, say.INDEX, play.nursery)
+        links = Links(other, index_messages.FAMILY, index_messages.INDEX, play.nursery)
         for question in (
-            say.StoreAdverts(advert=signed, items=(say.StoreItem(attribute="node"),)),
-            say.QueryShard(attribute="node"),
-            say.MarkSplit(attribute="node", depth=0, prefix=0),
+            index_messages.StoreAdverts(advert=signed, items=(index_messages.StoreItem(attribute="node"),)),
+            index_messages.QueryShard(attribute="node"),
+            index_messages.MarkSplit(attribute="node", depth=0, prefix=0),
         ):
             answer = await links.call(node.peer_id, keeper.addresses, question)
-            assert isinstance(answer, say.RefusedMessage)
+            assert isinstance(answer, index_messages.RefusedMessage)
             assert answer.reason is Reason.NOT_A_HOLDER
         assert play.indices["node"].holder.nodes == 0
         for name in ("gate", "other"):
