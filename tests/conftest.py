@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
 import shutil
@@ -10,13 +11,15 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import hypothesis
 import pytest
 import trio
 from trio.abc import Clock, Instrument
 from trio.testing import MockClock
+
+from swarm.base.threads import COMPUTING, DISK, HASHING, SERVING, ThreadPool
 
 os.environ["SARK_LAN"] = "false"
 DATA: Final = tempfile.TemporaryDirectory(prefix="sark-tests-data-")
@@ -37,6 +40,35 @@ def _patiently(
 ) -> object:
     """`trio.run` with a slow clock, unless the test brings its own."""
     return trio.run(test, clock=clock or MockClock(rate=PATIENT), instruments=instruments)
+
+
+SHORT_WORK: Final = (DISK, SERVING, HASHING, COMPUTING)
+"""Pools whose work ends by itself, whatever the clock says."""
+
+
+@pytest.fixture(autouse=True)
+def clock_that_waits_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that jumps takes a node that waits for a thread for idle: on a busy machine it would jump over deadlines meanwhile."""
+    run = ThreadPool.run
+    waiting: dict[MockClock, tuple[int, float]] = {}
+
+    async def held(pool: ThreadPool, *words: Any, **more: Any) -> Any:
+        clock = trio.lowlevel.current_clock()
+        if not isinstance(clock, MockClock) or pool not in SHORT_WORK:
+            return await run(pool, *words, **more)
+        count, threshold = waiting.get(clock, (0, clock.autojump_threshold))
+        waiting[clock] = (count + 1, threshold)
+        clock.autojump_threshold = math.inf
+        try:
+            return await run(pool, *words, **more)
+        finally:
+            count, threshold = waiting.pop(clock)
+            if count > 1:
+                waiting[clock] = (count - 1, threshold)
+            else:
+                clock.autojump_threshold = threshold
+
+    monkeypatch.setattr(ThreadPool, "run", held)
 
 
 REAL_PARTS: Final = ("browser", "nat", "packages", "real")

@@ -36,10 +36,9 @@ from swarm.base.text import ascii_line, shorten
 from swarm.base.units import show_duration
 
 MAX_UNMET: Final = 8
-"""Lines of a quote."""
-MAX_UNMET_LINES: Final = 32
-"""Lines of a refusal."""
 """Clauses that are not met, in the quote for one shape."""
+MAX_UNMET_LINES: Final = 32
+"""Of them, and of other reasons, in a refusal."""
 NO_PROGRAMS: Final = (
     "TorchScript and torch.export models carry programs, which are run only for this device's owner and for people"
     " whom the owner let in; send ONNX, or weights as safetensors"

@@ -39,7 +39,7 @@ DEFAULT_CAP: Final = 20 * 1024**3
 MARGIN: Final = 64 * 1024**2
 """Bytes of disk that are left to others."""
 ROOM_AHEAD: Final = 16 * 1024**2
-"""Bytes of a download for which there is room before they come."""
+"""Bytes of a download beyond those that have come for which room is made."""
 _HEX: Final = frozenset("0123456789abcdef")
 
 log = structlog.get_logger("sark.cache")
@@ -215,7 +215,6 @@ class ModelCache:
             await self._make_room(model, partial.size, partial.size)
             if partial.size < model.size:
                 await self._bring(model, partial, source, progress)
-                await self._make_room(model, partial.size, partial.size)
             if partial.size != model.size:
                 why = f"{partial.size} of {model.size} bytes came"
                 raise _failure(model, Reason.FETCH_FAILED, why)
@@ -243,38 +242,30 @@ class ModelCache:
             raise _failure(model, Reason.FETCH_FAILED, why) from exc
 
     async def _bring(self, model: Model, partial: PartialFile, source: Source, progress: Progress) -> None:
-        """Have `source` bring what is missing, and make room as the bytes come: a task that only claims to have a large model evicts
-        none."""
-        failure: Exception | None = None
-        arrived = trio.Event()
+        """Have `source` bring what is missing. Room is made as the bytes come: a task that only claims to have a large model evicts
+        nothing.
+        """
+        granted = 0
+        failure: RunError | None = None
 
-        def on_progress(done: int, total: int) -> None:
-            arrived.set()
-            progress(done, total)
+        def ensure_room(size: int) -> None:
+            nonlocal granted, failure
+            if size > granted:
+                wanted = min(model.size, size + ROOM_AHEAD)
+                try:
+                    trio.from_thread.run(self._make_room, model, wanted, partial.size)
+                except RunError as exc:
+                    failure = exc
+                    raise
+                granted = wanted
 
-        async def make_room() -> None:
-            nonlocal arrived, failure
-            wanted = 0
-            try:
-                while wanted < model.size:
-                    wanted = min(model.size, partial.size + ROOM_AHEAD)
-                    await self._make_room(model, wanted, partial.size)
-                    while partial.size + ROOM_AHEAD // 2 < wanted < model.size:
-                        arrived = trio.Event()
-                        await arrived.wait()
-            except (RunError, OSError) as exc:
-                failure = exc
-                nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(make_room)
-            try:
-                await source(partial.offset, partial, on_progress)
-            except (Unreachable, Refused, ProtocolError, RunError, OSError) as exc:
-                failure = exc
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        partial.ensure_room = ensure_room
+        try:
+            await source(partial.offset, partial, progress)
+        except Exception:
+            if failure is not None:
+                raise failure from None
+            raise
 
     async def _check_room(self, model: Model, stored: int) -> None:
         """Whether the model can have room at all. Raises `RunError`; evicts nothing."""

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +47,8 @@ class PartialFile:
         """For whom every piece was fetched; None: for several, or not in pieces."""
         self.origin = ""
         """Where it comes from, in words; set by the source."""
+        self.ensure_room: Callable[[int], None] = lambda size: None
+        """Called before bytes are written, with how many there will be then; blocks until there is room for them."""
         self._fetched_for = ""
         self._lock = threading.Lock()
         self._hash, self._hashed = hashlib.sha256(), 0
@@ -82,8 +85,7 @@ class PartialFile:
         """The next bytes after `offset`."""
         if not self.in_order:
             self._to_order()
-        self._file.seek(self.size)
-        self._write(data)
+        self._write(self.size, data)
         self._hash.update(data)
         self.size += len(data)
         self._hashed = self.size
@@ -163,8 +165,7 @@ class PartialFile:
                 return False
             if index in self._digests:
                 return True
-            self._file.seek(index * PIECE_SIZE)
-            self._write(data)
+            self._write(index * PIECE_SIZE, data)
             if self._journal is not None:
                 os.write(self._journal, f"{_line(index, digest)}\n".encode())
             self._add(index, digest, data)
@@ -235,7 +236,9 @@ class PartialFile:
             length -= len(data)
         return b"".join(parts)
 
-    def _write(self, data: bytearray) -> None:
+    def _write(self, at: int, data: bytearray) -> None:
+        self.ensure_room(self.size + len(data))
+        self._file.seek(at)
         view = memoryview(data)
         while view:
             view = view[self._file.write(view) or 0 :]

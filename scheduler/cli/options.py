@@ -30,6 +30,8 @@ RESULTS: Final = "Results"
 SWARM: Final = "Swarm"
 GENERAL: Final = "General"
 """Panels of `--help`."""
+MOST_NEAR: Final = 8
+"""Addresses on the LAN that are tried before peers that were known lately."""
 NO_GATE_HINT: Final = (
     "start one on this machine: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…"
 )
@@ -122,7 +124,9 @@ def answering_gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, .
     if not gates:
         raise Unreachable("no gate is known", hint=NO_GATE_HINT)
     if untried is not None and not any_answers(untried):
-        named = [gate for gate in gates if gate not in untried] or gates
+        named = gates if flags else tuple(gate for gate in gates if gate not in untried)
+        if not named:
+            raise Unreachable("no gate is known, and no peer of before answers", hint=NO_GATE_HINT)
         raise Unreachable(
             f"no gate answers: {', '.join(named)}",
             hint="check that the gate runs and that its address is right",
@@ -150,7 +154,8 @@ def _ways(
         from swarm.reach.mdns import ways_on_lan
 
         neighbours = ways_on_lan()
-    others = ctx.meta["neighbours"] = tuple(dict.fromkeys((*neighbours, *known_peers(ctx.obj))))
+    found = (*neighbours[:MOST_NEAR], *known_peers(ctx.obj), *neighbours[MOST_NEAR:])
+    others = ctx.meta["neighbours"] = tuple(way for way in dict.fromkeys(found) if way not in gates)
     return (*gates, *others), others
 
 

@@ -84,6 +84,8 @@ def describe_models(campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch)
             described[entry.examples_key] = CampaignFile(*evaluation)
 
     for entry in campaign.models:
+        if errors and _is_fetched(entry):
+            continue  # it may take minutes, and nothing comes of it
         try:
             describe(entry)
         except CampaignError as error:
@@ -92,6 +94,11 @@ def describe_models(campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch)
         raise together(errors)
     check_common_dims(campaign, graphs)
     return described
+
+
+def _is_fetched(entry: ModelEntry) -> bool:
+    """Whether it is downloaded to be looked at."""
+    return entry.path is None and entry.url is not None and scheme_of(entry.url) != "file"
 
 
 def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Path:

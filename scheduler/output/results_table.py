@@ -39,7 +39,7 @@ MAX_PIPED: Final = 10_000
 LESSER: Final = ("RAM MB", "Load ms", "Shape")
 """Columns that give way to whole names on a narrow terminal, in this order; the last one stays where it tells rows apart."""
 THREADS_NOTE: Final = "threads: "
-"""How a note begins that not as many threads ran as were asked for (`drivers.contract.hardware`)."""
+"""How a driver's note begins that other threads ran than were asked for."""
 MAX_NEED: Final = 100_000
 _STYLES: Final = {
     RowStatus.COMPLETE: "green",
@@ -141,7 +141,7 @@ def remarks(rows: Sequence[Row]) -> list[str]:
             lacks = "lacks scores" if row.scores else "has no scores"
             lines.append(f"{number} {lacks}: {safe_text(row.scores_why)}")
         if note := next((each for each in row.notes.split("; ") if each.startswith(THREADS_NOTE)), ""):
-            lines.append(f"{number} ran with fewer {safe_text(note)}")
+            lines.append(f"{number} has a note on {safe_text(note)}")
         if row.verdict not in ("", RowVerdict.VALID, RowVerdict.SIMULATED):  # simulations share one line
             lines.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
         elif row.remarks:

@@ -74,7 +74,7 @@ async def run_process(
     A database server that falls silent is waited for. One that does not answer at the start is an error: its address may be wrong.
     """
     open_store(home).close()
-    pause_s = STORE_RETRY_S[0]
+    pause_s, stop = STORE_RETRY_S[0], trio.Event()
     while True:
         for _ in range(LOCK_TRIES):  # the one before us may be on its way out, or somebody is just looking
             if not is_running(home):
@@ -84,11 +84,9 @@ async def run_process(
         began = trio.current_time()
         try:
             with open_store(home) as store:
-                stopped = await _run_once(
-                    home, settings, stay, stop_with_stdin, answer, keep_supervisor, store
-                )
+                await _run_once(home, settings, stay, stop_with_stdin, answer, keep_supervisor, store, stop)
             with open_store(home) as store:
-                if stopped or not store.campaigns.unfinished():
+                if stop.is_set() or not store.campaigns.unfinished():
                     return
         except* LeadershipLost as group:
             log.warning("scheduler.superseded", why=first_error(group).what)
@@ -97,6 +95,8 @@ async def run_process(
             if trio.current_time() >= began + STORE_RETRY_S[1]:
                 pause_s = STORE_RETRY_S[0]
             log.warning("scheduler.store_silent", why=first_error(group).what, again_in_s=pause_s)
+        if stop.is_set():
+            return
         if silent:
             with trio.move_on_after(pause_s):
                 await wait_for_stop(with_stdin=stop_with_stdin)
@@ -112,12 +112,13 @@ async def _run_once(
     answer: AnswerModel,
     keep_supervisor: Callable[[], object],
     store: Store,
-) -> bool:
-    """Onto the network, until no campaign is left; gives whether a signal stopped it before."""
+    stop: trio.Event,
+) -> None:
+    """Onto the network, until no campaign is left, or a signal stops it, which sets `stop`."""
     key = load_or_create(home.key("scheduler"))
     seat = store.seats.take(place_of(home), seat_peers(key))
     try:
-        return await _run_seated(
+        await _run_seated(
             home,
             settings,
             stay,
@@ -127,6 +128,7 @@ async def _run_once(
             store,
             key,
             seat_identity(key, seat),
+            stop,
         )
     finally:  # others may carry on at once
         with contextlib.suppress(ResourceError):
@@ -143,18 +145,18 @@ async def _run_seated(
     store: Store,
     key: Identity,
     identity: Identity,
-) -> bool:
+    stop: trio.Event,
+) -> None:
     """As `_run_once`. `key`: the home's; `identity`: of this process in its seat."""
-    stopped, trust = False, HomeTrust(home)
+    trust = HomeTrust(home)
     async with (
         open_node("scheduler", home, settings, holder=False, identity=identity) as here,
         trio.open_nursery() as nursery,
     ):
 
         async def signals() -> None:
-            nonlocal stopped
             name = await wait_for_stop(with_stdin=stop_with_stdin)
-            stopped = True
+            stop.set()
             log.info("scheduler.stopping", signal=name)
             nursery.cancel_scope.cancel()
 
@@ -234,9 +236,8 @@ async def _run_seated(
         )
         await service.run()
         nursery.cancel_scope.cancel()
-    if not stopped:
+    if not stop.is_set():
         await _last_look(schedules)
-    return stopped
 
 
 def _this_program(home: Home) -> list[str]:

@@ -268,6 +268,11 @@ _BY_TEXT: Final[tuple[tuple[str, tuple[str, str]], ...]] = (
             "terminat",
             "shutting down",
             "starting up",
+            "eof",
+            "broken pipe",
+            "no route to host",
+            "unreachable",
+            "reset by peer",
         )
     ),
 )

@@ -32,15 +32,12 @@ class DeviceClash:
     device: str
     holder: str
     claimant: str
-    pinned: bool = True
-    """This home has used the device by its holder."""
 
     def __str__(self) -> str:
         device = safe_text(self.device, 80)
-        more = "" if self.pinned else f" --device {quote(device)}"
         return (
-            f"device {device} belongs to the key {self.holder}, and {self.claimant} claims it too. "
-            f"Only if it is another worker of that machine: sark-node trust {self.claimant} --same-device-as {self.holder}{more}"
+            f"device {device} belongs to the key {self.holder}, and {self.claimant} claims it too. Only if it is another worker of "
+            f"that machine: sark-node trust {self.claimant} --same-device-as {self.holder} --device {quote(device)}"
         )
 
 
@@ -104,7 +101,7 @@ class DeviceClaims:
         holder = self.holder(device)
         if holder is None or bound(book, device, holder, peer):
             return None
-        return DeviceClash(device, holder, peer, holder in book.pinned.get(device, ()))
+        return DeviceClash(device, holder, peer)
 
     def key_of(self, device: str, peer: str) -> str:
         """The one key that stands for all workers of this worker's device in results: the first that it is pinned to, else its holder's;

@@ -95,24 +95,19 @@ def claim_device(home: Home, peer: str, device: str) -> None:
 
 
 def bind_keys(home: Home, peer: str, other: str, device: str = "") -> str:
-    """From now on `peer` is a worker of the device that is pinned to `other`; gives the device id. `device`: pinned to `other` if none is.
-    Raises `SettingsError` for what is no peer or device id, `NotPermitted` if no device is pinned to `other`, or another one.
+    """From now on `peer` is a worker of the same device as `other`; gives the device id. `device`: that device; empty: the one that is
+    pinned to `other`. Raises `SettingsError` for what is no peer or device id, `NotPermitted` if no device is pinned to `other`.
     """
     check_peer(peer)
     check_peer(other)
-    pinned = next((each for each, keys in read_pinned(home).items() if other in keys), "")
-    if device and pinned not in ("", device):
-        raise NotPermitted(
-            f"{other} is a worker of device {safe_text(pinned, 80)}",
-            hint=f"sark-node trust {peer} --same-device-as {other}",
-        )
-    if device and not pinned:
+    pinned = read_pinned(home)
+    if device and other not in pinned.get(device, ()):
         claim_device(home, other, device)
-    if not (device or pinned):
+    device = device or next((each for each, keys in pinned.items() if other in keys), "")
+    if not device:
         raise NotPermitted(
             f"no device of {other} was used by this home yet",
             hint="use it first, or add its device with --device DEVICE_ID: sark-node peers --json shows the ids",
         )
-    bound_device = device or pinned
-    _change(home, lambda pins: {**pins, bound_device: tuple(dict.fromkeys((*pins[bound_device], peer)))})
-    return bound_device
+    _change(home, lambda pins: {**pins, device: tuple(dict.fromkeys((*pins[device], peer)))})
+    return device

@@ -12,6 +12,7 @@ An error names the source of the wrong value (file, variable or flag), which is 
 
 from __future__ import annotations
 
+import errno
 import re
 import tomllib
 import typing
@@ -117,7 +118,7 @@ def _read_file(
     except OSError as exc:
         raise ResourceError(
             f"cannot read {path}: {exc.strerror}",
-            hint=f"make it readable: chmod 600 {path}" if path.exists() else "use another --home",
+            hint=f"make it readable: chmod 600 {path}" if exc.errno == errno.EACCES else "use another --home",
         ) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise SettingsError(f"{path}: {exc}", hint="the file must be TOML") from None

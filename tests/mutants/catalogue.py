@@ -314,7 +314,7 @@ CIRCUITS: Final = (
 
 LIMITS: Final = (
     _one("limits", "a large model evicts others before it comes", "node/store/cache.py",
-        "wanted = min(model.size, partial.size + ROOM_AHEAD)", "wanted = model.size", "tests/node/store/test_cache.py"),
+        "                await self._bring(model, partial", "                await self._make_room(model, model.size, 0)\n                await self._bring(model, partial", "tests/node/store/test_cache.py"),
     _one("limits", "answers may be any text", "drivers/contract/base.py",
         "        b64decode(text, validate=True)\n", "        text.encode()\n", "tests/node/run/test_answers.py"),
     _one("limits", "a bug in a run ends the node", "node/run/runner.py",

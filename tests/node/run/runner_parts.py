@@ -30,6 +30,7 @@ from protocol.values.record import (
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
+from swarm.base.threads import DISK
 
 WORKER = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 
@@ -60,7 +61,7 @@ def job(what: Task) -> RecordJob:
 
 def source_of(content: bytes) -> Source:
     async def source(offset: int, sink: Any, progress: Any) -> None:
-        sink(bytearray(content[offset:]))
+        await DISK.run(sink, bytearray(content[offset:]))
         progress(len(content), len(content))
 
     return source

@@ -46,6 +46,7 @@ from protocol.values.record import (
 )
 from protocol.values.task import Measure, Timeouts
 from protocol.words import Reason, RunOutcome
+from swarm.base.threads import DISK
 from tests.node.run.runner_parts import (
     CHECKED,
     CONTENT,
@@ -218,7 +219,7 @@ async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_i
     def source(what: RecordJob) -> Source:
         async def get(offset: int, sink: Any, progress: Any) -> None:
             fetched.append(what.task.task)
-            sink(bytearray(CONTENT if what.task.task == "c-1/1" else b"another"))
+            await DISK.run(sink, bytearray(CONTENT if what.task.task == "c-1/1" else b"another"))
 
         return get
 

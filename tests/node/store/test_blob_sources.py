@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from protocol.errors import RunError
 from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders, TransferGrant, grant_message
 from protocol.values.task import Model
 from protocol.words import Reason
+from swarm.base.threads import DISK
 from swarm.blobs.pieces import hashes_of
 from swarm.blobs.server import Content, serve_blobs
 from swarm.memory.network import MemorySwarm
@@ -64,7 +66,7 @@ async def having(folder: Path, principal: Identity | None = ANN) -> BlobSources:
     """A worker that has the model, and knows that `principal` has it."""
 
     async def bring(offset: int, target: PartialFile, progress: object) -> None:
-        target(bytearray(CONTENT[offset:]))
+        await DISK.run(target, bytearray(CONTENT[offset:]))
 
     made = sources(folder)
     await get_model(made.cache, MODEL, bring)
@@ -113,12 +115,13 @@ async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_al
     async def bring(offset: int, target: PartialFile, progress: object) -> None:
         target.begin(ANN.peer_id)
         target.know(hashes_of(CONTENT))
-        target.put(1, bytearray(CONTENT[PIECE_SIZE : 2 * PIECE_SIZE]), trusted=False)
+        second = bytearray(CONTENT[PIECE_SIZE : 2 * PIECE_SIZE])
+        await DISK.run(partial(target.put, 1, second, trusted=False))
         for who in (ANN, EVE):
             observed[who.peer_id] = holder.share(TAKER.peer_id, SHA, grant(giver=who))
         for index in (0, 2):
             piece = bytearray(CONTENT[index * PIECE_SIZE : (index + 1) * PIECE_SIZE])
-            target.put(index, piece, trusted=False)
+            await DISK.run(partial(target.put, index, piece, trusted=False))
 
     await get_model(holder.cache, MODEL, bring)
     assert observed[EVE.peer_id] is Reason.UNKNOWN
@@ -139,7 +142,7 @@ async def test_nothing_is_shared_while_something_is_measured_but_while_something
 
         async def bring(offset: int, target: PartialFile, progress: object) -> None:
             assert not sharing.resting(), "a crowd that fetches serves itself"
-            target(bytearray(b"another"))
+            await DISK.run(target, bytearray(b"another"))
 
         another = Model(name="a", sha256=hashlib.sha256(b"another").hexdigest(), size=7)
         await get_model(sharing.cache, another, bring)

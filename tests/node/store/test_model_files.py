@@ -12,6 +12,7 @@ from node.store.cache import ModelCache, Progress
 from node.store.partial import PartialFile
 from protocol.errors import ResourceError, RunError, SettingsError
 from protocol.values.task import Model
+from swarm.base.threads import DISK
 from tests.node.conftest import get_model
 
 
@@ -28,7 +29,7 @@ def model(content: bytes, name: str = "m.onnx") -> Model:
 def source(content: bytes) -> object:
     async def fetch(offset: int, target: PartialFile, progress: Progress) -> None:
         target.origin = "scheduler …nF2cDYa1"
-        target(bytearray(content[offset:]))
+        await DISK.run(target, bytearray(content[offset:]))
 
     return fetch
 

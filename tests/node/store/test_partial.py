@@ -22,6 +22,7 @@ from protocol.errors import RunError
 from protocol.messages.blobs import PIECE_SIZE
 from protocol.values.task import Model
 from protocol.words import Reason
+from swarm.base.threads import DISK
 from swarm.blobs.pieces import hashes_of, span
 from tests.node.conftest import get_model
 
@@ -251,7 +252,7 @@ async def test_pieces_that_come_to_something_else_are_thrown_away(tmp_path: Path
 async def test_a_disk_that_fills_up_ends_in_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
     async def bring(offset: int, target: PartialFile, progress: Progress) -> None:
         target.begin("ann")
-        target.put(0, piece(0), trusted=False)
+        await DISK.run(partial(target.put, 0, piece(0), trusted=False))
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(RunError, match="is full") as error:

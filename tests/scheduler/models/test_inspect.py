@@ -13,6 +13,7 @@ from rich.console import Console
 from protocol.errors import CampaignError
 from protocol.values.task import Measure, Model
 from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.model import ModelEntry
 from scheduler.local.bench import look_at, read_measure
 from scheduler.models.describe import describe_models
 from scheduler.models.files import CampaignFile
@@ -259,6 +260,11 @@ def test_all_models_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> Non
     assert "(and 2 more errors in this file)" in error.hint
     assert [line for line, _, _ in error.others] == [6, 7]
     assert "line 7: " in error.hint
+    fetched: list[ModelEntry] = []
+    with_url = f"{text}  - https://models.example/m.onnx\n"
+    with pytest.raises(CampaignError):
+        describe_models(parse_campaign(with_url.encode(), "c.yaml"), tmp_path, fetched.append)  # type: ignore[arg-type]
+    assert not fetched, "nothing comes of a download any more"
     with pytest.raises(CampaignError) as one:
         describe_models(
             parse_campaign(b"campaign: t\nunits: [CPU (ONNX)]\nmodels: [empty.onnx]\n", "c.yaml"), tmp_path

@@ -180,6 +180,6 @@ def test_fewer_threads_than_were_asked_for_are_said_below_the_table() -> None:
     few = row(1).model_copy(
         update={"notes": "check: none; threads: 2000 requested, this device runs 2 at once"}
     )
-    assert "1 ran with fewer threads: 2000 requested, this device runs 2 at once" in shown(
+    assert "1 has a note on threads: 2000 requested, this device runs 2 at once" in shown(
         [few], terminal=False
     )

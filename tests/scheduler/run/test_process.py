@@ -25,14 +25,14 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *ends: BaseException | float) -> l
     began: list[float] = []
     left = list(ends)
 
-    async def once(*words: Any) -> bool:
+    async def once(*words: Any) -> None:
         began.append(trio.current_time())
         end = left.pop(0)
         if isinstance(end, BaseException):
             await trio.sleep(1)
             raise BaseExceptionGroup("of the nursery", [end])
         await trio.sleep(end)
-        return True
+        words[-1].set()
 
     monkeypatch.setattr(process, "_run_once", once)
     return began
@@ -55,10 +55,11 @@ async def test_a_database_server_that_falls_silent_is_waited_for(
 async def test_after_a_good_while_the_first_pause_is_short_again(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def once(*words: Any) -> bool:
+    async def once(*words: Any) -> None:
         lives.append(trio.current_time())
         if len(lives) == 5:
-            return True
+            words[-1].set()
+            return
         await trio.sleep(1 if len(lives) < 4 else 3600)
         raise SILENT
 
@@ -102,3 +103,20 @@ async def test_who_waits_can_be_stopped(
     monkeypatch.setattr(process, "wait_for_stop", stop)
     await run_scheduler(tmp_path)
     assert len(began) == 1
+
+
+async def test_who_was_stopped_stays_so_though_the_server_falls_silent_meanwhile(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives = 0
+
+    async def once(*words: Any) -> None:
+        nonlocal lives
+        lives += 1
+        words[-1].set()
+        raise SILENT
+
+    monkeypatch.setattr(process, "_run_once", once)
+    with trio.fail_after(1):
+        await run_scheduler(tmp_path)
+    assert lives == 1

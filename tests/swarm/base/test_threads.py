@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import trio
+from trio.testing import MockClock
 
 from swarm.base.threads import DISK, DNS
 
@@ -34,3 +36,21 @@ def test_each_run_of_trio_has_pools_of_its_own() -> None:
         return DISK.limiter()
 
     assert trio.run(pool) is not trio.run(pool)
+
+
+async def test_a_clock_that_jumps_waits_for_short_work(autojump_clock: MockClock) -> None:
+    """Of the tests themselves: else deadlines pass on a busy machine while a thread has not had its turn."""
+
+    async def beside() -> None:
+        await trio.sleep(5)
+        late.append(trio.current_time())
+
+    began, late = trio.current_time(), list[float]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(beside)
+        async with trio.open_nursery() as work:
+            for _ in range(3):
+                work.start_soon(DISK.run, time.sleep, 0.05)
+        assert trio.current_time() == began
+        assert not late
+    assert late == [began + 5], "and jumps again afterwards"

@@ -136,7 +136,7 @@ async def test_a_gate_that_serves_members_only_is_named_once_it_has_refused_agai
         await trio.sleep(300)
         gate = play.gates["gate"].peer[-8:]
         assert [line for line in play.lines if gate in line] == [
-            f"gate …{gate} does not relay for this device: it serves members only; ask its owner for a ticket"
+            f"gate …{gate} does not serve this device: join with a ticket, or ask its operator to let it in"
         ]
         members.add(network.peer_id)
         await within(90, network.reservations)
@@ -145,7 +145,7 @@ async def test_a_gate_that_serves_members_only_is_named_once_it_has_refused_agai
         members.add(late.peer_id)
         before = len(play.lines)
         await within(90, late.reservations)
-        assert not any("members only" in line for line in play.lines[before:])
+        assert not any("join with a ticket" in line for line in play.lines[before:])
 
 
 async def test_a_node_behind_a_nat_holds_reservations_at_two_gates_and_nothing_for_others(
