@@ -83,82 +83,94 @@ def trust(
     under way stops what runs on a device that is forgotten. A device id belongs to the key that it was first used with: another worker of
     that machine, with a key of its own, needs --same-device-as.
     """
-    from scheduler.output.trusted import trusted_devices, trusted_table
-    from scheduler.trust.listed import check_peer, forget_peer, trust_peer
-    from scheduler.trust.pinned import bind_keys, claim_device
-    from scheduler.trust.reputation import change_reputation, read_reputation, reputation_words
-
-    home: Home = ctx.obj
-    if (same_device_as or device) and (forget or forgive):
-        option, other = (
-            ("--forget" if forget else "--forgive"),
-            ("--same-device-as" if same_device_as else "--device"),
+    given = [
+        option
+        for value, option in (
+            (forget, "--forget"),
+            (forgive, "--forgive"),
+            (name, "--name"),
+            (same_device_as, "--same-device-as"),
+            (device, "--device"),
         )
+        if value
+    ]
+    if given and not peer:
         raise CampaignError(
-            f"{option} and {other} cannot be used together",
-            hint=f"sark-node trust {peer or 'PEER_ID'} {option}",
+            f"{given[0]} needs a peer id", hint="sark-node trust PEER_ID; sark-node trust lists them"
         )
+    if given[0:1] in (["--forget"], ["--forgive"]) and len(given) > 1:
+        raise CampaignError(
+            f"{given[0]} and {given[1]} cannot be used together",
+            hint=f"sark-node trust {peer} {given[0]}",
+        )
+    home: Home = ctx.obj
     if not peer:
-        if forget or name or forgive or same_device_as or device:
-            option = next(
-                word
-                for given, word in (
-                    (forget, "--forget"),
-                    (forgive, "--forgive"),
-                    (name, "--name"),
-                    (same_device_as, "--same-device-as"),
-                    (device, "--device"),
-                )
-                if given
-            )
-            raise CampaignError(
-                f"{option} needs a peer id",
-                hint="sark-node trust PEER_ID; sark-node trust lists them",
-            )
-        devices, strangers = trusted_devices(home, time.time()), read_reputation(home).keys
-        if as_json:
-            others = [each.model_dump(mode="json") for each in strangers]
-            print_json({"count": len(devices), "trusted": list(devices), "strangers": others})
-        elif not devices:
-            print(
-                "No device is trusted yet. Add a device of yours: sark-node invite\nTrust somebody else's device: sark-node trust PEER_ID"
-            )
-        else:
-            console = new_console()
-            console.print(trusted_table(devices))
-        if strangers and not as_json:
-            print("\nStrangers, by their results for this home:")
-            for each in strangers:
-                print(f"  {each.peer}  {reputation_words(each)}")
-        return
-    if forgive:
-        known = read_reputation(home).of(check_peer(peer))
-        change_reputation(home, lambda book: book.forgive(peer))
-        if as_json:
-            print_json({"peer": peer, "forgiven": bool(known.refuted)})
-        else:
-            print(f"{peer} {'is forgiven' if known.refuted else 'was not refuted'}.")
-        return
-    if forget:
-        if name:
-            raise CampaignError(
-                "--forget and --name cannot be used together", hint=f"sark-node trust {peer} --forget"
-            )
-        forgotten = forget_peer(home, peer)
-        kept = next((each for each in trusted_devices(home, time.time()) if each.peer == peer), None)
-        words = "is trusted no longer" if forgotten else "was not listed"
-        if kept is not None:
-            words += f", but stays trusted: {kept.kind}"
+        _list(home, as_json)
+    elif forgive:
+        _forgive(home, peer, as_json)
+    elif forget:
+        _forget(home, peer, as_json)
     else:
-        if same_device_as:
-            device = bind_keys(home, peer, same_device_as, device)
-        elif device:
-            claim_device(home, peer, device)
-        trust_peer(home, peer, name, now=time.time())
-        words = "is trusted from now on" + (
-            f", as a worker of device {safe_text(device, 80)}" if device else ""
-        )
+        _trust(home, peer, name, same_device_as, device, as_json)
+
+
+def _list(home: Home, as_json: bool) -> None:
+    from scheduler.output.trusted import trusted_devices, trusted_table
+    from scheduler.trust.reputation import read_reputation, reputation_words
+
+    devices, strangers = trusted_devices(home, time.time()), read_reputation(home).keys
     if as_json:
-        print_json({"peer": peer, "trusted": not forget})
+        others = [each.model_dump(mode="json") for each in strangers]
+        print_json({"count": len(devices), "trusted": list(devices), "strangers": others})
+        return
+    if devices:
+        new_console().print(trusted_table(devices))
+    else:
+        print("No device is trusted yet. Add a device of yours: sark-node invite")
+        print("Trust somebody else's device: sark-node trust PEER_ID")
+    if strangers:
+        print("\nStrangers, by their results for this home:")
+        for each in strangers:
+            print(f"  {each.peer}  {reputation_words(each)}")
+
+
+def _forgive(home: Home, peer: str, as_json: bool) -> None:
+    from scheduler.trust.listed import check_peer
+    from scheduler.trust.reputation import change_reputation, read_reputation
+
+    known = read_reputation(home).of(check_peer(peer))
+    change_reputation(home, lambda book: book.forgive(peer))
+    if as_json:
+        print_json({"peer": peer, "forgiven": bool(known.refuted)})
+    else:
+        print(f"{peer} {'is forgiven' if known.refuted else 'was not refuted'}.")
+
+
+def _forget(home: Home, peer: str, as_json: bool) -> None:
+    from scheduler.output.trusted import trusted_devices
+    from scheduler.trust.listed import forget_peer
+
+    words = "is trusted no longer" if forget_peer(home, peer) else "was not listed"
+    kept = next((each for each in trusted_devices(home, time.time()) if each.peer == peer), None)
+    if kept is not None:
+        words += f", but stays trusted: {kept.kind}"
+    if as_json:
+        print_json({"peer": peer, "trusted": False})
     else:
         print(f"{peer} {words}.")
+
+
+def _trust(home: Home, peer: str, name: str, same_device_as: str, device: str, as_json: bool) -> None:
+    from scheduler.trust.listed import trust_peer
+    from scheduler.trust.pinned import bind_keys, claim_device
+
+    if same_device_as:
+        device = bind_keys(home, peer, same_device_as, device)
+    elif device:
+        claim_device(home, peer, device)
+    trust_peer(home, peer, name, now=time.time())
+    if as_json:
+        print_json({"peer": peer, "trusted": True})
+    else:
+        worker = f", as a worker of device {safe_text(device, 80)}" if device else ""
+        print(f"{peer} is trusted from now on{worker}.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from scheduler.trust.identities import DeviceClash
 from scheduler.trust.pinned import read_pinned
 from swarm.base.home import Home
@@ -34,3 +36,22 @@ def test_two_workers_of_a_machine_that_was_not_used_yet_are_bound_at_once(typed:
     assert read_pinned(Home.at(typed.home)) == {"board-7": (FIRST, SECOND)}
     typed("trust", SECOND, "--same-device-as", FIRST, "--device", "board-8")  # it was installed anew
     assert read_pinned(Home.at(typed.home)) == {"board-7": (FIRST, SECOND), "board-8": (FIRST, SECOND)}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--forget",), "--forget needs a peer id"),
+        (("--device", "board-7"), "--device needs a peer id"),
+        ((FIRST, "--forget", "--name", "lab"), "--forget and --name cannot be used together"),
+        ((FIRST, "--forget", "--forgive"), "--forget and --forgive cannot be used together"),
+        ((FIRST, "--forgive", "--device", "board-7"), "--forgive and --device cannot be used together"),
+    ],
+)
+def test_options_that_do_not_go_together_change_nothing(
+    typed: Typed, words: tuple[str, ...], message: str
+) -> None:
+    done = typed("trust", *words)
+    assert done.code == 2
+    assert message in done.err
+    assert json.loads(typed("trust", "--json").out)["count"] == 0
