@@ -23,14 +23,15 @@ ARRIVALS: Final = ConnectionLimits()
 MEMORY: Final = MemoryLimits()
 
 
-def _is_a_peer(text: str) -> str:
-    try:
-        peer_id_bytes(text)
-    except ValueError:
-        raise ValueError(
-            "a peer id looks like 12D3Koo… (52 characters); each home shows its own: sark-node info"
-        ) from None
-    return text
+def _is_an_id(of: str, shown_by: str) -> AfterValidator:
+    def check(text: str) -> str:
+        try:
+            peer_id_bytes(text)
+        except ValueError:
+            raise ValueError(f"a {of} id looks like 12D3Koo… (52 characters); {shown_by}") from None
+        return text
+
+    return AfterValidator(check)
 
 
 def _is_a_size(value: object) -> object:
@@ -57,20 +58,8 @@ def split_listener(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
-Peer = Annotated[str, AfterValidator(_is_a_peer)]
-
-
-def _is_a_pool(text: str) -> str:
-    try:
-        peer_id_bytes(text)
-    except ValueError:
-        raise ValueError(
-            "a pool id looks like 12D3Koo… (52 characters); on the pool's own home: sark-node pool members NAME"
-        ) from None
-    return text
-
-
-PoolId = Annotated[str, AfterValidator(_is_a_pool)]
+Peer = Annotated[str, _is_an_id("peer", "each home shows its own: sark-node info")]
+PoolId = Annotated[str, _is_an_id("pool", "on the pool's own home: sark-node pool members NAME")]
 Size = Annotated[int, BeforeValidator(_is_a_size), Field(ge=0, le=2**53)]
 
 
