@@ -131,7 +131,10 @@ async def test_a_direct_connection_replaces_a_circuit_and_streams_stay_where_the
     assert await new.receive_some() == b"and on"
 
 
-async def test_a_kept_link_moves_to_the_direct_connection_and_gives_the_circuit_free(three: Start) -> None:
+async def test_a_kept_link_moves_to_the_direct_connection_and_gives_the_circuit_free(
+    three: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hole_punch, "PAUSE_S", 1.0)  # a busy machine may need more tries than three
     gate, node, caller = three
     place = await node.reserve(gate.peer_id, gate.addresses)
     came: list[Link] = []
