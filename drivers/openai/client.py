@@ -66,7 +66,9 @@ def read_server(url: str, key: str = "") -> Server:
     if parts.username is not None or parts.password is not None:
         raise Unfit("the URL of the endpoint must not contain a key or password: set SARK_API_KEY instead")
     if len(key) > MAX_KEY or any(not "!" <= letter <= "~" for letter in key):
-        raise Unfit("SARK_API_KEY contains what no key can: spaces, line ends or letters beyond ASCII")
+        raise Unfit(
+            "SARK_API_KEY contains spaces, line ends or letters beyond ASCII, which no key can contain"
+        )
     if any(not "!" <= letter <= "~" for letter in parts.path + parts.hostname):
         raise Unfit("the URL of the endpoint must be ASCII without spaces")
     tls = parts.scheme == "https"

@@ -35,7 +35,7 @@ def logs(
         list[str] | None,
         typer.Option(help="Only of worker, scheduler, gate or serve. Repeatable.", metavar="ROLE"),
     ] = None,
-    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Show so many lines at most.")] = 200,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Show at most this many lines.")] = 200,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")
     ] = False,

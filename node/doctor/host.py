@@ -287,7 +287,7 @@ def _energy(meters: Sequence[str], hidden: int) -> Check:
         what = "RAPL counts the processor's energy, but only root may read it"
         todo = (
             "until the next start: sudo chmod o+r /sys/class/powercap/intel-rapl:*/energy_uj"
-            "\non a machine that others use, too, they can then guess what it computes; a meter at the wall: SARK_METER=FILE"
+            "\non a shared machine, other users can then guess what it computes; for a meter at the wall: SARK_METER=FILE"
         )
         return note("energy", what, todo)
     if not meters:
@@ -309,7 +309,7 @@ def _disk(free: int | None) -> Check:
 
 def _clock(synchronised: bool | None) -> Check:
     if synchronised is False:
-        what = "does not follow a time server, but tickets and tokens carry times"
+        what = "does not follow a time server; tickets and tokens need the right time"
         return note("clock", what, SET_CLOCK)
     return ok("clock", "synchronised" if synchronised else "unknown on this system")
 

@@ -346,7 +346,7 @@ def _clock(facts: NetworkFacts) -> list[Check]:
     ahead = statistics.median(clocks)
     if abs(ahead) > CLOCK_OFF_S:
         way = "behind" if ahead > 0 else "ahead of"
-        what = f"{abs(ahead):.0f} s {way} the gates', but tickets and tokens carry times"
+        what = f"{abs(ahead):.0f} s {way} the gates' clocks; tickets and tokens need the right time"
         return [note("clock", what, f"set it by a time server: {SET_CLOCK}")]
     return [ok("clock", f"within {CLOCK_OFF_S:.0f} s of the gates'")]
 

@@ -218,7 +218,7 @@ def _launchd(setting: Setting, command: Sequence[str]) -> Service:
     path = Path(library) / ("LaunchDaemons" if setting.root else "LaunchAgents") / f"{label}.plist"
     domain = "system" if setting.root else f"gui/{setting.uid}"
     out = InstallStep(("launchctl", "bootout", f"{domain}/{label}"), must=False)
-    note = "It starts when you log in. At boot, before anybody does: install it with sudo."
+    note = "It starts when you log in. To start it at boot instead, install it with sudo."
     return Service(
         name=label,
         path=path,
@@ -291,7 +291,7 @@ def _windows(setting: Setting, command: Sequence[str]) -> Service:
         notes=()
         if setting.root
         else (
-            "It starts when you log on. At start-up, before anybody does: install it from a prompt of an administrator.",
+            "It starts when you log on. To start it at boot instead, install it from an administrator's prompt.",
         ),
         taken=("schtasks", "/Query", "/TN", task),
         encoding="utf-16",

@@ -248,7 +248,7 @@ def check_anyone(settings: WorkerSettings, sandbox: TierProbe) -> str:
             f"--accept-anyone needs the full sandbox, and here it is {sandbox.tier}: {'; '.join(sandbox.reasons)}",
             hint="let in those you know: sark-node pool create NAME, sark-node pool invite NAME; or --allow SCHEDULER_ID",
         )
-    return "WARNING: this device runs models of anybody who asks, in the full sandbox; end that: leave out --accept-anyone"
+    return "WARNING: this device runs models for anybody who asks, in the full sandbox; to end this, leave out --accept-anyone"
 
 
 def with_gates_of(

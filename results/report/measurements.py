@@ -99,7 +99,7 @@ def medians(report: Report) -> Section:
                 blocks += [Heading(quote(name)), *_of_model(name, alike)]
     timed = [row for row in report.compared if row.inference_ms_median]
     if len(timed) > 2 and (drawing := pareto(timed)) is not None:
-        note = "Joined by the line are those that no other beats in both; the figures are in the tables."
+        note = "The line joins the results that no other result beats in both; the figures are in the tables."
         blocks += [Heading("Time and what it costs"), Figures([drawing], described=False), note]
     return Section("results", "Results: model × device × unit", blocks or ["No task has come to a result."])
 

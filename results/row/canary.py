@@ -63,7 +63,7 @@ def judge_canary(launch: int, said: LaunchOutput, own: LaunchOutput, decoy: Laun
         return unchecked("the sizes of its outputs depend on the inputs' values")
     tolerance = tolerance_of(own)
     if apart > tolerance:
-        words = f"launch {launch} put out something that is {min(apart, 99):.2g} of its size from what its inputs give"
+        words = f"the outputs of launch {launch} are {min(apart, 99):.2g} of their size away from what its inputs give"
         return CanaryVerdict(CanaryOutcome.REFUTED, f"{words}, {tolerance:g} is tolerated")
     if apart * APART > other or not other:
         return unchecked("the model puts out nearly the same whatever its inputs are")

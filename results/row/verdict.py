@@ -47,7 +47,7 @@ SIMULATION: Final = "a simulation: its figures come from a script, nothing was m
 
 MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
     RowVerdict.VALID: (
-        "The outputs are right, the median is known as closely as asked, and nothing that is known of the device speaks against it.",
+        "The outputs are right, the median is as precise as requested, and nothing known about the device casts doubt on it.",
         "",
     ),
     RowVerdict.SIMULATED: (
@@ -75,7 +75,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         "let it cool, give it air or power, and measure again",
     ),
     RowVerdict.BUSY_HOST: (
-        "Other programs took part of the device, and the numbers show it or cannot show what that did: alone it may be quicker.",
+        "Other programs used the device too, and the numbers show the effect or cannot rule it out: alone, the model may be quicker.",
         "end the other programs, and measure again",
     ),
     RowVerdict.DRIFT: (
@@ -83,7 +83,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         "look at the launches in their order below; measure again, or spread the launches over more minutes (over: 2m)",
     ),
     RowVerdict.BIMODAL: (
-        "The launches fall into two groups, as where two sorts of cores or two memory layouts are in play: the median is of one of them.",
+        "The launches fall into two groups, as with two kinds of cores or two memory layouts: the median describes only one of the groups.",
         "look at both groups below; more launches tell how often each comes",
     ),
     RowVerdict.NOISY: (

@@ -104,7 +104,7 @@ def _with_foreign_units(
             found = find_units(sorted({unit for _, unit in unknown}))
             what = "no device in reach has a unit called"
         except SarkError as why:
-            unasked = f"whether a device has it, from a driver of somebody else's, is not known: {why.what}."
+            unasked = f"whether a device has it through a third-party driver is not known: {why.what}."
     names = (*UNITS, *sorted(found))
     units = f"{listed}: {', '.join(names)}"
     problems = [

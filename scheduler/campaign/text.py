@@ -156,7 +156,7 @@ units:                                 # each model runs on each of these
 #     - soc ~ "Apple M*"
 #     - label.site == lab
 #   spread: device                     # device: every one; class: one of each kind; any: one for each task; worker: every worker
-#   limit: 20                          # at most so many of them
+#   limit: 20                          # at most this many devices
 
 measure:
   runs: 100                            # timed inferences, shared out over the loads: four or more for each
@@ -168,12 +168,12 @@ measure:
 # seed: 0                              # of the made inputs
 # against: fp32                        # in place of runs and loads: the other variants take turns with this one; or a unit: CPU (ONNX)
 # sustain: 10m                         # in place of runs and loads: one launch without a break; burst, knee, steady state, recovery
-# over: 2m                             # the launches are spread over so long: the interval holds for that time, not for seconds
+# over: 2m                             # spread the launches over this time: the interval holds for all of it, not for seconds
 # check: reference                     # compare the outputs with a plain run; or none
 # dims: {{batch: 1}}                     # for all models
 # pre: [{{step: normalise, of: x, mean: 127.5, std: 127.5}}]   # done to the made inputs; post: to the outputs
 
-# replicas: 2                          # run each task on so many devices of one class, and compare what they found
+# replicas: 2                          # run each task on this many devices of one class, and compare their results
 # priority: 50                         # 0 to 100, higher goes first
 # timeouts: {{queue: 12h, fetch: 5m, load: 1m, run: 5m, campaign: 2h}}
 # retry: {{attempts: 3, backoff: 5s}}

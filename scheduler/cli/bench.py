@@ -80,7 +80,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         over: Annotated[
             str | None,
             typer.Option(
-                help="Spread the launches over this long: the interval then holds for it.", metavar="TIME"
+                help="Spread the launches over this time, for which the interval then holds.", metavar="TIME"
             ),
         ] = None,
         compute_type: Annotated[

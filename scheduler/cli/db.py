@@ -217,7 +217,7 @@ def prune(
         print(too_old_line(device, version))
     if owed:
         devices = count(len({row.worker for row in owed}), "device")
-        print(f"{devices} still to forget them: asked when a campaign of yours runs while they are there")
+        print(f"{devices} still to forget these campaigns: asked when a campaign of yours finds them online")
 
 
 app = typer.Typer()

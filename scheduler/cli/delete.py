@@ -81,7 +81,7 @@ def delete(
             print(too_old_line(device, version))
         if names:
             print(
-                f"Not yet by {', '.join(names)}: asked again when a campaign of yours runs while it is there."
+                f"Not yet forgotten by {', '.join(names)}: asked again when a campaign of yours finds it online."
             )
 
 

@@ -126,7 +126,7 @@ def answering_gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, .
     if untried is not None and not any_answers(untried):
         named = gates if flags else tuple(gate for gate in gates if gate not in untried)
         if not named:
-            raise Unreachable("no gate is known, and no peer of before answers", hint=NO_GATE_HINT)
+            raise Unreachable("no gate is known, and no peer used earlier answers", hint=NO_GATE_HINT)
         raise Unreachable(
             f"no gate answers: {', '.join(named)}",
             hint="check that the gate runs and that its address is right",

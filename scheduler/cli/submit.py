@@ -226,7 +226,7 @@ def retry(
         bool,
         typer.Option(
             "--adopted",
-            help="Also tasks of a campaign that another machine, or a copy of this home, carried on.",
+            help="Also retry tasks of a campaign that another machine, or a copy of this home, took over.",
         ),
     ] = False,
     as_json: AsJson = False,

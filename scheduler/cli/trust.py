@@ -58,13 +58,15 @@ def trust(
     forgive: Annotated[
         bool,
         typer.Option(
-            "--forgive", help="Forget what is known of it as a stranger: a refuted one gets tasks again."
+            "--forgive", help="Forget what PEER_ID did as a stranger; a refuted worker gets tasks again."
         ),
     ] = False,
     same_device_as: Annotated[
         str,
         typer.Option(
-            help="It is a worker of the same device as this other one.", metavar="PEER_ID", show_default=False
+            help="The worker is on the same device as this other worker.",
+            metavar="PEER_ID",
+            show_default=False,
         ),
     ] = "",
     device: Annotated[
