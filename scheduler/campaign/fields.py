@@ -243,7 +243,7 @@ def _check_url(text: str) -> str:
         else:
             raise wrong(
                 f"{safe_text(without_secrets(text), 60)!r} is no URL that can be fetched",
-                "write https://…, hf://ORG/REPO/FILE, or for a file of this machine path:",
+                "write https://… or hf://ORG/REPO/FILE; a file of this machine, or an uploaded one, is named by path:",
             )
     except Refused as exc:
         raise wrong(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
@@ -101,7 +102,7 @@ def save(
         )
         print("or from cron or a timer: sark-node experiment tick")
     else:
-        print(f"Run it: sark-node experiment run {version.experiment}")
+        print(f"Run it: sark-node experiment run {quote(version.experiment)}")
 
 
 @app.command("list")
@@ -253,7 +254,7 @@ def follow_run(
     """Watch a run to its end, print the finding, and exit with 1 for a regression, else with the campaign's exit code."""
     from results.analysis.regression import RegressionFinding
     from scheduler.experiments.confirm import confirmation_of
-    from scheduler.experiments.judge import alarm_lines
+    from scheduler.experiments.judge import alarm_lines, finding_words
 
     code: object = 0
     try:
@@ -272,7 +273,7 @@ def follow_run(
         with opened(ctx) as store:
             finished = store.experiments.run(campaign)
     if finished is not None:
-        print(f"Compared with earlier runs: {finished.finding}.", file=sys.stderr)
+        print(f"Compared with earlier runs: {finding_words(finished)}.", file=sys.stderr)
         for line in alarm_lines(finished):
             print(f"  {line}", file=sys.stderr)
         if finished.finding == RegressionFinding.REGRESSION:
@@ -299,7 +300,7 @@ def history(
     elif view.runs:
         show_history(view)
     else:
-        print(f"{safe_text(name)} has not run yet. Run it: sark-node experiment run {safe_text(name)}")
+        print(f"{safe_text(name)} has not run yet. Run it: sark-node experiment run {quote(safe_text(name))}")
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import Final
@@ -130,6 +131,12 @@ def _peaks(result: RawResult) -> tuple[int, ...]:
 def read_cells(run: RunRow) -> list[RegressionCell]:
     """The cells stored with a run."""
     return [RegressionCell.model_validate(cell) for cell in run.cells if "key" in cell]
+
+
+def finding_words(run: RunRow) -> str:
+    """`fine (1 doubtful, 3 fine)`: the finding of a run, and of how many cells each was found."""
+    counts = Counter(str(cell.finding) for cell in read_cells(run))
+    return f"{run.finding} ({', '.join(f'{number} {finding}' for finding, number in sorted(counts.items()))})"
 
 
 def alarm_lines(run: RunRow) -> list[str]:

@@ -257,7 +257,7 @@ def find_version(store: Store, title: str) -> VersionRow:
     find(store, name)
     versions = store.experiments.versions(name)
     for version in versions:
-        if version.version == (number or versions[-1].version):
+        if version.version == (versions[-1].version if number is None else number):
             return version
     raise CampaignError(
         f"{name} has no version {number}", hint=f"it has {versions[0].version} to {versions[-1].version}"

@@ -282,7 +282,8 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], Cell]]]:
 
     def outcome(row: Row) -> Text:
         if _is_pooled(row):
-            return Text(f"in {show_duration(60.0 * round((row.sittings_span_s or 0.0) / 60))}")
+            span_s = row.sittings_span_s or 0.0
+            return Text(f"in {show_duration(60.0 * round(span_s / 60) if span_s >= 600 else round(span_s))}")
         verdict = row.verdict if row.status is RowStatus.COMPLETE else ""
         return Text(verdict or str(row.status).lower(), _STYLES.get(row.status, ""))
 

@@ -29,7 +29,7 @@ from scheduler.core.run_times import FETCH_RATE, asked_run_s, past_run_s
 from scheduler.models.describe import evaluation_notes, model_notes
 from scheduler.models.files import Models
 from scheduler.models.inspect import ModelShapes
-from scheduler.planning.tasks import PlannedCell
+from scheduler.planning.tasks import PlannedCell, requirements
 from scheduler.preview.left_out import left_out
 from scheduler.preview.survey import DeviceAnswer, Kind, SwarmVisit, kind_of
 from swarm.base.names import tell_apart
@@ -153,7 +153,12 @@ def make_plan(
         serving,
     ]
     fit = {device for cell in planned for device in cell.fit}
-    shown = [advert for advert in visit.adverts if advert.device in fit]
+    needs = requirements(campaign)  # of several workers of a device, those that fit name it
+    shown = [
+        advert
+        for advert in visit.adverts
+        if advert.device in fit and any(visit.may_have(need, advert) for need in needs)
+    ]
     known = {advert.peer: advert.name for advert in shown} | {
         each.peer: each.name for each in visit.untrusted
     }
@@ -168,7 +173,9 @@ def make_plan(
         adoptable=fits_manifest(campaign.spec(), bodies),
         cells=planned,
         covered=sum(cell.covered for cell in planned),
-        devices={a.device: labels[a.peer] for a in shown},
+        devices={
+            a.device: labels[a.peer] for a in sorted(shown, key=lambda a: (a.name, a.peer), reverse=True)
+        },
         seen=len({advert.device for advert in (*visit.adverts, *visit.others)}),
         open=campaign.trust.anyone,
         untrusted=tuple(

@@ -39,7 +39,7 @@ export function matrix() {
 
   function update(entry, task) {
     entry.task = task;
-    const text = task.state === "succeeded" && task.median_ms !== null ? `done, ${time(task.median_ms, 3)}${task.simulated ? ", simulated" : ""}` : task.progress;
+    const text = task.state === "succeeded" && task.median_ms !== null ? `done, ${time(task.median_ms, 3)}${task.verdict ? ` ⚠ ${task.verdict}` : ""}${task.simulated ? ", simulated" : ""}` : task.progress;
     setText(entry.text, text);
     const style = `cell state ${task.state}`;
     if (entry.link.className !== style) entry.link.className = style;

@@ -33,7 +33,7 @@ export async function show(main, parts, { signal, query }) {
   if (signal.aborted) return;
   document.title = `${campaign.name} · Sark`;
   const tasks = new Map();
-  const medians = new Map(); // by number
+  const rows = new Map(); // of tasks that succeeded, by number: median and verdict; null: not known
   let fetching = false;
   let stale = true; // the reasons must be drawn again
 
@@ -109,7 +109,7 @@ export async function show(main, parts, { signal, query }) {
       }
       views[view].put(updates, last);
       if (last) drawSummary();
-      if (updates.some((task) => task.state === "succeeded" && !medians.has(task.n))) fetchMedians();
+      if (updates.some((task) => task.state === "succeeded" && !rows.has(task.n))) fetchRows();
     },
   );
   const clock = setInterval(() => setText(elapsed, duration(seconds())), 1000);
@@ -134,23 +134,26 @@ export async function show(main, parts, { signal, query }) {
   }
 
   function keep(task) {
-    if (task.state === "succeeded") task.median_ms = medians.get(task.n) ?? null; // not the last progress report
+    if (task.state === "succeeded") Object.assign(task, rows.get(task.n) ?? { median_ms: null, verdict: "" }); // not the last progress report
     tasks.set(task.task, task);
   }
 
-  // Medians of finished tasks, which the stream does not send: fetched once each, a page at a time.
-  async function fetchMedians() {
+  // Medians and verdicts of finished tasks, which the stream does not send: fetched once each, a page at a time.
+  async function fetchRows() {
     if (fetching) return;
     fetching = true;
     try {
       for (;;) {
-        const open = [...tasks.values()].filter((task) => task.state === "succeeded" && !medians.has(task.n)).map((task) => task.n);
+        const open = [...tasks.values()].filter((task) => task.state === "succeeded" && !rows.has(task.n)).map((task) => task.n);
         if (!open.length || signal.aborted) return;
         const first = Math.min(...open);
         const page = await get(`${base}/results?after=${first - 1}&limit=${open.length === 1 ? 1 : PAGE}`, signal);
-        medians.set(first, null); // even if it has none: it is not fetched again
-        for (const row of page.results) medians.set(Number(row.JobId.slice(row.JobId.lastIndexOf("/") + 1)), row.InferenceMsMedian);
-        [...tasks.values()].filter((task) => task.state === "succeeded" && task.median_ms === null && medians.get(task.n)).forEach(changed);
+        rows.set(first, null); // even if it has none: it is not fetched again
+        for (const row of page.results) {
+          const doubt = row.Verdict && row.Verdict !== "valid" && row.Verdict !== "simulated" ? row.Verdict : "";
+          rows.set(Number(row.JobId.slice(row.JobId.lastIndexOf("/") + 1)), { median_ms: row.InferenceMsMedian, verdict: doubt });
+        }
+        [...tasks.values()].filter((task) => task.state === "succeeded" && task.median_ms === null && rows.get(task.n)).forEach(changed);
       }
     } catch (error) {
       if (!signal.aborted && error.status) throw error;
@@ -203,7 +206,7 @@ export async function show(main, parts, { signal, query }) {
     const open = [...tasks.values()].filter((task) => !ENDED.has(task.state)).length;
     const yes = await confirm({
       title: "Cancel this campaign?",
-      text: `${count(open, "open task")} of ${campaign.name} will be stopped. Results so far are kept.`,
+      text: `${tasks.size ? count(open, "open task") : "All tasks"} of ${campaign.name} will be stopped. Results so far are kept.`,
       action: "Cancel campaign",
       danger: true,
     });
@@ -331,6 +334,7 @@ function list(cancelOne, simulated, variants) {
       { name: "Progress", sort: false, width: "minmax(10rem, 2.4fr)", value: (task) => task.progress },
       { name: "Progress bar", hidden: true, width: "5rem", value: (task) => (ENDED.has(task.state) ? null : task.fraction), cell: (task) => bar(ENDED.has(task.state) ? null : task.fraction) },
       { name: "Median", number: true, width: simulated ? "11rem" : "5.5rem", value: (task) => task.median_ms, cell: (task) => [task.median_ms !== null && time(task.median_ms, 3), task.simulated && task.median_ms !== null && [" ", simulation()]] },
+      { name: "Verdict", width: "6.5rem", value: (task) => task.verdict || "", cell: (task) => task.verdict && `⚠ ${task.verdict}` },
       {
         name: "Actions",
         hidden: true,
