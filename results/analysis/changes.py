@@ -44,7 +44,7 @@ class HistoryChange:
 
 
 def changes(values: Sequence[float], *, margin: float = MARGIN) -> tuple[HistoryChange, ...]:
-    """Of positive values in their order in time; those by less than `margin` are left out."""
+    """The changes in positive `values`, which are in order of time; changes by less than the share `margin` are left out."""
     if len(values) < 2 * SHORTEST:
         return ()
     skipped = max(0, len(values) - MOST)

@@ -21,7 +21,7 @@ from swarm.base.text import count
 MAX_P_VALUE: Final = 0.01
 DRAWS: Final = 1000
 REDRAWN: Final = 64
-"""Medians of samples drawn anew that each launch is given beforehand; the launches' draws then take one of them."""
+"""Resampled medians that are drawn for each launch in advance; whenever a launch is drawn, one of its medians is taken."""
 
 Launches = Sequence[Sequence[int]]
 
@@ -114,7 +114,7 @@ def _ends(drawn: Sequence[float], launches: int) -> tuple[float, float]:
 
 
 def _redrawn(ordered: Sequence[int], chance: random.Random) -> list[int]:
-    """Medians of as many samples drawn anew: their places among the sorted ones have a beta distribution, so one draw each is enough."""
+    """`REDRAWN` resampled medians: their places among the sorted samples have a beta distribution, so one draw each is enough."""
     n = len(ordered)
     half = (n + 1) / 2
     return [ordered[min(int(n * chance.betavariate(half, half)), n - 1)] or 1 for _ in range(REDRAWN)]

@@ -27,7 +27,7 @@ from results.row.verdicts import RowVerdict
 
 OTHERS_APART: Final = 10.0
 STALL_APART: Final = 20.0
-"""Percentage points by which two hosts may differ before a difference of the times may be theirs."""
+"""Percentage points: where two hosts differ by more, a difference of the times may come from the hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Pair:
 
 
 def pairs_in_turns(rows: Sequence[Row]) -> list[Pair]:
-    """Of the rows whose models took turns with another: each with that one, once for all sittings that are pooled."""
+    """A pair for each row whose model took turns with another; sittings that are pooled give one pair together."""
     pairs, cells = [], sittings_of(rows)
     for row in pooled_rows(rows):
         if not row.against or row.status is not RowStatus.COMPLETE:
@@ -68,7 +68,7 @@ def pairs_in_turns(rows: Sequence[Row]) -> list[Pair]:
 
 
 def pooled_entries(entries: Sequence[ResultEntry]) -> list[ResultEntry]:
-    """One in place of several sittings, known by its interval alone: launches of different sittings are not to be thrown together."""
+    """One entry in place of several sittings, known by its interval alone: launches of different sittings must not be mixed."""
     alone = {id(entry.row): entry for entry in entries}
     return [alone.get(id(row)) or ResultEntry(row) for row in pooled_rows([entry.row for entry in entries])]
 

@@ -85,7 +85,7 @@ HOST: Final = frozenset(
         RowVerdict.NOISY,
     }
 )
-"""Verdicts that another hour may not have: what is doubtful by one of them is measured again."""
+"""Verdicts that another hour may not give: a result that one of them makes doubtful is measured again."""
 _UNMEASURED: Final = frozenset({RegressionFinding.ABSENT, RegressionFinding.SIMULATED})
 WORSE: Final = frozenset({RegressionFinding.SLOWER, RegressionFinding.MEMORY, RegressionFinding.FAILED})
 
@@ -152,7 +152,7 @@ class RegressionCell(CellOutcome):
 
     @property
     def acceptable(self) -> bool:
-        """Whether they may be once its run is accepted: what raised no alarm by a time of the host's was not accepted either."""
+        """Whether later results may be held against it once its run is accepted; not if `cleared` as the host's doing without an alarm."""
         return self._measured and self.median_ms is not None and (not self.cleared or self.finding in WORSE)
 
     @property

@@ -73,7 +73,7 @@ class HeldIntervals:
     held: int = 0
     sittings: int = 0
     missed_by: tuple[float, ...] = ()
-    """Of each interval that does not hold it, the log of the factor by which its nearer end falls short."""
+    """For each interval that does not hold that median: the log of the factor by which its nearer end falls short."""
 
     @property
     def share(self) -> float | None:

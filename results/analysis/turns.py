@@ -18,7 +18,7 @@ from results.row.row import Row, RowStatus
 from results.row.stats import median
 
 Measured = tuple[RatioInterval, int, float]
-"""Of one sitting: the ratio, over how many launches, and how often its interval may miss."""
+"""Measurement of one sitting: the ratio, its number of launches, and the probability that its interval misses."""
 
 
 def comparison_in(row: Row) -> Comparison:

@@ -20,12 +20,12 @@ from results.row.witness import CLOCKS
 from swarm.net.identity import verify
 
 WINDOW_SAMPLES: Final = 10_000
-"""Most of one launch where the task names no number; our drivers take half of it, also to warm up."""
+"""Most samples of one launch where the task names no number; our drivers take half as many, also to warm up."""
 LAUNCH_BLOCKS: Final = 4096
 LASTED: Final = 0.9
 """Least share of the time asked for in which a sustained run infers: between two stretches the host is read."""
 CLOCK_NS: Final = 1000
-"""By which a window and the times in it may differ: both come through floating point."""
+"""Nanoseconds by which a window and the times in it may differ: both come through floating point."""
 
 
 def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) -> tuple[Record, RecordView]:

@@ -15,7 +15,7 @@ from protocol.values.record import LaunchOutput, Record
 from results.row.sketches import distance, same_form, tolerance_of
 
 APART: Final = 4.0
-"""The decoy has to be so many times as far as the answer."""
+"""How many times as far as the worker's answer the decoy must be from this home's outputs."""
 
 
 class CanaryOutcome(StrEnum):

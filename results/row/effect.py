@@ -32,11 +32,11 @@ HEAVY: Final = 0.20
 SURE: Final = 0.05
 """Added to the limit of a share that is the mean of n launches, by √n: a few glances tell little."""
 TICK_NS: Final = 10_000_000
-"""In which the kernel counts pressure: one more or less in a launch says nothing, √n in n."""
+"""Nanoseconds in which the kernel counts pressure: one tick more or less in a launch says nothing, nor do √n ticks in n launches."""
 CPU_TICK_NS: Final = 125_000
 """Clocks of CPU time that count in ticks of 15.625, 10, 4 or 1 ms count in these: of a stretch of some of their ticks they tell nothing."""
 BEST: Final = 80
-"""Percentile of the stretches' CPU time by wall time, which is that of an undisturbed one."""
+"""Percentile of the stretches' CPU time by wall time that is taken for that of an undisturbed stretch."""
 BLUR: Final = 0.02
 """Share of a stretch that threads wait for each other by chance, more than in the best."""
 
@@ -47,7 +47,7 @@ class HostFigure:
 
     share: float
     words: str
-    """After it: what it is a share of."""
+    """Words after the share: what it is a share of."""
     remark: str = ""
     """Before it, in a few words; empty: above `limit` it is never a mere remark."""
     limit: float = RAISED
@@ -55,7 +55,7 @@ class HostFigure:
     most: float = HEAVY
     """Above it, its effect may be there though nothing shows it."""
     unseen: str = ""
-    """What that effect would be."""
+    """Words for what that effect would be."""
 
     def __str__(self) -> str:
         return f"{self.share:.0%} {self.words}"
@@ -154,7 +154,7 @@ def remarks(launches: Sequence[RecordLaunch], crowded: bool = False) -> list[str
 
 
 def stall_share(launches: Iterable[RecordLaunch]) -> float | None:
-    """Of the wall time of the blocks that have it; at most 1."""
+    """Share of the wall time in which something waited for a processor, over the blocks that tell it; at most 1."""
     blocks = [block for launch in launches for block in launch.blocks if block.stall_ns is not None]
     wall = sum(block.wall_ns for block in blocks)
     return min(sum(block.stall_ns or 0 for block in blocks) / wall, 1.0) if wall else None

@@ -160,7 +160,7 @@ def crowded(record: Record, observed: RecordView) -> bool:
 
 
 def _threads(record: Record) -> int | None:
-    """Of an inference that the processors of the device compute; None: something else does, or nobody knows."""
+    """Threads of an inference that the device's processors compute; None: something else computes it, or the number is not known."""
     ran = record.ran
     return ran.threads or None if ran is not None and ran.unit.startswith(PROCESSORS) else None
 

@@ -53,7 +53,7 @@ def launches_of(task: Task) -> int:
 
 
 def timed_launches(task: Task) -> int:
-    """The same of those that may take all the time that the task gives a launch: more are made only while a comparison is short."""
+    """Most launches that may each take all the time that the task gives a launch: more are made only while a comparison is short."""
     return _launches(task, UNHURRIED)
 
 

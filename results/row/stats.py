@@ -26,13 +26,13 @@ MAX_LAUNCHES: Final = 20
 """Most that a precision may take: after so many its interval is what it is."""
 MILD: Final = 1.5
 SEVERE: Final = 3.0
-"""Tukey's fences: so many times the middle half's width beyond its ends."""
+"""Tukey's fences, in widths of the middle half beyond its ends."""
 FAR: Final = 5.0
 """So many median absolute deviations, scaled to agree with a standard deviation on normal data."""
 _SCALE: Final = 1.4826
 
 FOLLOWS: Final = (5, 14, 23, 34, 50, 73, 100, 134, 174, 224, 281, 350, 427, 519, 623)
-"""For 6, 7, … 20 values: what the squared steps from each rank to the next come to at most, in at most 0.5 % of all orders."""
+"""For 6, 7, … 20 values: the sum of squared steps from rank to rank that at most 0.5 % of all orders do not exceed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from results.row.verdict import Finding
 from results.row.verdicts import RowVerdict
 
 CHANGE: Final = 0.05
-"""A level is another one if its median differs by so much."""
+"""Share by which the medians of two levels differ at least."""
 CHANCE: Final = 0.01
-"""Of a cut where nothing changes, over all places that it could be at, if stretches were independent."""
+"""Probability of a cut where nothing changes, over all places that the cut could be at, if stretches were independent."""
 MIN_LEVEL: Final = 3
-"""Stretches."""
+"""Fewest stretches in a level."""
 LEAST_MS: Final = 1e-6
 """No inference takes less; in a record a time may be 0."""
 LASTING: Final = 0.2

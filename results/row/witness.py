@@ -24,10 +24,10 @@ CLOCKS: Final = 0.002
 """By which two honest clocks may differ in speed."""
 CLOCK_S: Final = 0.001
 NOTE_S: Final = 1.0
-"""A note may have been on its way for so much longer than the next one before that is doubted."""
+"""Seconds that a note may have been on its way for longer than the next note before it is doubted."""
 FIXED_S: Final = 0.5
 LAUNCH_S: Final = 0.4
-"""What a run takes besides loads and inferences: so much in all, so much for each launch …"""
+"""Seconds that a run takes besides loads and inferences: `FIXED_S` in all, and `LAUNCH_S` for each launch …"""
 UNEXPLAINED: Final = 0.2
 """… and this share of the witnessed time. Above it a row is `unwitnessed`. `benchmarks/measuring/witnessing.py` has the distribution."""
 
@@ -149,7 +149,7 @@ def _other_loads_s(observed: RecordView) -> float:
 
 
 def unexplained_s(observed: RecordView, account: WitnessAccount) -> float | None:
-    """Of the witnessed time that which the record explains by nothing; None where the time is not known."""
+    """Seconds of the witnessed time that nothing in the record explains; None where the witnessed time is not known."""
     if account.result_s is None:
         return None
     return max(0.0, account.result_s - explained_s(observed))

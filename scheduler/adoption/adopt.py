@@ -59,7 +59,7 @@ class Adoption:
 
     @property
     def to_do(self) -> int:
-        """Of which no device that answered knows anything."""
+        """Number of tasks of which no device that answered knows anything."""
         return self.tasks - self.running - self.waiting - self.finished
 
     def line(self) -> str:

@@ -41,24 +41,24 @@ from swarm.net.network import Network
 
 ROUNDS: Final = 8
 PATIENT_ROUNDS: Final = 3
-"""A worker that does not answer is asked so often."""
+"""Rounds in which a worker that does not answer is asked."""
 ROUND_S: Final = 1.0
-"""Between two looks at the index: a worker may just be telling it of the campaign."""
+"""Seconds between two looks at the index: a worker may just be announcing the campaign to it."""
 LIMIT: Final = 256
 AT_ONCE: Final = 32
 MAX_PAGES: Final = 256
 MAX_WAIT_S: Final = 5.0
 NEXT_S: Final = 2.0
-"""When a holder of the campaign manifest has not sent it by then, the next one is asked as well."""
+"""Seconds after which the next holder of the campaign manifest is asked as well, if one has not sent it."""
 MANIFEST_S: Final = 30.0
-"""A holder that has not sent it by then is given up."""
+"""Seconds after which a holder that has not sent the manifest is given up."""
 SLOWEST: Final = 32 * 1024
 """Bytes a second: who sends a model more slowly over `PACE_S` is given up for another holder."""
 PACE_S: Final = 30.0
 PIECE: Final = 512 * 1024
-"""A model comes in pieces of so many bytes, so that its pace is seen."""
+"""Bytes of one piece of a model: a model comes in pieces, so that its pace is seen."""
 UNPROVEN: Final = 1_000
-"""A scheduler proves every epoch but its first; one that is only said is believed so far."""
+"""Highest epoch that is believed without a proof: a scheduler proves every epoch but its first."""
 HIGHEST: Final = 500
 """Attempts are numbered up to 1,000 in all."""
 

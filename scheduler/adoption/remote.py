@@ -30,7 +30,7 @@ VISIT_S: Final = 900.0
 LOOK_S: Final = 1.0
 FIND_EVERY: Final = 5
 QUIET_S: Final = 20.0
-"""When nothing of it was live for so long, it is over, or waits for its scheduler."""
+"""If nothing of the campaign was live for this many seconds, it is over, or waits for its scheduler."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from scheduler.campaign.model import Campaign, ModelEntry
 
 
 def dims_of(campaign: Campaign, entry: ModelEntry) -> dict[str, int]:
-    """Sizes by symbol or `input[axis]`: its own go before those of `measure`."""
+    """Sizes by symbol or `input[axis]`; the sizes in `entry` take precedence over the sizes in `measure`."""
     return {**campaign.measure.dims, **entry.dims}
 
 
@@ -17,7 +17,7 @@ def required_dims(campaign: Campaign, entry: ModelEntry) -> frozenset[str]:
 
 
 def own_dims(campaign: Campaign, entry: ModelEntry) -> tuple[int, ...] | None:
-    """The same as a task says it."""
+    """`required_dims` as a task has it: their places among the sorted names of all sizes."""
     required, names = required_dims(campaign, entry), sorted(dims_of(campaign, entry))
     return tuple(place for place, name in enumerate(names) if name in required) or None
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from protocol.messages.work import Denied
 
 LEAP: Final = 2**32
-"""Epochs between a scheduler and the home that adopts from it: no restart and no restored backup of one home gets so far."""
+"""Distance between a scheduler's epoch and an adopting home's: no restart and no restored backup of one home gets this far."""
 
 
 class RivalKind(Enum):
@@ -35,7 +35,7 @@ class Claims(Protocol):
     """What proves which scheduler leads a campaign."""
 
     def proof(self, campaign: str) -> bytes | None:
-        """That this scheduler does."""
+        """Proof that this scheduler leads `campaign`, if there is one."""
         ...
 
     def accepted(self, campaign: str, peer: str, epoch: int) -> None:
@@ -43,13 +43,13 @@ class Claims(Protocol):
         ...
 
     def rival(self, campaign: str, peer: str, denied: Denied) -> Rival | None:
-        """Who leads it under a higher epoch, if a denial proves that somebody does."""
+        """Who leads `campaign` under a higher epoch, if the worker's denial proves that somebody does."""
         ...
 
     def outdo(self, campaign: str, rival: Rival) -> int:
-        """Lead it under a new epoch, above the rival's; gives that."""
+        """Lead `campaign` under a new epoch, above the rival's; gives the new epoch."""
         ...
 
     def forget(self, campaign: str) -> None:
-        """It ended a while ago."""
+        """The campaign ended a while ago: drop its proofs."""
         ...

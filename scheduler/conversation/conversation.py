@@ -74,13 +74,13 @@ from scheduler.core.stops import OwedStop
 from swarm.base.event_log import EventLog
 
 SURVEY_S: Final = 15.0
-"""Between two looks at which devices would fit if they were trusted, while none that is does."""
+"""Seconds between two searches for devices that would fit if they were trusted, while no trusted device fits."""
 LIES: Final = (Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
-"""What no honest worker's result ends with."""
+"""Reasons with which no honest worker's result ends."""
 MAX_EARLY: Final = 1024
 """Runs that were heard of before the answers to their commits."""
 RIVALS_S: Final = 2.0
-"""How long a queued lease that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
+"""Seconds for which a queued lease that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class SchedulerConversation:
     peer: str
     """Its own peer id, for the advice to owners."""
     sign: Callable[[bytes], bytes]
-    """By its key."""
+    """Signs bytes with this scheduler's key."""
     manifest: Callable[[str], tuple[str, int] | None]
     """Hash and size of a campaign's manifest, if there is one."""
     ended: Callable[[str], None]
@@ -142,11 +142,11 @@ class SchedulerConversation:
         self.bodies = TaskBodies()
         """Signed tasks by id."""
         self.progress: dict[str, LiveAttempt] = {}
-        """By task: not stored yet."""
+        """Progress by task that is not stored yet."""
         self.readings: dict[str, DeviceReading] = {}
         """By worker: not shown yet; whoever shows them clears it."""
         self._early: dict[tuple[str, str], Progress] = {}
-        """By worker and lease: the latest note on a run that is not known to be granted yet."""
+        """By worker and lease: the latest progress note on a run that is not yet known to have a lease."""
         self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
         self.links = self.links_type(self.core, self._shell, self._claims, self._log, self.carry_out)
         self.witness = self.witness_type(lambda message: self.sign(message))
@@ -174,7 +174,7 @@ class SchedulerConversation:
         self.carry_out(self._cancel_requested())
 
     def _cancel_requested(self, campaign: str = "") -> list[Command]:
-        """Cancel what of the campaigns under way somebody wants cancelled. `campaign`: tasks of this one alone."""
+        """Commands for users' cancel requests in the campaigns under way. `campaign`: among single tasks, only this campaign's."""
         now, core, store = self._shell.now(), self.core, self._store
         cancels = core.cancel_campaigns(store.campaigns.cancel_requests(), now)
         return cancels + core.cancel(store.tasks.cancel_requests(campaign), now)
@@ -207,7 +207,7 @@ class SchedulerConversation:
             self._shell.start(self._score(core.state.tasks[task], attempt))
 
     def next_epoch(self, campaign: str, above: int) -> int:
-        """Store and give its new epoch, above its own and this one."""
+        """Store and give the campaign's new epoch, above both its present epoch and `above`."""
         return self._store.campaigns.next_epoch(campaign, above=above, step=self.stride())
 
     def beat(self) -> None:
@@ -253,7 +253,7 @@ class SchedulerConversation:
         return bool(state.withdrawn or state.unfinished or self._writer.notes)
 
     async def _go_on(self) -> None:
-        """What is too much for one step, in portions: between two of them everything else has its turn."""
+        """Do in portions what is too much for one step: between two portions everything else has its turn."""
         try:
             while self._rests:
                 await SleepUntil(self._shell.now())
@@ -401,7 +401,7 @@ class SchedulerConversation:
                 raise RemoteProtocolError(f"a worker does not send {type(message).__name__}")
 
     async def _taken_up(self, message: Message) -> None:
-        """Wait until it is known what a message is about: else a result would be stale, and a queued lease unknown."""
+        """Wait until the subject of `message` is known: otherwise a result would be stale, and a queued lease unknown."""
         if isinstance(message, Result):
             await WaitFor(lambda: message.campaign not in self._coming)
         elif isinstance(message, (Ready, RevealRequest)):
@@ -479,7 +479,7 @@ class SchedulerConversation:
     async def _repeat(
         entry: TaskEntry, checked: CheckedRecord, account: WitnessAccount
     ) -> tuple[CheckedRecord, WitnessAccount]:
-        """The record and what is known of it once an inference of it was repeated here."""
+        """The record and its witness account after one of the record's inferences was repeated here."""
         if checked.rejection is not None or checked.record.outcome is not RunOutcome.COMPLETE:
             return checked, account
         verdict = await RepeatInference(entry.task, checked.record)

@@ -47,7 +47,7 @@ class Effect(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Stored(Effect[None]):
-    """Until all that was written to the store so far is on disk. What says something about it waits for this."""
+    """Waits until everything written to the store so far is on disk. Every message about such a write waits for this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class ScoreAnswers(Effect[Scores]):
     task: Task
     attempt: int
     unwanted: Callable[[], str]
-    """Why they need not be scored any more; empty: they do. Called from other threads too."""
+    """Why the answers need not be scored any more; empty: they must be scored. Other threads call this too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,21 +47,21 @@ from swarm.base.event_log import EventLog
 
 CONNECT_S: Final = 3.0
 GONE_S: Final = 2.0
-"""A broken link and refused connections for so long mean that the worker's process has ended. Its fences cover an error in this."""
+"""Seconds of a broken link and refused connections that mean the end of the worker's process. Its fences cover an error in this."""
 SILENT_S: Final = LEASE_TTL_S - 1.0
-"""After so long without an answer a worker counts as lost: before its own clock ends the leases."""
+"""Seconds without an answer after which a worker counts as lost: before the worker's own clock ends the leases."""
 ADOPT_S: Final = SILENT_S
-"""A worker that has not said within this time what it holds counts as not answering."""
+"""Seconds within which a worker must say what it holds; otherwise it counts as not answering."""
 RETRY_S: Final = 1.0
-"""Between two attempts to reach a worker that has leases of ours."""
+"""Seconds between two attempts to reach a worker that has leases of ours."""
 LATER_S: Final = 5.0
-"""The same for one that was given up."""
+"""Seconds between two attempts to reach a worker that was given up."""
 ADRIFT_S: Final = 120.0
-"""A worker that was given up is tried for so long: what it still runs, it runs in vain, and others wait for the slot."""
+"""Seconds for which a worker that was given up is still tried: nobody needs its remaining runs, and other tasks wait for the slot."""
 SETTLE_S: Final = 2.0
-"""How long an event of a worker waits for that worker's answer to a commit."""
+"""Seconds for which an event from a worker waits for that worker's answer to a commit."""
 STOOD_STILL_S: Final = 2.0
-"""If nothing happened for so long, this process stood still, and could hear nobody."""
+"""If nothing happened for this many seconds, this process stood still, and could hear nobody."""
 RESULTS_FIRST_S: Final = 0.25
 """A worker sends the results in its outbox as soon as a link is up. They are taken before it is asked what it still holds, for after
 that answer they would be stale."""
@@ -100,7 +100,7 @@ class WorkerLink:
     """The link to one worker. Instants are monotonic seconds."""
 
     heard_at: float
-    """When the last answered renewal was sent; later by the time that this process stood still since."""
+    """When the last answered renewal was sent, moved on by the time for which this process stood still since."""
     trouble: str = "no answer"
     """Why nothing has been heard since, as far as known."""
     refused_since: float | None = None
@@ -114,11 +114,11 @@ class WorkerLink:
     """Campaigns of which it held something when it was given up, until it is linked again or `adrift_until`."""
     adrift_until: float = 0.0
     unadopted: bool = False
-    """A campaign was taken up since of which the store says that this worker holds something."""
+    """A campaign was taken up since, and the store says that this worker holds something of it."""
     committing: int = 0
     """Commits without an answer yet."""
     keeper: object | None = None
-    """Stands for the procedures that keep the link; None: nothing of ours is there."""
+    """Identifies the procedures that keep the link; None: this worker holds nothing of ours."""
 
 
 @dataclass(eq=False)
@@ -152,7 +152,7 @@ class WorkerLinks:
         self._keep_up(peer)
 
     def tell_owed(self) -> None:
-        """Reach the workers that owe the confirmation of a stop, and tell them again."""
+        """Reach the workers that have not confirmed a stop yet, and ask them again to stop."""
         for peer in self._core.state.stops.workers():
             self._keep_up(peer)
 
@@ -457,7 +457,7 @@ class WorkerLinks:
         self._carry_out(commands)
 
     def _meet(self, campaign: str, rival: Rival) -> list[Command] | None:
-        """A rival leads this campaign: it ends here by these commands. None: it goes on, under a higher epoch than the rival's."""
+        """Commands that end this campaign here because a rival leads it. None: it goes on, under a higher epoch than the rival's."""
         core = self._core
         run = core.state.campaigns.get(campaign)
         if run is None or run.done or run.detail:  # it is ending already
@@ -488,7 +488,7 @@ class WorkerLinks:
         return answer
 
     async def renew(self, handle: LinkHandle, link: WorkerLink) -> bool:
-        """Renew what the worker holds, and learn how it stands. False: it was not answered, or denied."""
+        """Renew the worker's leases, and learn the worker's state. False: the renewal was not answered, or was denied."""
         core, peer = self._core, handle.peer
         held = core.renewable_on(peer)
         sent_at = self._shell.now()

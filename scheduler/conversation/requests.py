@@ -32,10 +32,10 @@ from scheduler.core.commands import CancelOn, ReleaseOn
 
 MAX_SHAPES: Final = 16
 MAX_PAGES: Final = 64
-"""Of leases that a worker may hold of one campaign."""
+"""Most pages of leases that a worker may hold of one campaign."""
 PROBE_S: Final = 3.0
 STOP_S: Final = 10.0
-"""A cancel is answered once the processes are dead."""
+"""Seconds to wait for the answer to a cancel: the worker answers once the processes are dead."""
 
 
 def shapes_of(tasks: Iterable[Task], priority: Callable[[Task], int]) -> tuple[Shape, ...]:
@@ -99,7 +99,7 @@ async def probe(link: LinkHandle, campaign: str, shapes: Sequence[Shape]) -> Quo
 
 
 async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], float]) -> AdoptReply | Denied:
-    """Take over what the worker has of a campaign: all pages in one. `left_s`: seconds that it has for that now."""
+    """Take over the leases that a worker has of a campaign: all pages in one reply. `left_s`: seconds still left for that."""
     leases: list[LiveLease] = []
     cursor = 0
     for _ in range(MAX_PAGES):

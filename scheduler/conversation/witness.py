@@ -31,9 +31,9 @@ class _Run:
     """One attempt. Instants are monotonic seconds."""
 
     begun_here: bool
-    """This life committed it, as one to be witnessed."""
+    """This process committed the attempt, as one to be witnessed."""
     since: float | None = None
-    """When its inputs were first revealed; None: not by this life."""
+    """When the inputs were first revealed; None: this process did not reveal them."""
     notes: dict[int, tuple[str, float]] = field(default_factory=dict)
     """By launch: digest and arrival; the first one counts."""
     result_at: float | None = None
@@ -78,7 +78,7 @@ class WitnessBook:
         return attempt.found or run is None or run.since is None
 
     def reveal(self, task: str, attempt: int, replica_set: str, now: float, *, again: bool = False) -> Reveal:
-        """What the inputs of an attempt follow from: the same whenever it is asked for. `again`: its worker has had it, it says."""
+        """The secrets behind an attempt's inputs, the same on each request. `again`: the worker says that it has had them."""
         self.beat(now)
         run = self._run(task, attempt)
         run.begun_here &= run.since is not None or not again

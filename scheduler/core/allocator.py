@@ -21,20 +21,20 @@ from scheduler.core.run_times import FETCH_RATE
 from scheduler.core.state import State
 
 SEEK_S: Final = 2.0
-"""Between searches of the index while no worker that fits can be had."""
+"""Seconds between searches of the index while no worker that fits is available."""
 LOOK_S: Final = 15.0
 """Between searches for more workers while tasks wait and some worker serves."""
 RARELY_S: Final = 300.0
-"""Between searches for a device that is known and does not serve: another key may have it by now."""
+"""Seconds between searches for a known device that does not serve: another key may have it by now."""
 MAX_PROBING: Final = 16
 MAX_HEARSAY: Final = 4
-"""Probes at a time, beside those, of strangers that have never answered and that only other strangers say to be there."""
+"""Most simultaneous probes, besides the others, of strangers that have never answered and that only other strangers report."""
 AGAIN_S: Final = 2.0
 """While tasks wait, a worker that was busy with others' work is probed this often."""
 WORTH_WAITING: Final = 3 * int(FETCH_RATE)
 """Model size in bytes from which a fetch is estimated to take longer than a probe."""
 MAX_SKIPPED: Final = 64
-"""Tasks looked at in one decision although no worker may have them yet."""
+"""Tasks that one decision looks at and skips because no worker may have them yet."""
 MAX_HANDED_OUT: Final = 16
 """Tasks that one decision gives to workers: each is stored in the same step. The next decision goes on."""
 FEW: Final = 8
@@ -146,7 +146,7 @@ class Allocator:
         )
 
     def _hearsay(self, view: WorkerView) -> bool:
-        """Whether nothing but other strangers' word says that this stranger is there."""
+        """Whether only other strangers report that this stranger is there."""
         state = self._state
         return view.incarnation is None and state.hearsay(view.peer) and state.trust_of(view.peer).stranger
 
@@ -362,7 +362,7 @@ class Allocator:
         return [RecordWaitReason(tuple(group.pending), words)]
 
     def _why_aside(self, group: RequirementGroup, serving: Mapping[str, WorkerView], now: float) -> str:
-        """That the model of the next task is set aside wherever it could go now; empty: it is not."""
+        """Words saying that the model of the next task is set aside at every worker that could have it now; empty: it is not."""
         task = self._state.tasks[next(iter(group.pending))]
         views = [serving[peer] for peer in sorted(group.fits) if peer in serving]
         if not all(view.avoids(task.model_key, now) for view in views):
@@ -371,7 +371,7 @@ class Allocator:
         return f"{task.form.model.name} is set aside after quick failures on {names}"
 
     def _clash(self, group: RequirementGroup) -> str:
-        """That a worker claims the device that the group names, and is not it; empty: none does."""
+        """Words saying that a worker wrongly claims the device which the group names; empty: no worker does."""
         state = self._state
         if not group.names_device:
             return ""

@@ -51,7 +51,7 @@ class CommitTo:
     preempted: int = 0
     """How often the task was preempted."""
     left_s: float | None = None
-    """Of the campaign's time; None: no limit."""
+    """Seconds left of the campaign's time; None: it has no limit."""
     trust: Trust = OWN
     """Why the campaign believes the worker."""
 
@@ -141,7 +141,7 @@ class RecordWaitReason:
     tasks: tuple[str, ...]
     words: str
     until: float | None = None
-    """When they wait no longer for that, on the scheduler's monotonic clock; None: unknown."""
+    """When the reason ceases to apply, on the scheduler's monotonic clock; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,13 +37,13 @@ LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
 TOPS_UP: Final = 0
 """Priority of the sittings after the first."""
 SLACK_S: Final = 60.0
-"""Beyond the limits that the worker itself enforces; after it the scheduler stops the run."""
+"""Seconds beyond the limits that the worker itself enforces; after them the scheduler stops the run."""
 BEGIN_S: Final = 120.0
-"""A run that was granted a lease and has reported nothing for so long is considered not to begin."""
+"""A run that was granted a lease and has reported nothing for this many seconds is considered not to begin."""
 STOP_AGAIN_S: Final = 12.0
 """A stop that has not been confirmed by then is sent again."""
 STOP_S: Final = 30.0
-"""After so long the task goes on without the worker, and its lease is left to lapse."""
+"""Seconds after a stop until the task goes on without the worker, whose lease is left to lapse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TaskLimits:
 
 
 NOBODY: Final = frozenset[str]()
-"""One for all tasks: a campaign has very many."""
+"""The empty set that all tasks share: a campaign has very many tasks."""
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -104,7 +104,7 @@ class Attempt:
     waits_since: float | None = None
     """Since when it waits for the device after a gap between launches; None: it does not."""
     waited_s: float = 0.0
-    """How long it did so before."""
+    """Seconds for which it waited for the device after earlier gaps."""
     progress: dict[Phase, int] = field(default_factory=dict)
     """The phases that were reported, and how far each came."""
     beside: bool = False
@@ -150,7 +150,7 @@ class TaskEntry:
     """One task with its attempts."""
 
     form: Task
-    """The task, or one that differs from it in its id alone: a campaign has very many."""
+    """The task, or one with another id that is otherwise the same: a campaign has very many tasks, which share it."""
     state: TaskState = TaskState.PENDING
     current: Attempt | None = None
     """The attempt that `state` is about; of an ended task, its last one."""
@@ -186,18 +186,18 @@ class TaskEntry:
     ran_on: str = ""
     """Id of the device that its result comes from."""
     epoch: int | None = None
-    """Its campaign's."""
+    """Epoch of its campaign."""
     check_at: float = math.inf
-    """When `State.due` has it."""
+    """The instant under which `State.due` lists the task."""
     over_s: float = 0.0
-    """Of a task that had ended before this process began: for how long, by the wall clock."""
+    """For a task that had ended before this process began: seconds since its end, by the wall clock."""
     ended_at: float | None = None
     pin: str = ""
     """The only worker that may have it; empty: any that fits."""
     opened: bool = False
     """Of a sitting after the first: it may begin (`scheduler.core.sittings`)."""
     id: str = ""
-    """The task's; empty: as `form` has it."""
+    """Id of the task; empty: the id in `form`."""
 
     def __post_init__(self) -> None:
         self.id = self.id or self.form.task
@@ -303,12 +303,12 @@ class TaskEntry:
             attempt.waits_since = now
 
     def begins_by(self, attempt: Attempt) -> float:
-        """When its run has to be heard of; infinite once it was."""
+        """When the run must have reported something; infinite once it has."""
         unheard = attempt.status in _UNHEARD and (attempt is self.hedge or self.state is TaskState.LEASED)
         return attempt.since + BEGIN_S if unheard else math.inf
 
     def limit_of(self, attempt: Attempt) -> float:
-        """When this attempt exceeds a limit in time, as things stand; infinite if it has none."""
+        """When this attempt exceeds a time limit if nothing changes before; infinite if it has no limit."""
         if attempt is self.current and self.stopping:
             sent_at = attempt.stop_at  # None: its lease is not known yet
             return math.inf if sent_at is None else min(sent_at + STOP_S, attempt.stop_sent_at + STOP_AGAIN_S)
@@ -398,7 +398,7 @@ class RequirementGroup:
         return Requirement(clauses=(Clause(attribute="peer", op=Op.EQ, value=self.pin),))
 
     def met_by(self, advert: Advert) -> bool:
-        """Quick if another device is named: a campaign may have a group for each of a thousand devices."""
+        """Whether the device fits. Quick if another device is named: a campaign may have a group for each of a thousand devices."""
         if self.pin not in ("", advert.peer):
             return False
         return self.device in (None, advert.device) and self._meets(advert)

@@ -31,13 +31,13 @@ MAX_ATTEMPTS: Final = 990
 """Attempts are numbered up to 1,000 on the wire; refusals use up numbers, but no tries."""
 _BLAMELESS: Final = (*LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
 _DEVICES: Final = (Reason.WRONG_UNIT, Reason.CHECK_FAILED, Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
-"""The device's own: another one may do better."""
+"""Reasons that lie with the device: another device may do better."""
 PORTION: Final = 200
 """Pending tasks that end in one step, and in one transaction."""
 MAX_RETURNED: Final = 3
 """A worker that queued a task and dropped it this often counts as one that has tried it."""
 RETURNED_S: Final = 0.5
-"""Such a worker is left alone for so long at least."""
+"""Least seconds for which such a worker is left alone."""
 RETURNED: Final = "taking tasks into its queue and dropping them"
 MISMATCH: Final = "outputs that differ from the reference where another device's agree"
 HELD: Final = "holding tasks past their deadline"
@@ -391,7 +391,7 @@ class Failures:
         return commands + self._end_current(entry, event, reason, detail, now, goes_on=goes_on)
 
     def end_untrusted(self, peer: str, now: float) -> list[Command]:
-        """End what a worker has of campaigns that do not admit it any more: what it still sends of that is stale."""
+        """End what a worker has of campaigns that no longer admit it: a result that it still sends of them is stale."""
         state = self._state
         commands: list[Command] = []
         for entry, attempt in state.held_at(peer):
@@ -548,7 +548,7 @@ class Failures:
         return self._end(entry, *self.after_failure(entry, attempt.worker, Reason.TIMED_OUT, words), now)
 
     def send_stop(self, entry: TaskEntry, now: float) -> list[Command]:
-        """Tell the worker to stop what is not wanted: as soon as its lease is known, and again whenever a link comes up."""
+        """Tell the worker to stop an unwanted run: as soon as its lease is known, and again whenever a link comes up."""
         attempt = entry.current
         held = None if attempt is None else attempt.held(entry.epoch)
         if not entry.stopping or attempt is None or held is None:

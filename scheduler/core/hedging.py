@@ -23,13 +23,13 @@ from scheduler.core.retry import ELSEWHERE_S
 from scheduler.core.state import State
 
 SOON_S: Final = 1.0
-"""A queued lease expected to start within this is left where it is."""
+"""Seconds; a queued lease expected to start within them is left where it is."""
 MAX_HEDGES: Final = 16
 """Hedges at busy workers asked for in one decision."""
 LOOKED_AT: Final = 64
 """Queued leases looked at in one decision, the newest first: they wait longest."""
 LAST_HEDGE: Final = 500
-"""A task with so many attempts is not hedged any more; the remaining numbers are for current attempts."""
+"""A task with this many attempts is not hedged any more; the remaining numbers are for current attempts."""
 SOONER: Final = "another worker was sooner"
 
 
@@ -115,7 +115,7 @@ class Hedging:
         )
 
     def _waits_behind(self, entry: TaskEntry, now: float) -> bool:
-        """Whether another task of ours is ahead of it, or something that takes longer than a moment."""
+        """Whether the queued task waits behind another task of ours, or behind something that takes longer than a moment."""
         if entry.current is None:
             return False
         view = self._state.worker(entry.current.worker)

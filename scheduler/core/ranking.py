@@ -23,7 +23,7 @@ from scheduler.core.retry import doubled_s
 from scheduler.core.run_times import FETCH_RATE
 
 AHEAD_S: Final = 1.0
-"""Work to keep queued at a worker, so that it goes from task to task without a round trip."""
+"""Seconds of work to keep queued at a worker, so that it goes from task to task without a round trip."""
 LEAST_AHEAD: Final = 2
 MOST_AHEAD: Final = 8
 QUICK_S: Final = 10.0
@@ -85,13 +85,13 @@ class WorkerView:
     why: str = ""
     retry_at: float = 0.0
     backoff_s: float = 0.0
-    """The pause after it last refused; 0 once it takes something."""
+    """Seconds of pause after the worker's last refusal; 0 once it takes something."""
     unreachable: int = 0
     """Times in a row that it could not be reached."""
     mean_s: float | None = None
     """Seconds from start to result, a moving mean."""
     slots: int = 1
-    """At least: as many as were free or ours at once."""
+    """Least number of slots that the worker has: as many as were free or ours at once."""
     depth: int = LEAST_AHEAD
     """Tasks to keep there, including the running one."""
     failures: list[float] = field(default_factory=list)
@@ -100,7 +100,7 @@ class WorkerView:
     aside_until: float = 0.0
     asides: int = 0
     why_aside: str = ""
-    """Empty: it is not set aside."""
+    """Why the worker is set aside; empty: it is not."""
 
     def serving(self, now: float) -> bool:
         """Whether it may be given work now."""
@@ -142,7 +142,7 @@ class WorkerView:
         self.depth = depth(self.mean_s, self.slots)
 
     def add_slots(self, slots: int) -> None:
-        """It has so many at least."""
+        """The worker has at least this many `slots`."""
         if slots > self.slots:
             self.slots = slots
             self.depth = slots - 1 + LEAST_AHEAD if self.mean_s is None else depth(self.mean_s, slots)
@@ -225,7 +225,7 @@ class WorkerView:
 
 
 def depth(mean_s: float, slots: int = 1) -> int:
-    """Tasks to keep at a worker whose runs take so long: one in each slot, and those behind them."""
+    """Tasks to keep at a worker whose runs take `mean_s` seconds: one in each of its `slots`, and those behind them."""
     ahead = math.ceil(slots * AHEAD_S / max(mean_s, 0.001))
     return slots + max(LEAST_AHEAD - 1, min(max(MOST_AHEAD - 1, slots), ahead))
 

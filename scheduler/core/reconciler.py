@@ -19,9 +19,9 @@ from scheduler.core.state import State
 from scheduler.core.workers import Workers
 
 OWED_S: Final = 60.0
-"""A worker that said it has a result, and does not send it within this time of being linked, has lost it."""
+"""A worker that said it has a result and does not send it within this many seconds of being linked has lost it."""
 YIELD_S: Final = 10.0
-"""A run that goes on for so long after a preemption warning is not preempted."""
+"""A run that goes on for this many seconds after a preemption warning is not preempted."""
 MAX_WARNINGS: Final = 8
 """Preemption warnings recorded for one attempt."""
 

@@ -6,9 +6,9 @@ import math
 from typing import Final
 
 BACKOFF_CAP_S: Final = 300.0
-"""How far doubling goes."""
+"""Seconds up to which the backoff doubles."""
 ELSEWHERE_S: Final = 30.0
-"""How long after its backoff a task waits for a worker that has not tried it, while one that has would take it."""
+"""Seconds after its backoff for which a task waits for a worker that has not tried it, while one that has would take it."""
 
 
 def retry_delay_s(backoff_s: float, tries: int, left_s: float = math.inf) -> float:
@@ -20,5 +20,5 @@ def retry_delay_s(backoff_s: float, tries: int, left_s: float = math.inf) -> flo
 
 
 def doubled_s(first_s: float, times: int, most_s: float) -> float:
-    """`first_s` doubled so many times, at most `most_s`: for whatever number of times something was tried in vain."""
+    """`first_s` seconds doubled `times` times, at most `most_s`: for any number of failed tries."""
     return min(most_s, first_s * 2.0 ** max(0, min(times, 64)))

@@ -21,9 +21,9 @@ from protocol.values.task import Task
 from results.row.rounds import timed_launches
 
 LEAST_S: Final = 10.0
-"""What any run may take: two renewals, and the wait for an idle host, which is 10 s unless a worker's owner sets it otherwise."""
+"""Seconds that any run may take: two renewals, and the wait for an idle host (10 s unless a worker's owner sets it otherwise)."""
 FIRST_WORD_S: Final = 6.0
-"""What a run may take to report its first step, which a worker does at once: three renewals."""
+"""Seconds that a run may take to report its first step, which a worker does at once: three renewals."""
 FACTOR: Final = 3.0
 """How much slower than expected a run may be without a word of it. Two launches of one task on one device differ by far less; devices of
 one requirement may differ more, and those say so by their progress."""
@@ -39,7 +39,7 @@ RECENT: Final = 5
 """Runs of a model on a worker that count."""
 MAX_MODELS: Final = 1000
 _ALIKE: Final = ("runs", "loads", "precision", "threads", "batch", "sustain_s", "over_s")
-"""What of two measurements must be alike for the times of one to say something of the other."""
+"""Fields of `measure` in which two measurements must agree, so that the times of one say something about the other."""
 _Measure = tuple[object, ...]
 _Key = tuple[str, str, _Measure]
 
@@ -70,7 +70,7 @@ def longest_run_s(task: Task) -> float:
 
 
 def default_run_s(task: Task) -> float:
-    """What a run takes of which nothing is known."""
+    """Expected seconds of a run of which nothing is known."""
     measure, models = task.measure, len(task.models())
     if measure.sustain_s is not None:
         return 2 * LAUNCH_S + with_sustained(0.0, measure.sustain_s)
@@ -138,5 +138,5 @@ def _key_of(task: Task) -> _Key:
 
 
 def _typical(by_worker: Mapping[str, Iterable[float]]) -> float:
-    """The middle one of what each worker took: a single worker's word moves it little."""
+    """The median of the workers' medians: a single worker's word moves it little."""
     return median(median(times) for times in by_worker.values())

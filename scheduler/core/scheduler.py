@@ -37,7 +37,7 @@ from scheduler.core.timeouts import TimeLimits
 from scheduler.core.workers import Workers
 
 FORGET_S: Final = 60.0
-"""An ended campaign is kept for so long: by then no answer for it is outstanding."""
+"""Seconds for which an ended campaign is kept: by then no answer for it is outstanding."""
 MAX_ASKED: Final = 16
 """Tasks of one group that a probe asks about."""
 MOST_ASKED: Final = 16 * MAX_ASKED
@@ -99,11 +99,11 @@ class SchedulerCore:
         return self.workers.review_trust(now)
 
     def await_scores(self, task: TaskEntry) -> None:
-        """Its answers are to be scored: its campaign does not end before. To be called before the task ends."""
+        """The task's answers are to be scored: its campaign does not end before. To be called before the task ends."""
         self.state.campaign_of(task).unscored.add(task.id)
 
     def scores_over(self, task: TaskEntry) -> list[Command]:
-        """They are, or nobody scores them any more."""
+        """The task's answers are scored, or nobody scores them any more."""
         run = self.state.campaign_of(task)
         run.unscored.discard(task.id)
         return self.state.end_if_done(run)
@@ -185,7 +185,7 @@ class SchedulerCore:
         return any(attempt.lease is not None for _, attempt in self.state.held_at(peer))
 
     def renewable_on(self, peer: str) -> tuple[HeldLease, ...]:
-        """Those of them that are to be renewed: neither being stopped nor already reporting."""
+        """Leases and queued leases at a worker that are to be renewed: neither being stopped nor already reporting."""
         ending = (AttemptStatus.REPORTING, AttemptStatus.STOPPING)
         held = (
             attempt.held(entry.epoch)

@@ -25,7 +25,7 @@ class Sittings:
     def __init__(self, state: State) -> None:
         self._state = state
         self._opens: list[tuple[float, str]] = []
-        """When tasks that wait for their sitting are pending, the next one first."""
+        """Heap of tasks that wait for their sitting, by the instant at which each becomes pending."""
 
     def prepare(self, entries: Iterable[TaskEntry], now: float) -> None:
         """Entries that are to be added, all of a campaign: when the ended ones ended, and to which worker the later sittings go."""
@@ -86,7 +86,7 @@ def _worker_of_first(entry: TaskEntry, known: dict[str, TaskEntry]) -> str:
 
 
 def _like(before: TaskEntry, name: str) -> PendingOutcome:
-    """There is nothing to repeat."""
+    """The outcome for a sitting of which the one before had no result: there is nothing to repeat."""
     if before.state is TaskState.CANCELLED:
         return PendingOutcome(TaskEvent.CANCEL, Reason.CANCELLED, f"its {name} sitting was cancelled")
     return PendingOutcome(TaskEvent.FAIL, Reason.GAVE_UP, f"its {name} sitting failed")

@@ -152,7 +152,7 @@ class State:
         return leases, sum(each.lease is not None and not entry.runs(each) for entry, each in held)
 
     def deadline(self, entry: TaskEntry, attempt: Attempt) -> float:
-        """Until when a result of this attempt, which runs, is waited for alone: this scheduler's own value, which no message carries."""
+        """Until when the scheduler waits for this running attempt alone; the scheduler's own value, which no message carries."""
         allowance_s = self.allowance_s(entry, attempt)
         return deadline(attempt.leased_at, attempt.since, attempt.advanced_at, allowance_s)
 
@@ -422,7 +422,7 @@ class State:
             group.pending.pop(entry.id, None)
 
     def withdraw(self, entry: TaskEntry, outcome: PendingOutcome) -> None:
-        """Nobody is to have this pending task any more: it ends like this."""
+        """No worker is to have this pending task any more: it ends with `outcome`."""
         group = self.groups[entry.group]
         group.pending.pop(entry.id, None)
         group.without_model.pop(entry.id, None)
@@ -430,14 +430,14 @@ class State:
         self.withdrawn[entry.id] = None
 
     def take_withdrawn(self, most: int) -> list[str]:
-        """At most so many of them, the longest first."""
+        """At most `most` of the withdrawn tasks, the longest withdrawn first."""
         taken = list(islice(self.withdrawn, most))
         for task in taken:
             del self.withdrawn[task]
         return taken
 
     def watch(self, entry: TaskEntry) -> None:
-        """To be called when its next limit may have become an earlier one."""
+        """To be called when the next time limit of `entry` may have become an earlier one."""
         at = entry.next_limit()
         if at < entry.check_at:
             entry.check_at = at

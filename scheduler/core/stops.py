@@ -16,7 +16,7 @@ from protocol.words import Reason
 from scheduler.core.commands import CancelOn, Command, EndStop, Unconfirmed
 
 ON_ITS_WAY_S: Final = 10.0
-"""A renewal that was sent before the stop may arrive so much later."""
+"""Most seconds after a stop at which a renewal that was sent before it may still arrive."""
 OWED_S: Final = ON_ITS_WAY_S + LEASE_TTL_S + GRACE_S
 
 
@@ -38,7 +38,7 @@ class OwedStops:
     def __init__(self) -> None:
         self._stops: dict[tuple[str, int], OwedStop] = {}
         self._in_vain: dict[tuple[str, str], tuple[HeldLease, float]] = {}
-        """By worker and lease: what to name, and until when."""
+        """By worker and lease: the lease to name in the stop, and the instant until which to ask."""
 
     def __bool__(self) -> bool:
         """Whether there are any of tasks that have ended: a scheduler waits for their confirmation before it exits."""
@@ -79,7 +79,7 @@ class OwedStops:
         return tuple(dict.fromkeys(stop.worker for stop in self._stops.values()))
 
     def at(self, peer: str) -> tuple[HeldLease, ...]:
-        """What this worker is to be asked again."""
+        """Leases that this worker is to be asked again to stop."""
         return self._owed(peer) + self._of_no_task(peer)
 
     def _owed(self, peer: str) -> tuple[HeldLease, ...]:
@@ -103,7 +103,7 @@ class OwedStops:
         return self._end([stop for stop in stops if stop.held and stop.held.lease in gone], confirmed=True)
 
     def lapse(self, now: float) -> list[Command]:
-        """End those whose runs are over by now, whatever their workers do."""
+        """End the owed stops whose runs must be over by now, whatever their workers do."""
         self._in_vain = {run: known for run, known in self._in_vain.items() if now < known[1]}
         return self._end([stop for stop in self._stops.values() if now >= stop.until], confirmed=False)
 

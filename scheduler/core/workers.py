@@ -16,9 +16,9 @@ from scheduler.core.ranking import RESTING, WorkerView
 from scheduler.core.state import State
 
 LEAST_RETRY_S: Final = 1.0
-"""A worker that refuses is not asked again sooner, whatever it says."""
+"""Least seconds before a worker that refuses is asked again, whatever it says."""
 REST_S: Final = 10.0
-"""A worker that takes no work now is asked again after so long."""
+"""Seconds after which a worker that takes no work now is asked again."""
 
 
 class Workers:

@@ -146,7 +146,7 @@ def _in_turns(cell: RegressionCell, task: Task, spool: Path) -> Task:
 
 
 def limit_s(tasks: Sequence[Task]) -> float:
-    """Of the campaign with these tasks, seconds: what one device may need for its own, one after the other, and until it begins."""
+    """Seconds for the campaign with these tasks: to wait until it begins, then what the busiest device needs, one task after the other."""
     by_device: dict[object, float] = {}
     for task in tasks:
         device = next(

@@ -18,11 +18,11 @@ from results.row.canary import CanaryOutcome, CanaryVerdict, judge_canary, seed_
 from swarm.base.threads import CANARIES
 
 AT_ONCE: Final = 1
-"""The machine that submits is somebody's desk."""
+"""Inferences repeated at a time: the machine that submits is somebody's desk."""
 WAIT_S: Final = 20.0
-"""A result waits so long at most for its turn …"""
+"""Most seconds for which a result waits for its turn …"""
 ANSWER_S: Final = 30.0
-"""… and so long for what its model puts out."""
+"""… and most seconds for which it waits for its model's outputs."""
 
 log = structlog.get_logger("sark.scheduler")
 

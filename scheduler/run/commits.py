@@ -20,7 +20,7 @@ from scheduler.store.store import Store
 APART_S: Final = 0.02
 """Between two commits at least: 50 a second, each about a millisecond of processor time, are 5 % of a core."""
 BUSY_APART_S: Final = 0.08
-"""The same while many wait for each: then processor time is what is scarce, and not that of a single worker."""
+"""Seconds between two commits while many wait for each: then processor time is scarce, and not that of a single worker."""
 MANY: Final = 8
 """Messages that wait for a commit."""
 

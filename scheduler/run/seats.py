@@ -125,7 +125,7 @@ class FreeCampaign:
 
 
 def takes(free: FreeCampaign, seat: int, leads: int, others: Collection[tuple[int, int]]) -> bool:
-    """Whether the process in `seat`, which leads so many campaigns, takes it now. `others`: seat and campaigns of each that lives."""
+    """Whether the process in `seat`, which leads `leads` campaigns, takes it now. `others`: seat and campaign count of each that lives."""
     if free.strangers and seat and any(other == 0 for other, _ in others):
         return False
     if not free.here and others and free.since_s < AWAY_S:

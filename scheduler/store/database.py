@@ -191,7 +191,7 @@ class Database:
         self.waits: Callable[[float], None] | None = None
         """Called with the seconds so far whenever another process has kept the store locked for long; None: that is an error at once."""
         self.pending: PendingWrites | None = None
-        """What was changed in memory only; None: nothing ever is."""
+        """Changes that are in memory only; None: this store never has any."""
         self._writing = False
         self.backend = backend_of(location)
         self._connection = self.backend.connect()

@@ -27,7 +27,7 @@ STEP_S: Final = 3_600.0
 """Between two looks at the clock."""
 LEAST: Final = 10
 SHARE: Final = 10
-"""In an observed day at most so many campaigns go, or one in so many, whichever is more."""
+"""Most campaigns deleted in an observed day: `LEAST`, or one in `SHARE`, whichever is more."""
 FILE: Final = "retention.json"
 
 log = structlog.get_logger("sark.scheduler")
@@ -38,7 +38,7 @@ class ObservedTime:
     """What a home knows of the time. Instants are wall seconds."""
 
     time: float
-    """So late it is at least."""
+    """The time is at least this late."""
     deleted: float = -math.inf
     """The observed time of the last deletion."""
 
@@ -55,7 +55,7 @@ class ObservedTime:
 
 
 def most_at_once(observed: ObservedTime, ended: int) -> int:
-    """How many campaigns may be deleted now, of so many that have ended."""
+    """How many campaigns may be deleted now, if `ended` campaigns have ended."""
     return max(LEAST, ended // SHARE) if observed.time - observed.deleted >= DAY_S else 0
 
 

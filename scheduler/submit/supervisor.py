@@ -33,14 +33,14 @@ from swarm.base.text import count
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 60.0
 STEADY_S: Final = 60.0
-"""Whatever ran for so long has started well: the next pause is a short one again."""
+"""A process that ran for this many seconds has started well: the next pause is a short one again."""
 FAILURES: Final = 2
-"""So many failed starts in a row before any good one, and the supervisor gives up: one may have lost a race for the home."""
+"""Failed starts in a row, before any good one, after which the supervisor gives up: one may have lost a race for the home."""
 WRONG: Final = (2, 5)
 """Exit codes that would come again: bad settings, and what is not permitted."""
 CRASH: Final = "crash.json"
 OVERDUE_S: Final = 30.0
-"""Past the announced start by so much, nobody starts it any more."""
+"""Seconds past the announced start after which nobody is expected to start it any more."""
 
 SUPERVISOR: Final = "SARK_SUPERVISOR"
 """Environment variable of a scheduler: its supervisor's process."""
