@@ -133,10 +133,10 @@ class WorkOrder:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Whole shapes of inputs, by name."""
     sustain_s: float | None = None
-    """Instead of `runs` and `loads`: one launch infers for so long, rests, and tries whether it is as quick again. See
+    """Seconds, instead of `runs` and `loads`: one launch infers for this long, rests, and checks whether it is as fast again. See
     `drivers.measure.sustained`."""
     over_s: float | None = None
-    """Launches are spread over so long, with gaps between them; None: they follow each other at once."""
+    """Seconds over which the launches are spread, with gaps between them; None: the launches follow each other at once."""
     first_look: int = 6
     """Launches of a `precision` order before its interval is looked at: what calibration found for this device, or 6."""
     own_dims: tuple[str, ...] = ()
@@ -274,7 +274,7 @@ class OperatorReport(Sent):
     ran: Whole = 0
     """Kernels of this type that ran, each counted once."""
     ns: Whole | None = None
-    """All of them took, without what they called; None: unknown."""
+    """Nanoseconds that all these kernels took together, without the operators that they called; None: unknown."""
     issued: bool = False
     """`ns` is the host's time to issue them, for a device that computes meanwhile."""
     why: Text = ""
@@ -384,9 +384,9 @@ class ReadyReport(Sent):
     """A model that has a process of its own is warm, and waits for its turns."""
 
     typical_ns: Positive
-    """Of one inference; how many a block has follows from it (`drivers.measure.interleave.block_of`)."""
+    """Nanoseconds of one inference; they determine how many inferences a block has (`drivers.measure.interleave.block_of`)."""
     shapes: Annotated[tuple[Annotated[tuple[Whole, ...], MaxLen(MAX_RANK)], ...], MaxLen(MAX_ENTRIES)] | None
-    """Of its inputs; None: it is the reference model, whose inputs are its own."""
+    """Shapes of the model's inputs; None: the model is the reference model, which has inputs of its own."""
 
 
 @dataclass(frozen=True, slots=True)

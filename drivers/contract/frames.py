@@ -34,7 +34,7 @@ MAX_FDS: Final = 4
 MAX_READ: Final = 65_536
 """File descriptors of one request."""
 TURN, NO_MORE_TURNS = b"1", b"0"
-"""What a parent writes for each turn that it gives, and after the last where the pipe stays open."""
+"""The byte that a parent writes for each turn, and the one after the last turn where the pipe stays open."""
 TO_PREPARE, NOTHING_TO_PREPARE = b"1", b"0"
 """What a zygote answers an empty request without a lock: whether it would prepare a launch if it got one."""
 FAILURE: Final = "Failure"

@@ -54,7 +54,7 @@ def shapes_of(order: WorkOrder, inputs: Sequence[Input]) -> Shapes:
 
 
 def find_runnable(order: WorkOrder, inputs: Sequence[Input], attempt: Callable[[Shapes, int], T]) -> T:
-    """What `attempt(shapes, bound of made integers)` returns for the first integers that run. Raises what the first failed with."""
+    """The result of `attempt(shapes, bound of made integers)` for the first bound that runs. If none runs, raises the first error."""
     steps.check(order.pre, PRE, [one.name for one in inputs])
     shapes = shapes_of(order, inputs)
     why: Unfit | None = None

@@ -61,7 +61,7 @@ class Input:
     dtype: str
     shape: tuple[int | str | None, ...]
     rows: int | None = None
-    """Of the table that its values index; None: unknown."""
+    """Rows of the table that the input's values index; None: unknown."""
     full_range: bool = False
     """Its integers are steps of a scale, as those of quantised inputs: made ones are of their type's whole range."""
 

@@ -10,7 +10,7 @@ if sys.platform != "win32":
 
 
 class FreeDevice:
-    """Held while a launch is prepared for. Who wants to measure waits meanwhile, and where somebody measures nothing is prepared."""
+    """The device lock, held while a launch is prepared: measurements wait meanwhile, and nothing is prepared during a measurement."""
 
     def __init__(self, path: str) -> None:
         """`path`: the lock's file; empty: nobody else measures on this device."""
@@ -18,7 +18,7 @@ class FreeDevice:
         self._handle = -1
 
     def take(self) -> bool:
-        """Have it, if nobody does. False too if its file cannot be used."""
+        """Take the lock if nobody holds it. Returns False if somebody does, or if the lock's file cannot be used."""
         if not self._path:
             return True
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -35,7 +35,7 @@ class FreeDevice:
         return True
 
     def give(self) -> None:
-        """Let others have it, whoever else has inherited it."""
+        """Release the lock, even if other processes have inherited its file."""
         if self._handle >= 0:
             fcntl.flock(self._handle, fcntl.LOCK_UN)
             self.forget()

@@ -91,7 +91,7 @@ PROBE_LIMITS: Final = Limits(load_s=30, run_s=30)
 EnoughRounds = Callable[[Sequence[RoundsReport]], bool]
 """Whether these launches of models that took turns tell what is asked."""
 AskReveal = Callable[[], tuple[bytes, bytes]]
-"""Asks whoever wants the measurement for the opening and the reveal of its chain; blocks."""
+"""Asks the party that ordered the measurement for the opening and the reveal of its chain; blocks."""
 
 
 class Zygote:
@@ -318,7 +318,7 @@ class Launch:
             yield from self._answer()
 
     def _answer(self) -> Iterator[Event]:
-        """What is measured stands, whatever comes of the examples. They have the order's limits for themselves."""
+        """Run the launch for the examples. The measured results stay valid if it fails. The examples get the order's full time limits."""
         self._left_s = self._work_s
         try:
             for event in self._run_one(LaunchSpec(MeasureJob.ANSWER), cold=False):
@@ -351,7 +351,7 @@ class Launch:
         raise Cancelled("the run was cancelled")
 
     def _wait_until(self, until: float) -> Generator[Event]:
-        """Until then on the monotonic clock. Whoever may stop a run between launches may stop it here too."""
+        """Wait until `until`, in seconds of the monotonic clock. A run that may be stopped between launches may be stopped here too."""
         while (left_s := until - time.monotonic()) > 0:
             yield BetweenLaunches(left_s)
             if self._cancelled.wait(min(left_s, ASKED_S)):

@@ -122,7 +122,7 @@ def take_turns(
 
 
 def _others_share(measured: MeasureReport, others: Sequence[TurnPlayer]) -> float | None:
-    """Without what the other children used: each reports its own over the same window."""
+    """Others' share of the processors, without what the other children used: each child reports its own use over the same window."""
     used_s = sum(player.only(MeasureReport).cpu_s for player in others)
     return host.without(measured.host.others_share, used_s, measured.wall_s, os.cpu_count() or 1)
 

@@ -187,12 +187,12 @@ def serve(
 
 
 def fits(view: MountPlan | None, base: MountPlan) -> bool:
-    """Whether a reaper that was made with `base` can launch in `view`: nothing but what an order brings may differ. None: in no view."""
+    """Whether a reaper made with `base` can launch in `view`: only what an order sets may differ. `view` None: it cannot."""
     return view is not None and replace(view, folder="", models=(), size_bytes=0) == base
 
 
 def ready_for(prefork: int, unused_s: float) -> int:
-    """How many reapers to have ready, so long after the last launch (infinity: there was none)."""
+    """How many reapers to keep ready `unused_s` seconds after the last launch (infinity: there was none)."""
     return prefork if unused_s < RECENT_S else min(prefork, MIN_READY)
 
 

@@ -75,7 +75,7 @@ class Session:
         """Whether the prefix is in the memory."""
 
     def open(self, length: int) -> None:
-        """Make room for so many tokens, in place of an earlier context. Raises `Unshaped`."""
+        """Open a context for `length` tokens, in place of an earlier context. Raises `Unshaped`."""
         lib, placement = self._lib, self._placement
         self._close_context()
         options = lib.llama_context_default_params()
@@ -120,7 +120,7 @@ class Session:
         ]
 
     def decode(self, tokens: Tokens) -> None:
-        """All of them, done when this returns. Raises `Crashed`."""
+        """Decode all `tokens`; decoding is complete when this returns. Raises `Crashed`."""
         for batch in self.batches(tokens, BATCH):
             self.step(batch)
 

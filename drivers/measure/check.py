@@ -16,7 +16,7 @@ from drivers.contract.base import CheckReport, DriverError, WorkOrder
 RELATIVE: Final[Mapping[str, float]] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2}
 """Difference that is tolerated of a value, and of the values' root mean square, by type …"""
 EPSILON: Final[Mapping[str, float]] = {"float64": 2.2e-16, "float32": 1.2e-7, "float16": 9.8e-4}
-"""… and besides, what rounding alone leaves of values of about 1 inside the model: so much for each operator on the way, times …"""
+"""… and, in addition, the error that rounding alone causes in values of about 1 inside the model: this much for each operator, times …"""
 ROUNDINGS: Final = 8.0
 """… this and the square root of their number, because roundings do not all add up. An output may be far below what it is made of."""
 DEPTH: Final = 100
@@ -41,7 +41,7 @@ class Tolerance:
 
 
 def tolerance_of(dtype: str, depth: int, relative: float | None = None) -> Tolerance:
-    """For outputs of this type behind so many operators. `relative`: None: that of the type."""
+    """The tolerance for outputs of type `dtype` behind `depth` operators. `relative`: the tolerated share; None: that of the type."""
     share = RELATIVE.get(dtype, 1e-2) if relative is None else relative
     return Tolerance(share, ROUNDINGS * EPSILON.get(dtype, 7.8e-3) * math.sqrt(max(depth, 1)))
 

@@ -84,7 +84,7 @@ class IdleWait:
             sleep(min(PAUSE_S, self.allowed_s - waited))
 
     def _glance(self, sleep: Callable[[float], object], most: int) -> bool:
-        """Whether nobody else ran at `IN_A_ROW` readings in a row, out of at most so many. True where that is not times."""
+        """Whether nothing else ran at `IN_A_ROW` readings in a row, out of at most `most` readings. True where there are no readings."""
         row = 0
         for count in range(1, most + 1):
             reading = self._reader.running()

@@ -45,7 +45,7 @@ class RoundPlan:
 
 
 def block_of(typical_ns: float) -> int:
-    """Inferences in one block of a model of which one takes so long."""
+    """Number of inferences in one block of a model, if one inference takes `typical_ns` nanoseconds."""
     return max(1, round(BLOCK_NS / max(1.0, typical_ns)))
 
 

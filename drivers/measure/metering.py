@@ -37,7 +37,7 @@ LATE_NS: Final = 3_000_000_000
 LATE_LOOK_S: Final = 0.05
 
 Wait = Callable[[float], object]
-"""For so many seconds; returns something true once nobody needs the readings any longer."""
+"""Waits for the given seconds; returns something true once nobody needs the readings any longer."""
 
 
 class HostMeters:

@@ -52,7 +52,7 @@ class PowermetricsText:
             self._changed.notify_all()
 
     def wait_for(self, samples: int, most_s: float) -> bool:
-        """Until so many are unread; returns whether there is one."""
+        """Wait until `samples` samples are unread, `most_s` seconds at most; returns whether at least one is unread."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or len(self._unread) >= samples, most_s)
             return bool(self._unread)

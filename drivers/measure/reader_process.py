@@ -28,7 +28,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 def interval_s(run_s: float | None) -> float:
-    """Between two readings of a run that lasts so long; None: it is short."""
+    """Seconds between two readings during a run of `run_s` seconds; None: the run is short."""
     return max(INTERVAL_S, (run_s or 0.0) / MAX_READINGS)
 
 

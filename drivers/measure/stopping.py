@@ -196,7 +196,7 @@ class LaunchPlanner:
         return None if why else replace(launch, at_s=self._at_s(self._made - 1))
 
     def _at_s(self, before: int) -> float:
-        """When a launch may begin that has so many before it. Those that only load follow at once."""
+        """When, in seconds, a launch may begin that has `before` launches before it. Launches that only load follow at once."""
         over_s = self.order.over_s
         if self.order.precision is not None:
             return before * gap_s(over_s, FEWEST_LAUNCHES)

@@ -32,7 +32,7 @@ from drivers.measure.reader_process import INTERVAL_S, ReaderProcess, lower_prio
 NEAR_NS: Final = 60_000_000
 """A window between two readings takes the next one, if it is no further away."""
 SLOW_METER_S: Final = 1.0
-"""The driver averages power and utilisation over up to so long."""
+"""The driver averages power and utilisation over up to this many seconds."""
 
 REASONS: Final = ((0x4, "power"), (0x8, "hardware"), (0x20, "heat"), (0x40, "heat"), (0x80, "power"))
 """NVML's clock event reasons that mean less speed than possible; the others mean idle, or a setting."""

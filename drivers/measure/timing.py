@@ -33,7 +33,7 @@ MAX_WARMUP: Final = 5000
 BLOCK_NS: Final = 2_000_000
 """Short inferences are judged in blocks of this length, longer ones one by one …"""
 BLOCK_SAMPLES: Final = 500
-"""… and very short ones in blocks of so many."""
+"""… and very short ones in blocks of this many inferences."""
 BLOCKS: Final = 6
 """Settled: the median of the last three blocks against the three before."""
 TOLERANCE: Final = 0.02

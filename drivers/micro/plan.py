@@ -14,7 +14,7 @@ from drivers.contract.base import Crashed
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 RESOLVABLE: Final = 4.0
-"""A call is timed only if it takes at least so many times as long as one that does nothing."""
+"""A call is timed only if it takes at least this many times as long as a call that does nothing."""
 SEED: Final = 20250101
 CHECKED: Final = 8
 """Entries of each product that are computed again."""

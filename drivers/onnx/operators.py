@@ -34,7 +34,7 @@ class KernelCall:
     provider: str
     began_us: int = 0
     took_us: int = 0
-    """With what it called."""
+    """Microseconds, including the operators that this one called."""
 
 
 @dataclass(frozen=True, slots=True)

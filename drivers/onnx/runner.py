@@ -102,7 +102,7 @@ class OnnxModel(LocalModel):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """What the runtime refuses meanwhile is an error of the contract."""
+        """Turn the runtime's errors inside this block into errors of the contract."""
         try:
             yield
         except edge.runtime_errors() as why:

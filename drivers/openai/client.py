@@ -312,7 +312,7 @@ class ServerSession:
         return tuple(dict.fromkeys(map(self.server.redact, names))), self.server.redact(runtime)[:MAX_RUNTIME]
 
     def connect(self, count: int) -> None:
-        """Open so many connections before a level begins. Raises `Crashed`."""
+        """Open `count` connections before a level begins. Raises `Crashed`."""
         try:
             self._runner.run(self.client.warm(count))
         except ServerUnreachable as why:

@@ -78,7 +78,7 @@ class ResponseParser:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self.body = bytearray()
-        """Of what is no stream, and of an error."""
+        """The body of a response that is no stream, or of an error."""
         self.begun = False
         """The server has sent something."""
         self._max_tokens, self._stream, self._generates = max_tokens, stream, generates

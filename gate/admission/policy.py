@@ -91,7 +91,7 @@ class AdmissionPolicy:
         self._pauses: dict[PeerId, float] = {}
         self._visitors: OrderedDict[PeerId, _Visitor] = OrderedDict()
         self._revoked: frozenset[PeerId] = frozenset()
-        """In the pools of this home, and in those that it serves."""
+        """Peers revoked in the pools of this home, or in the pools that the gate serves."""
 
     # -- questions -------------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class AdmissionPolicy:
         return self._lists(self.answers_for(peer))
 
     def answers_for(self, peer: PeerId) -> PeerId:
-        """Whom to charge for what that peer uses: itself, or the peer that answers for it."""
+        """The peer to charge for what `peer` uses: `peer` itself, or the peer that answers for it."""
         visitor = None if self._lists(peer) else self._visitor(peer)
         return peer if visitor is None else visitor.issuer
 

@@ -163,7 +163,7 @@ def _terms(record: TicketRecord) -> tuple[str, ...]:
 
 
 def _reach_note(addresses: Sequence[str], why: str = "") -> tuple[str, ...]:
-    """What limits who can use a ticket with these addresses of who admits. `why`: there should be a circuit among them."""
+    """Notes on who can use a ticket with these `addresses` of the admitting node. `why`: why an expected circuit may be missing."""
     if all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in addresses):
         return ("this ticket works on this machine alone: its address is a loopback address",)
     if not why or any("/p2p-circuit" in address for address in addresses):

@@ -70,7 +70,7 @@ def status_view(
 
 
 def shares(room: int, circuits: int, peers: int) -> tuple[int, int]:
-    """Split `room` lines between so many circuits and peers; each table takes `OVER` lines more."""
+    """Split `room` lines between `circuits` circuits and `peers` peers; each table takes `OVER` more lines."""
     one = room - OVER
     if not circuits or not peers or one - OVER < 2:
         first = min(circuits, max(0, one))
@@ -147,7 +147,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Iterable[str]], lines: int, number: int) -> Table:
-    """The first of `number` rows in so many lines; the last one counts those left out."""
+    """The first of `number` rows in at most `lines` lines; if rows are left out, the last line counts them."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         table.add_column(column, no_wrap=True, overflow="ellipsis")

@@ -62,7 +62,7 @@ class _Token:
 
     @property
     def id(self) -> str:
-        """What a run that rests on it is known by."""
+        """The token's identifier, which is kept with each run that rests on the token."""
         return f"{self.issuer} {' '.join(each.hex() for each in self.proof.ids)}"
 
 
@@ -164,7 +164,7 @@ class Authorization:
         return PeerClass.OWN if permit.owner else PeerClass.KNOWN
 
     def name_of(self, peer: PeerId) -> str:
-        """What the pools' manifests call it, else the end of its id."""
+        """The name of `peer` in the pools' manifests, else the end of its id."""
         pools = [
             (pool.name, [member for lines in pool.members.values() for member in lines])
             for pool in self._pools.values()
@@ -285,7 +285,7 @@ class Authorization:
         return _reply(permit) if permit is not None else self._nobody(peer)
 
     def _why_nothing(self, token: _Token, now: float) -> str:
-        """Why a good token of a signer who is served gives nothing."""
+        """Why a valid token grants nothing although its signer is served here."""
         proof = token.proof
         if now >= token.expires:
             return _EXPIRED

@@ -66,7 +66,7 @@ class Allocation:
     fence: Fence
     request: SlotRequest
     peer: str
-    """Who speaks for it now; another than at first once its campaign was adopted."""
+    """The peer that speaks for the lease now; it changes when the campaign is adopted."""
     state: LeaseState
     committed_at: float
     deadline: float | None
@@ -85,7 +85,7 @@ class Allocation:
 
     @property
     def ends_at(self) -> float | None:
-        """When it ends whoever renews it: its time in the queue is over, or its campaign's. Infinite: never; None: it has ended."""
+        """When the lease ends even if renewed: its time in the queue, or its campaign's, is over. Infinite: never; None: it has ended."""
         if self.state not in COUNTED:
             return None
         left_s = math.inf if self.request.commit.left_s is None else self.request.commit.left_s
@@ -162,7 +162,7 @@ T = TypeVar("T")
 def gives_way(
     items: Iterable[T], owner: Callable[[T], Hashable], size: Callable[[T], int], *, number: int, room: int
 ) -> list[T]:
-    """What has to go so that at most `number` items of together `room` bytes are left. `items`: the least worth keeping first."""
+    """The items to remove so that at most `number` items with at most `room` bytes in total remain. `items`: the least valuable first."""
     left = list(items)
     counts, sizes = Counter[Hashable](), Counter[Hashable]()
     for item in left:

@@ -19,7 +19,7 @@ MAX_PROOFS: Final = 256
 MAX_EACH: Final = 1_024
 """Campaigns of one principal that are remembered."""
 MAX_DELEGATE_EPOCH: Final = MAX_EPOCH // 2
-"""Whoever acts for a principal leaves it higher epochs to take its campaign back under."""
+"""The highest epoch for a peer that acts for a principal, so that the principal can regain its campaign under a higher one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ class CampaignLeaders:
         return None if campaigns is None else campaigns.get(campaign)
 
     def set_proof(self, principal: str, campaign: str, epoch: int, proof: bytes | None) -> None:
-        """Store what the leader of this epoch gave as proof. It is not read here: whoever is refused judges it."""
+        """Store the proof that the leader of this epoch gave. This worker does not read the proof: a peer that is refused checks it."""
         if proof is not None and epoch == self.epoch(principal, campaign):
             self._proofs.put((principal, campaign), (epoch, proof))
 
     def proof(self, principal: str, campaign: str) -> bytes | None:
-        """What was given for the highest epoch; None: nothing, or it was forgotten."""
+        """The proof for the highest epoch; None: none was given, or it was forgotten."""
         epoch, proof = self._proofs.get((principal, campaign)) or (-1, b"")
         return proof if epoch == self.epoch(principal, campaign) else None

@@ -133,7 +133,7 @@ class Ledger:
     def outlook(
         self, principal: str, priority: int, owner: bool, now: float, *, sees_all: bool = False
     ) -> tuple[int, float | None, str]:
-        """What a commit would find: queued leases before it, its expected wait (None: not known), and in words the run that it preempts.
+        """What a commit would find: queued leases ahead of it, seconds of expected wait (None: unknown), and the run to preempt, in words.
 
         `sees_all`: the caller may know of others' tasks.
         """
@@ -153,7 +153,7 @@ class Ledger:
         return ahead, 0.0 if victim.state is LeaseState.GRANTED else PREEMPT_GRACE_S, words
 
     def expect_s(self, task: Task) -> float | None:
-        """What a run of the task will take here; None: not known."""
+        """Expected seconds of a run of `task` here; None: unknown."""
         return self._slots.run_times.expect(task)
 
     # -- taking work -----------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Ledger:
     def defer(self, lease: str, now: float, *, unanswered: bool = False) -> None:
         """The scheduler could not be asked: the queued lease keeps its position, others come first until there is a link again.
 
-        `unanswered`: it was asked, and did not answer. After two such in a row others come first for a while, link or no link.
+        `unanswered`: the scheduler was asked and did not answer. After two in a row others come first for a while, even with a link.
         """
         queued_lease = self._offered(lease)
         if queued_lease is not None:
@@ -267,9 +267,9 @@ class Ledger:
     ) -> dict[str, Reason]:
         """The leases that a peer may not speak of (any more). Unknown leases are not among them.
 
-        A newer epoch than is known must adopt first: else two leaders would go on at once. `to_end`: unless it ends what is its own, as
+        An epoch newer than the known one must adopt first: else two leaders would act at once. `to_end`: unless it ends what is its own, as
         a scheduler does that was restored from a backup and has nothing left to adopt. Of an ended lease an older epoch is
-        refused too: how it ended is only for the one that carries the campaign on.
+        refused too: only the scheduler that carries the campaign on may learn how it ended.
         A lease is spoken of under the epoch that `held` names; else under that of its link (`epochs`, by campaign). Where neither is
         known the epoch is not checked.
         `covers`: whether the peer's permission is for a campaign.
@@ -295,7 +295,7 @@ class Ledger:
     # -- the lease's clock -----------------------------------------------------------------------------------------------
 
     def renew(self, peer: str, held: Iterable[work.HeldLease], now: float) -> work.Renewed:
-        """Keep those that are still the scheduler's; say of the others why not, and of queued leases their position."""
+        """Renew the leases that `peer` still has; give the reason for each lost lease, and the position of each queued lease."""
         self.expire(now)
         renewed: list[str] = []
         lost: list[work.LeaseLost] = []
@@ -319,9 +319,9 @@ class Ledger:
         )
 
     def expire(self, now: float) -> None:
-        """What is over now: queued leases and unused slots close, a run that was not renewed goes on in grace and is stopped after it.
+        """End what is over at `now`: queued leases and unused slots close; a run that was not renewed gets a grace and is stopped after it.
 
-        Whoever renews: a queued lease whose time in the queue is over and whatever belongs to a campaign whose time is over ends.
+        Renewal does not save a queued lease whose time in the queue is over, nor any lease of a campaign whose time is over: they end.
         """
         changed = self._slots.grace_over(now)
         for one in self.allocations():
@@ -360,18 +360,18 @@ class Ledger:
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def stop(self, peer: str, held: Iterable[work.HeldLease], reason: Reason, now: float) -> tuple[str, ...]:
-        """End these. Gives the leases whose processes are still to die; all others are over already."""
+        """End the leases in `held`. Returns those whose processes must still end; all others are already over."""
         fences = {item.lease: item.fence for item in held}
         return self.evict_those(
             lambda one: one.peer == peer and one.fence == fences.get(one.lease), reason, now
         )
 
     def evict(self, who: str, reason: Reason, now: float) -> tuple[str, ...]:
-        """End all that a peer speaks for, or that is held on its behalf. Gives the leases whose processes are still to die."""
+        """End all leases that `who` speaks for, or that are held on its behalf. Returns those whose processes must still end."""
         return self.evict_those(lambda one: who in (one.peer, one.request.principal), reason, now)
 
     def evict_those(self, ends: Callable[[Allocation], bool], reason: Reason, now: float) -> tuple[str, ...]:
-        """End all for which `ends` is true. Gives the leases whose processes are still to die."""
+        """End all leases for which `ends` is true. Returns the leases whose processes must still end."""
         dying: list[str] = []
         for one in self.allocations():
             if ends(one):

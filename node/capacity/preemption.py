@@ -47,7 +47,7 @@ class PreemptionClaim:
 class PreemptionChoice:
     victim: Allocation
     warn_s: float | None
-    """Its scheduler is to be warned of a grace of so long; 0: and it ends at once. None: it was warned, and ends now."""
+    """Seconds of grace to announce to the victim's scheduler; 0: announce it and end the run at once. None: it was warned, and ends now."""
 
 
 class Preemption:
@@ -63,7 +63,7 @@ class Preemption:
     def preemptors(
         self, allocations: Iterable[Allocation], lower: Sequence[Allocation], linked: Container[str]
     ) -> Iterator[Allocation]:
-        """The queued leases, of those that can be asked, for which any of `lower` could be preempted, now or later."""
+        """The queued leases whose schedulers can be asked and that could preempt any of `lower`, now or later."""
         least = min((one.request.base_priority for one in lower), default=0)
         for queued_lease in allocations:
             request = queued_lease.request
@@ -82,7 +82,7 @@ class Preemption:
     ) -> Allocation | None:
         """Which of these is preempted by a request with this base priority.
 
-        The least work lost first, then the lowest priority, then the youngest. What is being timed comes last: it ends once that is
+        The least work lost first, then the lowest priority, then the youngest. A run that is being timed comes last: it ends once that is
         done. What is preempted for another queued lease already is left out.
         """
         claimed = {claim.victim for claim in self._claims.values()}

@@ -93,7 +93,7 @@ class LeaseQueue:
 
 
 def expected_starts(left: Sequence[float], slots: int, durations: Sequence[float]) -> list[float]:
-    """Seconds until each in the queue gets a slot, when their runs take `durations` and those that are on take `left` more."""
+    """Seconds until each queued lease gets a slot, if queued runs take `durations` seconds and current runs `left` more seconds."""
     free = [0.0] * max(0, slots - len(left)) + sorted(left)[:slots]
     heapq.heapify(free)
     starts: list[float] = []
@@ -118,7 +118,7 @@ def over_quota(request: SlotRequest, allocations: Iterable[Allocation]) -> str:
 def admit_to_queue(
     request: SlotRequest, allocations: Iterable[Allocation], limit: int, each: int
 ) -> tuple[str, Allocation | None]:
-    """(why the queue has no space for its lease, empty: it has; the queued one that has to go for it).
+    """(why the queue has no space for the lease, empty: it has space; the queued lease that must leave to make space).
 
     Where all `limit` queued leases are taken the lowest goes, of those the youngest, if the new one is higher. The owner's are higher than
     all others. One principal has at most `each`. A queued lease that was offered a slot counts: it may come back to the queue.
@@ -164,7 +164,7 @@ class RunTimeEstimate:
             self._per_inference.put(kind, each)
 
     def expect(self, task: Task) -> float | None:
-        """What a run of it will take; None: not known."""
+        """Expected seconds of a run of `task`; None: unknown."""
         kind, shape = _keys(task)
         seconds, each = self._by_shape.get(shape), self._per_inference.get(kind)
         if seconds is not None:

@@ -39,7 +39,7 @@ from protocol.words import Reason
 MUTE_AFTER: Final = 2
 """Offers in a row that a scheduler did not answer: then all others are asked before it, and nothing is preempted for it …"""
 MUTE_S: Final = 60.0
-"""… for so long."""
+"""… for this many seconds."""
 MAX_MUTE: Final = 1_024
 MAX_WAIT_S: Final = 31_536_000.0
 """The most that a duration on the wire can say."""
@@ -78,7 +78,7 @@ class Slots:
         self._commands: list[LedgerCommand] = []
 
     def take_commands(self) -> tuple[LedgerCommand, ...]:
-        """What is to be done now; each command comes out once."""
+        """The commands to carry out now; each command is returned once."""
         commands, self._commands = tuple(self._commands), []
         return commands
 
@@ -146,7 +146,7 @@ class Slots:
             self._stop_lapsed()
 
     def end(self, allocation: Allocation, reason: Reason) -> None:
-        """A run is to be stopped, all else is closed. What is ending already goes on to do so."""
+        """Stop a run; close a lease in any other state. A lease that is already ending continues to end."""
         if allocation.state in (LeaseState.RUNNING, LeaseState.LAPSED):
             self.stop(allocation, LeaseEvent.STOP, reason)
         elif allocation.state not in ENDED:
@@ -238,7 +238,7 @@ class Slots:
                 self._offer(queued_lease)
 
     def _answering(self, now: float) -> set[str]:
-        """The linked schedulers, without those that did not answer lately."""
+        """The linked schedulers, without those that recently left offers unanswered."""
         return {
             peer
             for peer in self.linked

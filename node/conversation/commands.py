@@ -143,7 +143,7 @@ class Commands:
         self._numbers = count()
 
     def take(self) -> tuple[Command, ...]:
-        """What is to be done now; each command comes out once."""
+        """The commands to carry out now; each command is returned once."""
         commands, self._commands = tuple(self._commands), []
         return commands
 
@@ -155,7 +155,7 @@ class Commands:
         self._advance(flow, None)
 
     def to_disk(self, command: DiskCommand) -> None:
-        """Have it carried out, whatever comes of it."""
+        """Have the disk `command` carried out, and ignore its outcome."""
 
         def once() -> Flow[None]:
             yield command

@@ -97,11 +97,11 @@ REQUESTS: Final = (
 )
 """What is answered, if the caller is permitted. `ShowCredentials` and `ManifestMessage`, which show why, are accepted from anybody."""
 OFFER_S: Final = 5.0
-"""A scheduler that does not say Start or Skip for so long is taken for gone."""
+"""Seconds within which a scheduler must answer an offer with Start or Skip; after that it counts as gone."""
 REVEAL_S: Final = 5.0
 """Wait for the answer to one request for a reveal; then it is asked again."""
 LINK_WAIT_S: Final = 1.0
-"""An offer waits so long for a link when those there are must not carry it."""
+"""Seconds that an offer waits for a new link when none of the existing links may carry it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +174,7 @@ class WorkerConversation:
             self.carry_out()
 
     def received(self, link: SchedulerLink, message: Message, request: object) -> None:
-        """A scheduler asks; `SendReply` bears the token `request`. Raises `RemoteProtocolError` for what is not a scheduler's to say."""
+        """Answer a scheduler; `SendReply` carries the token `request`. Raises `RemoteProtocolError` for a message no scheduler may send."""
         reply = self._reply(link, message, request)
         self.carry_out()
         if reply is not None:
@@ -399,7 +399,7 @@ class WorkerConversation:
         self._send_note(run.allocation.peer, run.allocation.request.campaign_key, note)
 
     def report_reading(self, reading: DeviceReading) -> None:
-        """What the sensors show now goes to whoever's task runs: not while others may have the device, and not to strangers."""
+        """Send the sensor `reading` to the schedulers of the running tasks: not while others may have the device, and not to strangers."""
         for run in self._runs.values():
             request = run.allocation.request
             if run.progress is None or run.phase is Phase.QUEUED or not (run.alive and run.holds):

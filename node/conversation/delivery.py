@@ -30,7 +30,7 @@ RESULT_S: Final = 10.0
 LARGE_RESULT_S: Final = 120.0
 """The scheduler pulls a large record before it answers."""
 RESEND_S: Final = 15.0
-"""Results that were not settled are sent again so often."""
+"""Seconds after which results that were not settled are sent again."""
 WORTHLESS: Final = frozenset({Reason.CANCELLED, Reason.BAD_REQUEST})
 """A result that is stale for another reason is kept as if it had been taken: an adopter of the campaign may have use for it. So is one
 that is called stale by somebody who is not known to be the campaign's scheduler."""
@@ -118,7 +118,7 @@ class ResultDelivery:
             self._begin_round(link)
 
     def _belongs(self, link: SchedulerLink, item: OutboxItem) -> bool:
-        """Whether it is for who has this link, as things are."""
+        """Whether `item` may now go over `link` to the scheduler at its other end."""
         return self._outbox.is_for(link.peer, item.sha256) and self._links.may_carry(
             link, (item.principal, item.campaign)
         )

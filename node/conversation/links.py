@@ -31,7 +31,7 @@ class LinkTable:
         self._links.setdefault(link.peer, []).append(link)
 
     def remove(self, link: SchedulerLink) -> bool:
-        """Use it no more; False: it was not in use."""
+        """Take `link` out of use. Returns False if it was not in use."""
         links = self._links.get(link.peer, [])
         if link not in links:
             return False
@@ -63,7 +63,7 @@ class LinkTable:
         return None if epoch is None else epoch >= self._newest_epoch(*about)
 
     def best(self, peer: str, about: CampaignKey) -> SchedulerLink | None:
-        """The link to speak on of a campaign: of those that serve best for it the newest."""
+        """The link to `peer` for messages about a campaign: the newest of the links that suit the campaign best."""
         silent = None
         for link in reversed(self.of(peer)):
             speaks = self.speaks_for(link, about)
@@ -74,7 +74,7 @@ class LinkTable:
         return silent
 
     def may_carry(self, link: SchedulerLink, about: CampaignKey) -> bool:
-        """Whether what is about a campaign may go over this link, as things are."""
+        """Whether messages about a campaign may go over `link` now."""
         speaks = self.speaks_for(link, about)
         if speaks is None:
             return not any(self.speaks_for(other, about) for other in self.of(link.peer))

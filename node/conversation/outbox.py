@@ -15,12 +15,12 @@ from protocol.values.lease import Fence
 from protocol.wire.base import MAX_INLINE, Count, Id, Message, PeerName, Sha256, Signature
 
 RETENTION_S: Final = 24 * 3600.0
-"""A scheduler that did not come back for so long will not."""
+"""Seconds after which a scheduler that has not come back is assumed never to come back."""
 CLOCK_JUMP_S: Final = 30 * 24 * 3600.0
 """What looks older than this was stored by a clock that had not been set yet, as on boards that start in 1970: no age at all."""
 CLOCK_STEP_S: Final = 60.0
 CLOCK_STEADY_S: Final = 3600.0
-"""What a wall clock says of the time before this process is believed once it has not jumped by CLOCK_STEP_S for so long."""
+"""Seconds without a jump by CLOCK_STEP_S after which the wall clock is trusted about the time before this process."""
 MAX_ITEMS: Final = 2_000
 MAX_BYTES: Final = 512 * 1024**2
 MAX_SETTLED_BYTES: Final = 64 * 1024**2
@@ -67,7 +67,7 @@ class Outbox:
         waiting: Iterable[OutboxItem] = (),
         settled: Iterable[OutboxItem] = (),
     ) -> None:
-        """`now`: monotonic seconds. `waiting`, `settled`: what an earlier life left on disk."""
+        """`now`: monotonic seconds. `waiting`, `settled`: records that an earlier process left on disk."""
         self._wall, self._now = wall, now
         self._ahead, self._steady_since = -math.inf, 0.0
         """Of the wall clock: seconds before the monotonic one, and since when it is so."""
@@ -103,12 +103,12 @@ class Outbox:
         return tuple(dict.fromkeys(item.campaign for item in reversed(items) if self._is_young(item)))
 
     def make_room(self, incoming: OutboxItem) -> list[OutboxItem]:
-        """The records to give up for another one: those that are too old; and of whoever takes the most room the oldest."""
+        """The records to give up for `incoming`: those too old, and the oldest ones of the principal that takes the most room."""
         items = [*_oldest_first(self._waiting.values()), incoming]
         return [item for item in self._excess(items, MAX_BYTES) if item is not incoming]
 
     def put(self, item: OutboxItem) -> None:
-        """A record that is on disk waits for `item.peer`, whoever it waited for before."""
+        """A record on disk now waits for `item.peer`, whichever peer it waited for before."""
         self._settled.pop(item.sha256, None)
         self._waiting[item.sha256] = item
         self._put_at[item.sha256] = self._now()
@@ -142,7 +142,7 @@ class Outbox:
         return kept, tuple(old for old in excess if not self._forget(old))
 
     def drop(self, campaign: str, principal: str) -> tuple[tuple[OutboxItem, ...], tuple[str, ...]]:
-        """Forget all records of a campaign. Gives them, and the hashes of what to remove on disk."""
+        """Forget all records of a campaign. Returns the records, and the hashes of those to remove from disk."""
         items = (*self._waiting.values(), *self._settled.values())  # those that are too old as well
         dropped = tuple(item for item in items if (item.campaign, item.principal) == (campaign, principal))
         for item in dropped:
@@ -151,7 +151,7 @@ class Outbox:
         return dropped, on_disk
 
     def _forget(self, sha256: str) -> bool:
-        """Whether it was in memory only."""
+        """Forget one record. Returns whether it was in memory only."""
         self._settled.pop(sha256, None)
         self._put_at.pop(sha256, None)
         return self._in_memory.pop(sha256, None) is not None

@@ -65,14 +65,14 @@ class ManifestIndex(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerContext:
-    """What the conversation has from the worker around it; nothing of it waits."""
+    """What the worker provides to the conversation; none of these functions waits."""
 
     now: Callable[[], float]
     """Monotonic seconds."""
     wall: Callable[[], float]
     """Seconds since the epoch, for retention over restarts."""
     permit: Callable[[str, Message, str | None], CallPermission | work.Denied]
-    """What a peer may do, if that covers the request (about the campaign, where it is one); else the refusal."""
+    """The permission of a peer, if it covers the request (and the campaign, where the request names one); else the refusal."""
     authenticate: Callable[[str, work.ShowCredentials | ManifestMessage], work.CredentialsReply | work.Denied]
     advert: Callable[[], Advert]
     """This worker's own, as others see it."""

@@ -50,7 +50,7 @@ SPREAD_LIMITS: Final = Limits(load_s=20, run_s=10)
 """No launch is begun that would end later."""
 RUNS: Final = 60
 UNABLE: Final = (DriverError, OSError)
-"""What leaves out a part of a round: the other is that this host has no space, files or processes left."""
+"""Errors that leave out a part of a round; `OSError` means that this host has no space, files or processes left."""
 ANY_PRECISION: Final = 1.0
 """Stops at the first look: launches of the very windows that orders by precision have."""
 
@@ -146,7 +146,7 @@ def gpu_kind(profile: Profile, system: str = sys.platform, could: Callable[[], b
 
 
 def wait_until_quiet(tools: CalibrationTools, most_s: float, stop: RoundStop) -> float | None:
-    """Wait so long at most (blocking). Returns the share of the processors that others still use; None: the host is quiet, or does not
+    """Wait at most `most_s` (blocking). Returns the share of the processors that others still use; None: the host is quiet, or does not
     tell. Raises `Cancelled` once stopped."""
     waiting = tools.idle_wait(most_s).wait(tools.wait)
     while True:

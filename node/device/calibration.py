@@ -231,7 +231,7 @@ def headline(calibration: Calibration) -> str:
 
 
 def launches_text(calibration: Calibration, unit: str) -> str:
-    """`8 launches`: those that ±2 % of a unit's times need."""
+    """In words such as `8 launches`: the number needed to measure a unit's times to ±2 %."""
     count = launches_for(calibration.spreads[unit].value, SHOWN_PRECISION)
     return f"{count} launches" if count is not None else f"more than {CHECKED_AFTER[-1]} launches"
 

@@ -24,7 +24,7 @@ MAX_FILE: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredCalibration:
-    """What a file has."""
+    """The content of a calibration file."""
 
     calibration: Calibration | None = None
     missing: str = ""
@@ -38,7 +38,7 @@ def calibration_file(fingerprint: str, device: str | None = None) -> Path:
 
 
 def read_calibration(path: Path, fingerprint: str) -> StoredCalibration:
-    """What is stored of this hardware."""
+    """The calibration stored in `path` for the hardware with this `fingerprint`."""
     try:
         with path.open("rb") as file:
             if _others_may_write(file.fileno()):

@@ -161,7 +161,7 @@ async def _in_thread(work: Callable[[RoundStop], T]) -> T:
 
 
 def _remove(path: Path) -> bool:
-    """Whether it was there and could be removed."""
+    """Remove the file. Returns whether it existed and could be removed."""
     try:
         path.unlink()
     except OSError:

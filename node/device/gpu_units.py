@@ -61,7 +61,7 @@ class GpuChoice:
         return self.chosen[0] if self.chosen and unit in SAMPLED_UNITS else None
 
     def named(self, unit: str, gpu: ChosenGpu) -> str:
-        """What a unit of the drivers is called on that GPU."""
+        """The name of a driver's `unit` when it runs on `gpu`."""
         return unit if gpu == self.chosen[0] else numbered(unit, gpu.number)
 
 
@@ -104,7 +104,7 @@ def choose(setting: str, report: GpuReport, environ: Mapping[str, str] = os.envi
 
 
 def _shown(report: GpuReport, number: int, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """NVIDIA's by UUID. AMD's by the place among those that are shown already."""
+    """The variables that show only this GPU: NVIDIA's by UUID, AMD's by its index among the GPUs that are already shown."""
     uuid = report.gpus[number].uuid
     if report.source == NVML and uuid:
         return MappingProxyType({VARIABLES[0]: uuid})

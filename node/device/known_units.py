@@ -42,7 +42,7 @@ def state_of(gpus: DeviceGpus, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def known_units(file: Path, state: str, look: Callable[[], ProbedUnits]) -> ProbedUnits:
-    """What `file` has of this state, else what `look` finds, which is kept where it is sure."""
+    """The units that `file` stores for this `state`, else the units that `look` finds, which are stored if they are sure."""
     kept = _read(file, state)
     if kept is not None:
         return kept

@@ -70,7 +70,7 @@ class DeviceLock:
             os.close(device)
 
     def make(self) -> None:
-        """See that its file is there, for those who only look whether it is held. Raises `ResourceError` where it cannot be used."""
+        """Ensure that the lock file exists, for processes that only check whether it is held. Raises `ResourceError` if it is unusable."""
         os.close(_open(self.path))
 
     def wanted(self) -> bool:

@@ -102,7 +102,7 @@ class OpenSensors:
         self._times, self._energy = _cpu(monitor.cpu_times()), self._joules()
 
     def read(self) -> DeviceReading:
-        """All of them now; shares and power since the reading before, or since they were opened. Raises OSError."""
+        """Read all sensors; shares and power are means since the previous reading, or since the sensors were opened. Raises OSError."""
         times, energy = _cpu(self._monitor.cpu_times()), self._joules()
         cpu, power_w = _share(self._times, times), _watts(self._energy, energy)
         self._times, self._energy = times, energy
@@ -208,7 +208,7 @@ def _amd(chip: Path) -> GpuReading:
 def _gpu(
     utilisation: float | None, memory: int | None, temperature_c: float | None, power_w: float | None
 ) -> GpuReading:
-    """Without what cannot be: a broken sensor tells nothing."""
+    """A GPU reading, with impossible values left out: a broken sensor gives no value."""
     return GpuReading(
         utilisation=_between(utilisation, 0, 1),
         memory=None if memory is None else max(0, memory),

@@ -64,7 +64,7 @@ class Profile:
     notes: tuple[str, ...] = ()
     """What could not be found out, and why."""
     sandbox: Tier = Tier.NONE
-    """How far a run is shut in here, as tried out."""
+    """The sandbox tier of a run on this device, found by trying it."""
     sandbox_notes: tuple[str, ...] = ()
     """Why it is not further."""
     simulated: bool = False
@@ -149,7 +149,7 @@ def trouble_with(profile: Profile, probe_units: Callable[[], ProbedUnits]) -> st
 
 
 def _advertised_formats(unit: UnitInfo) -> tuple[str, ...] | None:
-    """What nobody else could know of its formats."""
+    """The formats of `unit` to advertise; None if other nodes know them from its framework, or there are none."""
     return None if framework_of(unit.unit) in RUN_BY else unit.formats or None
 
 

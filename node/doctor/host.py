@@ -93,7 +93,7 @@ class HostFacts:
     meters: tuple[str, ...] = ()
     """Of energy, such as `rapl package-0`, without GPUs' own."""
     hidden_meters: int = 0
-    """That only root may read."""
+    """Number of energy meters that only root may read."""
 
 
 def gather(

@@ -56,7 +56,7 @@ def setting_here(
     platform: str = sys.platform,
     root: bool | None = None,
 ) -> Setting:
-    """What starts things on this system, and for whom."""
+    """The service manager of this system, and the user for whom it starts services."""
     windows = platform == "win32"
     if root is None:
         root = _administrator() if windows else os.geteuid() == 0

@@ -40,7 +40,7 @@ class ServiceManager(StrEnum):
 
 
 class ServiceRole(StrEnum):
-    """What it runs of a home."""
+    """The part of a home that the service runs."""
 
     WORKER = "worker"
     SERVER = "server"

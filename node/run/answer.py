@@ -34,7 +34,7 @@ DRIVERS: Final = {
 MOST_S: Final = 20.0
 """For the load, and for the inferences."""
 READABLE: Final = 0o444
-"""The child of a node run by root is nobody. Who may enter the folder is said by the folder."""
+"""File mode of the model: the child of a node run by root runs as `nobody`. The mode of the folder decides who may enter it."""
 MEMORY: Final = 8 * 1024**3
 
 

@@ -98,7 +98,7 @@ class Launchers:
         return NamedLaunch(launch, order)
 
     def _sampler(self, order: WorkOrder) -> Sampler | None:
-        """Of the GPU that was chosen for its unit; None: the launch finds its own."""
+        """The sampler of the GPU that was chosen for the order's unit; None: the launch finds its own."""
         gpu = self._profile.gpu_choice.of(order.unit)
         every_s = interval_s(order.lasts_s)
         return None if gpu is None else Sampler(gpu.nvml, every_s=every_s)

@@ -119,7 +119,7 @@ class RunObservations:
     answers: driver.AnswersReport | None = None
     meters: list[driver.MeterReport] = field(default_factory=list)
     lasting: bool = False
-    """The run is sustained: it may be stopped while it infers, or whoever is more urgent would wait as long as it lasts."""
+    """The run is sustained: it may be stopped during its inferences, else a more urgent task would have to wait for its end."""
     _output: driver.OutputReport | None = None
     """Of a launch whose times have not come yet."""
     _stage: str = ""

@@ -98,7 +98,7 @@ class RunBench:
     """Has the file of one of the task's models, fetched if need be; it stays until the block ends."""
     lock: DeviceLock
     launch: Callable[..., RunLauncher]
-    """Of an order and limits; of a witnessed run also of what asks for its reveal (`Launch`)."""
+    """Makes a launch from an order and limits; for a witnessed run, also from the function that asks for its reveal (`Launch`)."""
     memory_cap: int
     """Bytes a run may take here, whatever its task allows."""
     exclusive: trio.Lock = field(default_factory=trio.Lock)
@@ -213,7 +213,7 @@ def _record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: R
 
 
 def _failure_record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: RunBench) -> Record:
-    """Without what was observed, but for how long each stage took."""
+    """The record of a failure, without the observations except how long each stage took."""
     return RunObservations(stages=observations.stages).record(job, end, bench.worker, bench.facts())
 
 

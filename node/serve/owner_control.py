@@ -31,7 +31,7 @@ from swarm.base.threads import DISK
 CHECK_S: Final = 15.0
 """Between two checks of the rules."""
 HAND_OVER_S: Final = 10.0
-"""A drained worker waits so long for schedulers to take its last results; they are on disk in any case."""
+"""Seconds that a drained worker waits for schedulers to take its last results; the results are on disk in any case."""
 UNFINISHED: Final = frozenset(LeaseState) - {LeaseState.REPORTING, LeaseState.CLOSED}
 """States of runs and queued leases that a drain waits for."""
 HINTS: Final = {

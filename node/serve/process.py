@@ -240,7 +240,7 @@ def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[
 
 
 def check_anyone(settings: WorkerSettings, sandbox: TierProbe) -> str:
-    """What the owner is warned of at each start; empty: nothing. Raises `ResourceError` where strangers' work would not be shut in."""
+    """The warning for the owner at each start; empty: none. Raises `ResourceError` if the sandbox would not confine strangers' work."""
     if not settings.accept_anyone:
         return ""
     if sandbox.tier is not Tier.FULL:
@@ -254,7 +254,7 @@ def check_anyone(settings: WorkerSettings, sandbox: TierProbe) -> str:
 def with_gates_of(
     settings: WorkerSettings, pools: Sequence[Membership], local: Sequence[str]
 ) -> WorkerSettings:
-    """With the gates of the joined pools added to those that were set, or to this home's own."""
+    """`settings` with the gates of the joined pools added to the configured gates, or to this home's own gates."""
     theirs = [gate for pool in pools for gate in pool.gates]
     if not theirs:
         return settings

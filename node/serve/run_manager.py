@@ -63,9 +63,9 @@ class DeviceParts:
     version: str = ""
     """Of this program."""
     retry_s: float = 60.0
-    """A faulty device is examined again so often."""
+    """Seconds until a faulty device is examined again."""
     calibrator: Calibrator | None = None
-    """What its calibration has, and makes it better; None: the device is not calibrated."""
+    """Provides the device's calibration, and improves it; None: the device is not calibrated."""
     open_sensors: Callable[[], ReadableSensors] | None = None
     """To be read while tasks run (blocks); None: nobody is shown them."""
 

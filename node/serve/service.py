@@ -329,7 +329,7 @@ class Worker:
         await self.shell.wait_for(lambda: not self.conversation.busy and self.conversation.delivery.idle)
 
     def _campaigns(self) -> list[str]:
-        """Those that it works for, and those whose results lie here."""
+        """The campaigns that this worker works for, and those whose results are stored here."""
         live = {allocation.request.task.campaign for allocation in self.ledger.allocations()}
         return [*sorted(live), *self.conversation.outbox.campaigns()]
 

@@ -31,7 +31,7 @@ from swarm.base.threads import DISK
 from swarm.net.link import Link
 
 MAX_NOTES: Final = 32
-"""That wait for one link; what comes while there are so many is dropped, since later progress makes it obsolete."""
+"""Notes that may wait for one link; further notes are dropped, since later progress makes them obsolete."""
 
 log = structlog.get_logger("sark.conversation")
 

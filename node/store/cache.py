@@ -80,7 +80,7 @@ class ModelCache:
         self._pins: Counter[str] = Counter()
         self._downloads: dict[str, PartialFile] = {}
         self._fetched_for: dict[str, str] = {}
-        """By model that was downloaded in this life: the principal for whom all of it was fetched."""
+        """For each model downloaded since this process started: the principal for whom all of it was fetched."""
         self.access = ModelAccess(folder / "access.json", self.has)
         self.uses = ModelUses(folder / "uses.json")
         try:
@@ -384,7 +384,7 @@ class ModelCache:
             model_files.used(self._folder, sha256)
 
     def _read_index(self) -> dict[str, _FileState]:
-        """What was verified in earlier lives. Whatever does not read well is verified again when it is needed."""
+        """The states of models that earlier processes verified. Models whose entries cannot be read are verified again when needed."""
         try:
             index = json.loads((self._folder / "index.json").read_bytes())
             states = {sha: _FileState(**entry) for sha, entry in index.items()}

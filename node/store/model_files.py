@@ -271,7 +271,7 @@ log = structlog.get_logger("sark.models")
 
 
 class ModelAccess:
-    """One file in the folder of models. Lost, it costs that each shows once more what it has."""
+    """One file in the folder of models. If it is lost, each peer has to prove once more that it has a model."""
 
     def __init__(self, path: Path, has: Callable[[str], bool]) -> None:
         """Read it (blocking, quick). `has`: whether a model is in the cache. What does not read well is forgotten."""

@@ -223,7 +223,7 @@ def _below(pid: int) -> list[psutil.Process]:
 
 
 def _kill_marked(mark: str) -> None:
-    """Whatever inherited this process's environment and is in no group or family of it any more."""
+    """Kill processes that inherited the marked environment, even if they have left the process's group and family."""
     for each in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if each.environ().get(MARK) == mark:

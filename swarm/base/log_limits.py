@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class LineRate(NamedTuple):
-    """So many lines at once, then so many a second."""
+    """`burst` lines at once, then `per_s` lines a second."""
 
     burst: int
     per_s: float

@@ -24,7 +24,7 @@ SPARE: Final = 128
 
 
 def for_others(files: int) -> int:
-    """How many of so many files peers' connections may use."""
+    """How many of `files` open files the connections of peers may use."""
     return files - min(SPARE, files // 2)
 
 

@@ -30,7 +30,7 @@ LEAVE: Final = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 SYNCHRONIZED: Final = ("\x1b[?2026h", "\x1b[?2026l")
 """Brackets a synchronized update; terminals that do not know it ignore it."""
 REDRAW_S: Final = 10.0
-"""All lines are written again after so long: other output may have overwritten them."""
+"""Seconds after which all lines are written again: other output may have overwritten them."""
 REDRAW: Final = b"\x0c"
 """Ctrl-L."""
 QUIT: Final = b"qQ"

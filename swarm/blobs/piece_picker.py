@@ -23,9 +23,9 @@ from swarm.net.addresses import Address, PeerId
 DEPTH: Final = 2
 """Requests to one source at a time: the next one is on its way while a piece comes."""
 RETRY_S: Final = (0.5, 16.0)
-"""A source that failed rests for so long; twice as long each time in a row, up to the second figure."""
+"""Seconds that a source rests after a failure; twice as long after each further failure in a row, up to the second figure."""
 HUNGRY_S: Final = 1.0
-"""When nothing came from workers for so long, and for 1.5 times what a piece takes, the leader sends pieces again that it sent before."""
+"""If no piece came from workers for this many seconds and for 1.5 times a piece's usual time, the leader resends pieces it sent before."""
 LATE_S: Final = 3.0
 """A piece requested so long ago, and three times what a piece takes, may be requested from one other source too."""
 MAX_WEIGHED: Final = 64

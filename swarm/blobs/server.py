@@ -47,7 +47,7 @@ from swarm.net.governor import Payer
 from swarm.net.network import Network, Stream
 
 IDLE_S: Final = 60.0
-"""A taker may think for so long between two pieces."""
+"""Seconds that a taker may pause between two pieces."""
 PIECE_US: Final = 0.2
 """Processor time to look at one piece of a file, in µs (an estimate)."""
 NO_WAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
@@ -132,7 +132,7 @@ class _Open:
 
 @dataclass
 class BlobServer:
-    """What answers."""
+    """Answers requests for the pieces, piece hashes and holders of files."""
 
     find: Find
     shared: Shared | None

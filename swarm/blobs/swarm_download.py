@@ -58,7 +58,7 @@ HASHES_S: Final = 120.0
 HOLDERS_S: Final = (0.25, 5.0)
 """Between two requests for the holders: twice as long each time, up to the second figure."""
 IDLE_S: Final = 0.25
-"""A source that had no piece to offer is looked at again after so long."""
+"""Seconds after which a source that had no piece to offer is looked at again."""
 FIRST_HOLDERS_S: Final = 1.0
 """The leader is asked for no piece before it has named the holders, or this time has passed: so not everybody begins with the same."""
 TRIES: Final = 6

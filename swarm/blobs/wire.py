@@ -13,7 +13,7 @@ from protocol.wire.codec import PREFIX, Frame
 from swarm.net.network import Stream
 
 STALL_S: Final = 10.0
-"""A peer that sends, or takes, no byte for so long is given up."""
+"""Seconds after which a peer that sends, or takes, no byte is given up."""
 BURST: Final = 8 * WRITE_SIZE
 """Bytes handed to the stream under one deadline: whole frames, and few timers."""
 

@@ -11,7 +11,7 @@ MOST_DEVICES: Final = 4
 """For each holder of the network at most so many devices are believed: a liar leads no deeper than to where the shards of so many would
 lie."""
 AGREE: Final = 5
-"""Of eight holders so many have to say the same before one goes by it; more than half where there are fewer."""
+"""Of eight holders, this many must agree before a node relies on their statement; more than half where there are fewer."""
 EMPTY: Final = 0.3
 """A shard below one that is split has half as many adverts as its limit, or more: one with so small a share lies too deep, or is new."""
 SURE: Final = 0.6
@@ -19,7 +19,7 @@ SURE: Final = 0.6
 
 
 def depth_of(devices: float, soft: int) -> int:
-    """How deep the shards lie of an attribute that so many devices have; a shard is split above `soft` adverts."""
+    """The depth of the shards of an attribute that `devices` devices have; a shard is split above `soft` adverts."""
     return min(math.ceil(math.log2(devices / soft)), MAX_SHARD_DEPTH) if devices > soft else 0
 
 

@@ -86,7 +86,7 @@ class _Shortlist:
         return None
 
     def hedge(self, now: float, after_s: float) -> None:
-        """Mark peers asked so long ago as slow: they block nobody any more."""
+        """Mark peers that were asked at least `after_s` seconds ago as slow: they no longer block other peers."""
         for candidate in self.candidates.values():
             if candidate.state is _State.ASKED and candidate.asked_at + after_s <= now:
                 candidate.state = _State.SLOW

@@ -108,7 +108,7 @@ class _Merged:
     """Devices by adverts from a holder that the owner chose, or that the requirement names: the network quota does not hold for them."""
 
     widened: int = 0
-    """Regions learned, or looked for in vain."""
+    """Regions learned, or searched for without success."""
     counted: Alternatives = ()
     """Attributes that holders of everybody's shards count."""
     _meets: Predicate = field(init=False, repr=False)

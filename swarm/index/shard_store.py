@@ -495,7 +495,7 @@ class ShardStore:
 
 
 def _count_us(attributes: int) -> float:
-    """What it takes to look which of so many attributes one advert has, in µs."""
+    """Processor time in µs to check which of `attributes` attributes one advert has."""
     return COUNT_US[0] + COUNT_US[1] * attributes if attributes else 0.0
 
 

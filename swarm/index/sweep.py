@@ -193,12 +193,12 @@ class Sweeps:
         return [near[turn::count][:INSIDE] + outside[turn::count] for turn in range(count)]
 
     async def measured(self, least: int = 1) -> None:
-        """Have so many estimates of the size of the network, the latest not too old."""
+        """Ensure at least `least` estimates of the size of the network, the latest not too old."""
         old = trio.current_time() - self._measured_at > MEASURE_S[1]
         await self.measure(max(least - len(self._sizes), int(old)))
 
     async def measure(self, count: int = 1) -> None:
-        """Look up so many random points, which nobody can crowd."""
+        """Look up `count` random points, which nobody can crowd."""
         self._measured_at = trio.current_time() if count else self._measured_at
 
         async def sample() -> None:

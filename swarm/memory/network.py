@@ -252,7 +252,7 @@ class MemorySwarm:
         return near_end
 
     async def round_trips(self, a: PeerId, b: PeerId, count: int, via: PeerId | None = None) -> None:
-        """The time of so many; for ever across a cut."""
+        """Wait for `count` round trips between `a` and `b`; wait for ever across a cut."""
         late = RETRANSMIT_S if self.rng.random() < self.loss else 0.0
         await trio.sleep(2 * count * self.one_way(a, b, via) + late)
         legs = (_pair(a, b),) if via is None else (_pair(a, via), _pair(via, b))

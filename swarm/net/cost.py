@@ -66,13 +66,13 @@ REFUSALS: Final = Share(10_000, 50_000)
 STREAM_US: Final = 1_000.0
 """Taking a stream, agreeing on its protocol, or refusing it (an estimate)."""
 STREAMS: Final = Share(100, 256)
-"""In streams: so many a second a peer may open on average, and so many at once. Above it, its connection is not read."""
+"""In streams: a peer may open this many a second on average, and this many at once. Above this limit, its connection is not read."""
 FEW_TURNS: Final = 16
-"""A peer that had so few turns lately, and no more than so many a second on average, has its turn at once."""
+"""A peer with at most this many recent turns, and at most this many turns a second on average, has its turn at once."""
 SETTLES: Final = 4
 """Passes of the event loop in which a call is decoded, served and answered."""
 RESTS: Final = 3.0
-"""Lengths of a slice that strangers who cause much rest after each, if there are several."""
+"""How long strangers that cause much work rest after each slice, in lengths of the slice, if there are several such strangers."""
 MOST_REST_S: Final = 0.05
 """The longest rest after a slice."""
 

@@ -88,7 +88,7 @@ class Payer:
             self.network.charge(now, self.governor.network_share, cost_us)
 
     def charge_refusal(self, cost_us: float) -> None:
-        """Charge what was in vain."""
+        """Charge useless work: a call that was answered `Busy`, or an answer that nobody waits for."""
         self.refusals.charge(trio.current_time(), REFUSALS, cost_us)
 
     def unread_s(self) -> float:
@@ -106,7 +106,7 @@ class Payer:
 
     @property
     def light(self) -> bool:
-        """Whether it had so few turns lately that it does not wait behind those that have many."""
+        """Whether this peer had so few turns recently that it does not wait behind peers with many turns."""
         return not self.turns.wait_s(trio.current_time(), LIGHT, 1.0)
 
     async def read_turn(self) -> None:

@@ -123,7 +123,7 @@ class Pauses:
             self._failed.popitem(last=False)
 
     def worked(self, key: str) -> None:
-        """What it did before counts no more."""
+        """Earlier failures of `key` no longer count."""
         self._failed.pop(key, None)
 
     def pauses(self, key: str, now: float) -> bool:

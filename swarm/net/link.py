@@ -41,7 +41,7 @@ MAX_UNSENT = 8
 FRAME_WITHIN_S = 60.0
 """Time limit of one frame, and of the first frame on a link that the peer opened."""
 WRITE_S = 10.0
-"""A peer that reads no byte for so long is disconnected."""
+"""Seconds after which a peer that reads no byte is disconnected."""
 BUSY_PAUSE_S = 0.05
 """The shortest wait after `Busy`."""
 
@@ -223,7 +223,7 @@ class Link:
                 await self.stream.aclose()
 
     async def _receive(self, until: float) -> bytes | None:
-        """What arrives next, or None by then."""
+        """The next bytes that arrive, or None if none arrive before `until`."""
         if until == math.inf:  # between frames: entering a limit costs as much as reading
             return await self.stream.receive_some(READ_SIZE)
         with trio.move_on_at(until):

@@ -23,7 +23,7 @@ from swarm.net.addresses import Address, PeerId, parse_tcp
 from swarm.net.interfaces import INTERFACES
 
 PUBLIC: Final = (8, 12.0, 600.0)
-"""Dials in vain at once at one public address (IPv6 /64); then one in so many seconds; each in vain doubles them up to the last."""
+"""Failed dials at once to one public address (IPv6 /64); then one in this many seconds; each failure doubles the pause, up to the last."""
 PRIVATE: Final = (64, 1.0, 10.0)
 PUNCHED: Final = (240, 1.0, 10.0)
 """The same for hole punching, which knocks several times a second until the NATs give way."""

@@ -45,7 +45,7 @@ CASUAL_PONG_WITHIN_S: Final = 12.0
 """The same where nobody waits for anything. Each of 60 nodes has a connection with each other: asked every 4 s on a busy machine, many
 answered too late, and connections that ended for it made more work (docs/decisions/2026-11-21-casual-connections.md)."""
 BUSY_S: Final = 1.0
-"""Who looks so much later than meant had no processor to look with: it says nothing of the peer, which is asked again."""
+"""A check that runs this many seconds late shows a lack of processor time here: it says nothing of the peer, which is asked again."""
 WRITE_WITHIN_S: Final = 5.0
 """For each frame: once begun it must be finished; a socket that takes no bytes for so long is dead."""
 RELAYED_WRITE_WITHIN_S: Final = 20.0

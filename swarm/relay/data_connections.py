@@ -101,7 +101,7 @@ class ExpectedConnection:
 
 
 class DataConnections:
-    """Of a gate: those that it waits for."""
+    """The data connections that a gate waits for."""
 
     def __init__(self) -> None:
         self._expected: dict[bytes, ExpectedConnection] = {}
