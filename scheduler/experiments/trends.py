@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from results.analysis.changes import changes
-from results.analysis.regression import RegressionCell
+from results.analysis.regression import RegressionCell, RegressionFinding
 from results.analysis.sittings import PooledMedian, SittingFigure, pool
 from results.row.form import JsonModel, utc
 from results.row.row import RowStatus
@@ -83,7 +83,9 @@ def trend(
         )
         for change in reversed(found)
     )
-    since = measured[found[-1].at if found else 0 :]
+    cells = [cell for _, _, cell in measured]
+    begins = [at for at in range(1, len(cells)) if _is_another(cells[at - 1], cells[at])]
+    since = measured[max([0, *(change.at for change in found), *begins]) :]
     figures = [
         SittingFigure(cell.median_ms, cell.low_ms, cell.high_ms, MIN_LAUNCHES, begun)
         for _, begun, cell in since
@@ -91,6 +93,12 @@ def trend(
     ]
     pooled = pool(figures) if len(figures) > 1 else None
     return shifts, None if pooled is None else pooled_figure(pooled)
+
+
+def _is_another(before: RegressionCell, cell: RegressionCell) -> bool:
+    """Whether it is known that two runs that follow each other did not measure the same: other bytes, or another speed."""
+    other_bytes = bool(before.sha256 and cell.sha256) and before.sha256 != cell.sha256
+    return other_bytes or cell.finding in (RegressionFinding.SLOWER, RegressionFinding.FASTER)
 
 
 def _usable(cell: RegressionCell) -> bool:

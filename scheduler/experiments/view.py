@@ -123,11 +123,16 @@ def experiment_view(store: Store, row: ExperimentRow) -> ExperimentView:
         runs=len(runs),
         at=at,
         webhook=bool(row.webhook),
-        schedule=every and (f"{every} at {at} UTC" if at else every),
+        schedule=every and (f"{every}{_starting(at, row.every_s or 0.0)}" if at else every),
         last_run=last and last.begun,
         last_campaign=last and last.campaign,
         last_finding=(last.finding or None) if last else None,
     )
+
+
+def _starting(at: str, every_s: float) -> str:
+    """When in the day the runs begin, or what shorter intervals are counted from."""
+    return f" at {at} UTC" if every_s % 86_400 == 0 else f", counted from {at} UTC"
 
 
 def version_view(version: VersionRow, uploads: Path | None = None) -> VersionView:

@@ -11,12 +11,16 @@ from protocol.errors import CampaignError
 from protocol.formats.examples import UNNAMED, Value, Values, unpack_examples
 from protocol.formats.onnx import OnnxGraph
 from protocol.formats.shapes import InputPort, show_shape
+from results.scoring.built_in import METRICS
+from results.scoring.texts import Rouge, WordErrorRate
 from scheduler.campaign.model import ModelEntry
 from scheduler.models.evaluate import Evaluation
 from swarm.base.text import safe_text
 
 CLASSES: Final = {"accuracy": 2, "top5": 6}
 """Metrics that need a value per class, and how many at least."""
+TEXTS: Final = frozenset({Rouge.name, WordErrorRate.name})
+"""Metrics of texts."""
 UNKNOWN: Final = -1
 
 
@@ -28,6 +32,12 @@ def check_examples(entry: ModelEntry, graph: OnnxGraph, evaluation: Evaluation) 
         if form not in seen:
             seen.add(form)
             _check_inputs(entry, graph, example, number)
+    if texts := [name for name in evaluation.account.metrics if name in TEXTS]:
+        raise _error(
+            entry,
+            f"metric {texts[0]!r} scores texts, and an ONNX model answers tensors",
+            f"leave out {texts[0]}: of tensors there are {', '.join(sorted(METRICS.keys() - TEXTS))}",
+        )
     if needed := [name for name in evaluation.account.metrics if name in CLASSES]:
         _check_labels(entry, graph, evaluation.account.references, needed)
 

@@ -261,6 +261,12 @@ class CampaignRepository:
             raise CampaignError(
                 "no campaign on this home yet", hint="begin with: sark-node init, then: sark-node submit FILE"
             )
+        campaign, slash, _ = prefix.partition("/")
+        if not matches and slash and (whole := self.find(campaign)):
+            raise CampaignError(
+                f"{prefix!r} is a task, and a whole campaign is needed here",
+                hint=f"write its id: {next(iter(whole)).id}",
+            )
         if not matches:
             raise CampaignError(f"no campaign {prefix!r} on this home", hint="list them: sark-node campaigns")
         if len(matches) > 1 and prefix:

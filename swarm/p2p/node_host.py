@@ -68,7 +68,15 @@ class NodeHost(BasicHost):
         conn = self._swarm.live(peer_id)
         if conn is None:
             raise SwarmException("the connection closed at once")
-        return await self.open_on(conn, protocol_ids)
+        try:
+            return await self.open_on(conn, protocol_ids)
+        except StreamFailure:
+            other = self._swarm.live(peer_id)
+            if other is None or self._swarm.lives(conn):
+                raise
+        return await self.open_on(
+            other, protocol_ids
+        )  # `conn` ended meanwhile, as one does that another replaces
 
     async def open_on(self, conn: SwarmConn, protocol_ids: Sequence[TProtocol]) -> NetStream:
         """The same on this connection. A relayed one that does not answer is dropped: the next caller gets a new one."""

@@ -88,6 +88,15 @@ def test_a_report_goes_to_standard_output_of_a_task_and_of_a_file_and_beside_oth
     assert hashlib.sha256(raw.read_bytes()).hexdigest() in alone.out
 
 
+def test_where_a_campaign_is_needed_a_task_is_named_as_one(measured: Typed) -> None:
+    for command in ("results", "retry"):
+        done = measured(command, f"{CAMPAIGN}/2")
+        assert done.code == 2
+        assert f"'{CAMPAIGN}/2' is a task, and a whole campaign is needed here" in done.err
+        assert f"write its id: {CAMPAIGN}" in done.err
+    assert "no campaign 'c-nope/2' on this home" in measured("results", "c-nope/2").err
+
+
 @pytest.mark.parametrize("kind", ["bars", "distribution", "pareto"])
 def test_a_chart_is_svg_or_png_by_its_name(measured: Typed, kind: str) -> None:
     for name, begins in (("x.svg", b"<svg "), ("x.PNG", b"\x89PNG")):

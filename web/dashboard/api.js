@@ -23,6 +23,10 @@ export function setToken(token) {
   sessionStorage.setItem(TOKEN_KEY, token.trim());
 }
 
+export function hasToken() {
+  return Boolean(sessionStorage.getItem(TOKEN_KEY));
+}
+
 function headers(more = {}) {
   const token = sessionStorage.getItem(TOKEN_KEY);
   return token ? { Authorization: `Bearer ${token}`, ...more } : more;

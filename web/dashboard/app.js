@@ -4,7 +4,7 @@
 //
 // A page is a module with `title` and `show(main, parts, { signal, query })`: it draws into `main` and stops at `signal`.
 
-import { Problem, setToken, takeToken } from "./api.js";
+import { Problem, hasToken, setToken, takeToken } from "./api.js";
 import { h, replace } from "./dom.js";
 import { tokenForm } from "./widgets.js";
 
@@ -69,7 +69,8 @@ function showProblem(error) {
     setToken(token);
     show();
   };
-  replace(main, h("div", { class: "problem", role: "alert" }, h("h1", {}, problem.message), h("p", {}, problem.hint), problem.status === 401 && tokenForm(signIn)));
+  const wrong = problem.status === 401 && hasToken();
+  replace(main, h("div", { class: "problem", role: "alert" }, h("h1", {}, wrong ? "This token is wrong." : problem.message), h("p", {}, problem.status === 401 ? "The command that started the server prints where its token is." : problem.hint), problem.status === 401 && tokenForm(signIn)));
 }
 
 // Show in the corner whether the server answers.

@@ -326,7 +326,7 @@ def test_an_endpoint_that_is_not_there_offers_no_unit(endpoint: Endpoint) -> Non
         assert "127.0.0.1" not in str(failure.value).replace("http://127.0.0.1:8000/v1", ""), (
             "no address of the owner's"
         )
-    with pytest.raises(Unfit, match="what no key can") as failure:
+    with pytest.raises(Unfit, match="which no key can contain") as failure:
         ApiDriver({URL: endpoint.private[URL], KEY: SECRET + "\r\nX: y"}).units()
     assert SECRET not in str(failure.value)
 

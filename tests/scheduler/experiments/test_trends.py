@@ -93,3 +93,23 @@ def test_every_page_of_a_history_says_the_same_of_its_latest_runs() -> None:
     assert (
         (latest.pooled, latest.changes) == (middle.pooled, middle.changes) == (oldest.pooled, oldest.changes)
     )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sha256": "b" * 64}, {"finding": RegressionFinding.SLOWER}, {"finding": RegressionFinding.FASTER}],
+    ids=["other bytes", "slower", "faster"],
+)
+def test_what_is_known_to_be_another_is_not_pooled_with_what_was_before(change: dict[str, Any]) -> None:
+    """Also where there are too few runs for a change point."""
+    runs = [
+        (campaign, begun, cell.model_copy(update={"sha256": "a" * 64}))
+        for campaign, begun, cell in nights((2, 0.147), (2, 2.377))
+    ]
+    changed = change.get("sha256", "a" * 64)
+    runs[0] = (*runs[0][:2], runs[0][2].model_copy(update={"sha256": changed}))
+    runs[1] = (*runs[1][:2], runs[1][2].model_copy(update=change))
+    shifts, pooled = trend(runs)
+    assert shifts == ()
+    assert pooled is not None
+    assert (pooled.sittings, pooled.median_ms) == (2, pytest.approx(2.377, rel=0.02))

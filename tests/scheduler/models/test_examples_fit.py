@@ -111,3 +111,11 @@ def test_classes_are_counted_where_accuracy_would_look(
     outputs: tuple[InputPort, ...] | None, classes: int | None
 ) -> None:
     assert class_count(OnnxGraph((), 1, outputs=outputs)) == classes
+
+
+def test_a_metric_of_texts_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(
+        CampaignError, match="metric 'rouge' scores texts, and an ONNX model answers tensors"
+    ) as error:
+        described(tmp_path, (1, 4), np.zeros((2, 4), "float32"), [3, 2], ", metrics: [accuracy, rouge]")
+    assert "leave out rouge: of tensors there are accuracy, drift, top5" in error.value.hint

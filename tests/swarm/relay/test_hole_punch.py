@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
 import trio
 from libp2p.custom_types import TProtocol
+from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
@@ -24,6 +26,7 @@ from swarm.net.link import Link
 from swarm.net.links import Links, serve_links
 from swarm.net.network import Stream
 from swarm.net.reservations import RelayReservations
+from swarm.p2p.dialler import is_relayed
 from swarm.p2p.yamux import BoundedYamux
 from swarm.relay import hole_punch
 from swarm.relay.hole_punch import ANSWER_WITHIN_S, MAX_AT_ONCE, MAX_TARGETS, MAX_TRIED, candidates, targets
@@ -129,6 +132,29 @@ async def test_a_direct_connection_replaces_a_circuit_and_streams_stay_where_the
         await old.receive_some()
     await new.send_all(b"and on")
     assert await new.receive_some() == b"and on"
+
+
+async def test_a_stream_that_meets_the_end_of_its_connection_is_opened_on_another(
+    three: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, node, caller = three
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    kept = await caller.open(node.peer_id, ECHO, [place.address])
+    await until(lambda: bool((path := caller.path(node.peer_id)) and path.direct))
+    open_on, closed = caller.host.open_on, list[SwarmConn]()
+
+    async def closing(conn: SwarmConn, protocols: Sequence[TProtocol]) -> NetStream:
+        if not closed:
+            closed.append(conn)
+            await conn.close()
+        return await open_on(conn, protocols)
+
+    monkeypatch.setattr(caller.host, "open_on", closing)
+    stream = await caller.open(node.peer_id, ECHO)
+    assert not is_relayed(closed[0])
+    for each in (kept, stream):
+        await each.send_all(b"still here")
+        assert await each.receive_some() == b"still here"
 
 
 async def test_a_kept_link_moves_to_the_direct_connection_and_gives_the_circuit_free(
