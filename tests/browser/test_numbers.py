@@ -93,6 +93,17 @@ def test_what_no_device_can_run_is_reported_with_the_smallest_change_before_it_i
     expect(page.get_by_role("button", name="Submit anyway: 1 of 2 cells have a device now")).to_be_enabled()
 
 
+def test_a_campaign_shows_what_is_doubtful_beside_its_median(site: Site, visit: Open) -> None:
+    campaign = site.submit("doubtful", "small.onnx", measure={"runs": 8, "loads": 1})
+    assert site.ended(campaign) == "succeeded"
+    row = site.get(f"api/v1/campaigns/{campaign}/tasks/1")["row"]
+    assert row["Verdict"] not in ("", "valid"), "one launch tells too little"
+    page = visit(site.url, f"#/campaigns/{campaign}")
+    expect(page.locator(".cell.state.succeeded")).to_contain_text(f"⚠ {row['Verdict']}")
+    page.get_by_role("button", name="List").click()
+    expect(page.get_by_role("row").nth(1)).to_contain_text(f"⚠ {row['Verdict']}")
+
+
 def test_a_task_is_shown_with_every_sample_and_its_signed_record_holds(
     site: Site, measured: str, visit: Open
 ) -> None:
