@@ -73,7 +73,7 @@ def add_serve(
         token_file: Annotated[
             Path | None,
             typer.Option(
-                help="Require the token in this file, of your own processes too.  \\[default: one of the home's own]",
+                help="Require the token in this file, even from your own processes.  \\[default: one of the home's own]",
                 dir_okay=False,
             ),
         ] = None,

@@ -176,7 +176,7 @@ def make(path: Path, size: int) -> str:
 
 
 def spread(path: Path, sha256: str, size: int, workers: int, rate: float | None) -> Spread:
-    """From one uploader to so many workers."""
+    """Send the file from one uploader to `workers` workers."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         uploader = Child("--serve", str(path), "--upload", str(rate or 0))
         children = [uploader]

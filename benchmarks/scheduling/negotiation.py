@@ -34,7 +34,7 @@ from tests.real.lab import Lab, script, until
 HOMES = ("ada", "bob", "carol", "dave")
 BATCH = 6
 SETTLE_S = 1.0
-"""No placement for so long: the burst is over."""
+"""Seconds without a placement after which the burst is over."""
 PLACED = ("task.granted", "task.queued")
 
 
@@ -114,7 +114,7 @@ def summary(name: str, values: Sequence[float]) -> str:
 
 
 def file(lab: Lab, name: str, tasks: int, seconds: float) -> Path:
-    """A campaign of so many tasks that each take so long."""
+    """A campaign of `tasks` tasks that each take `seconds`."""
     model = script(
         lab.folder, f"model-{seconds:g}.json", latencies_ms=[1000 * seconds / 10], sleep=seconds > 0
     )

@@ -61,7 +61,7 @@ def refuse_custom(spec: Any) -> None:
         getattr(spec, kind, None) if isinstance(kind, str) and kind.startswith("neuralNetwork") else None
     )
     if network is not None and any(layer.WhichOneof("layer") == "custom" for layer in network.layers):
-        raise Unfit("the model has custom layers, with code in some application: it cannot be run here")
+        raise Unfit("the model has custom layers whose code is in an application: it cannot run here")
 
 
 def inputs_of(spec: Any) -> tuple[Input, ...]:

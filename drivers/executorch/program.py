@@ -147,7 +147,9 @@ class _Reader:
         kernels, parts, delegated = Counter[str](), Counter[str](), Counter[str]()
         for (kind, index), count in calls.items():
             if not 0 <= index < len(operators if kind == KERNEL else delegates):
-                raise FormatError("the program is broken: it calls what it does not list")
+                raise FormatError(
+                    "the program is broken: it calls an operator or delegate that it does not list"
+                )
             if kind == KERNEL:
                 kernels[operators[index]] += count
                 continue

@@ -229,7 +229,7 @@ class Launch:
         self._served = order.unit.startswith(SERVED_UNITS)
         self._lock = threading.Lock()
         self._children: list[Child] = []
-        """Of the launch that is under way."""
+        """Children of the launch that is under way."""
         self._spans: list[Window] = []
         """Of each launch that has ended."""
         self._cancelled = threading.Event()
@@ -444,7 +444,7 @@ class LaunchChain:
     reveal: bytes
     launches: int = 0
     digest: bytes = NO_DIGEST
-    """Of the last launch."""
+    """Digest of the last launch."""
 
     def next_seed(self) -> int:
         """Of the next launch that times inferences."""
@@ -458,7 +458,7 @@ class LaunchChain:
 
 
 def digest_of(report: OutputReport) -> bytes:
-    """Of one launch's outputs: see `protocol.formats.chain`."""
+    """The digest of one launch's outputs: see `protocol.formats.chain`."""
     sketches = ((one.dtype, one.count, one.norm, bytes.fromhex(one.sums)) for one in report.sketches)
     return launch_digest(report.output_sha256, sketches)
 

@@ -140,7 +140,7 @@ class TurnPlayer:
 
     @contextlib.contextmanager
     def named(self, clock: LaunchDeadlines, limits: Limits) -> Iterator[None]:
-        """What goes wrong in the block is said of this child."""
+        """Name this child in the errors that the block raises."""
         who = f"{'the model' if self._own else 'the model beside'} on {self._side.unit}"
         try:
             yield

@@ -57,7 +57,7 @@ class Prepared:
     loop: Callable[[], TimedLoop]
     """One inference, to be timed."""
     outputs: Callable[[], Mapping[str, Any]]
-    """Of the last inference, or of one more."""
+    """The outputs of the last inference, or of one more."""
     repeat: Callable[[], Mapping[str, Any]]
     """Of one more inference."""
     feeds: Mapping[str, Any]
@@ -77,7 +77,7 @@ class LocalModel(ABC):
     inputs: tuple[Input, ...]
     """Known once it is loaded."""
     tolerance: float | None = None
-    """Of the check, as a share; None: that of each output's type."""
+    """Tolerance of the check, as a share; None: the tolerance of each output's type."""
     depth: int = DEPTH
     """Operators on the longest way through the model."""
     sustained: SustainedReport | None = None

@@ -19,7 +19,7 @@ from drivers.measure.meters import MeterReading
 
 FORM: Final = "a line time,watts, then such as 2026-11-23T02:10:05+01:00,87.4"
 MAX_TAIL: Final = 64 * 1024 * 1024
-"""Of a longer file its end is read."""
+"""Bytes that are read from the end of a longer file."""
 MAX_WATTS: Final = 1e6
 BLOCK: Final = 256 * 1024
 """It is read backwards, so much at a time: a file may grow for years."""
@@ -87,7 +87,7 @@ def _text(line: bytes) -> str:
 
 
 def _cells(line: str) -> list[str]:
-    """Of one line: a stray quotation mark does not swallow those after it."""
+    """The cells of one line: a stray quotation mark does not swallow the lines after it."""
     try:
         row = next(csv.reader([line.removeprefix("\ufeff")], skipinitialspace=True), [])
     except csv.Error:  # longer than a line may be

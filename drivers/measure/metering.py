@@ -41,7 +41,7 @@ Wait = Callable[[float], object]
 
 
 class HostMeters:
-    """Of this host, for all runs of this process: where there is nothing to read, that is found out once. Thread-safe."""
+    """The meters of this host, for all runs of this process: where there is nothing to read, that is found out once. Thread-safe."""
 
     def __init__(self, file: Path | None = None, root: Path = Path("/")) -> None:
         """`file`: where a meter at the wall writes (`drivers.measure.meter_file`)."""

@@ -85,7 +85,7 @@ def settled_ns(loop: TimedLoop, warm_ns: float) -> float:
 
 
 def merged(parts: Sequence[SampleBlock]) -> SampleBlock:
-    """One block of several in a row; what one of them does not tell is not known of the whole."""
+    """One block made of several in a row; a value that one of them lacks is unknown for the whole."""
 
     def total(values: Sequence[int | None]) -> int | None:
         known = [value for value in values if value is not None]

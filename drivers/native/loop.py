@@ -163,7 +163,7 @@ BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("double", "int64", "uint64", "complex64"), 64),
     "complex128": 128,
 }
-"""Of one element; 8 for others."""
+"""Bits of one element; 8 for other types."""
 
 
 def bytes_of(element: str, shape: Sequence[int]) -> int:

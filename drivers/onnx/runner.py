@@ -169,7 +169,7 @@ class OnnxModel(LocalModel):
             raise edge.to_driver_error(why) from why
 
     def ran_on(self, prepared: Prepared) -> RanOn:
-        """From a profile; on the CPU only where a second session is cheap, for there it shows nothing but times."""
+        """Where the model ran, from a profile; on the CPU only where a second session is cheap, for there it shows nothing but times."""
         unit, provider = self.order.unit, self._place.provider
         providers = tuple(self._session.get_providers())
         on_cpu = provider == CPU
@@ -191,7 +191,7 @@ class OnnxModel(LocalModel):
         return replace(unit_that_ran(unit, provider, providers, facts.nodes), operators=operators)
 
     def _size(self) -> int:
-        """Of the model with its weights, in bytes."""
+        """Bytes of the model with its weights."""
         model = Path(self.order.model)
         files = model.rglob("*") if model.is_dir() else [model]
         return sum(file.stat().st_size for file in files if file.is_file())

@@ -40,7 +40,7 @@ class RequestResult:
     error: str = ""
     """Why it is not complete, in one sentence: it failed, or broke off after some text (`pieces`)."""
     ttft_ns: int | None = None
-    """To the first piece with text; None if not streamed."""
+    """Time to the first piece with text; None if not streamed."""
     e2e_ns: int | None = None
     """To the last piece with text; if not streamed, to the end of the response."""
     itl_ns: tuple[int, ...] = ()

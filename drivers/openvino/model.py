@@ -180,7 +180,9 @@ class OpenVinoModel(LocalModel):
         where = f"{device}: {self._full_name()}"
         if unit == CPU and self._load_ns + prepared.first_ns > MAX_PROFILED_NS:
             return RanOn(
-                unit, (where,), ("operators are not looked at: the model takes long to load and to run",)
+                unit,
+                (where,),
+                ("operators are not inspected, because the model takes long to load and to run",),
             )
         with openvino_errors():
             model = self._read(self.order)

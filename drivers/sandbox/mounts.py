@@ -77,7 +77,7 @@ PROC_HIDDEN: Final = (
     ),
     *("slabinfo", "swaps", "sys/kernel/random/boot_id", "sysrq-trigger", "timer_list", "tty", "vmallocinfo"),
 )
-"""Of /proc: what tells this device from others, or of whom a run need not know."""
+"""Files of /proc that tell this device from others, or that reveal others of whom a run need not know."""
 PROC_READABLE: Final = (
     *("cpuinfo", "filesystems", "loadavg", "meminfo", "pressure", "stat", "uptime", "version", "vmstat"),
     *("sys/vm", "sys/kernel/osrelease", "sys/kernel/ostype"),

@@ -58,7 +58,7 @@ class _Visitor:
 
     issuer: PeerId
     holders: tuple[PeerId, ...]
-    """Of its token; the last one is the visitor."""
+    """Holders of the token; the last one is the visitor."""
     until: float
     """Wall seconds."""
 

@@ -53,7 +53,7 @@ class _Token:
     issuer: str
     proof: TokenProof
     principal: str = ""
-    """On whose behalf it was accepted."""
+    """The principal on whose behalf the token was accepted."""
 
     @property
     def expires(self) -> float:

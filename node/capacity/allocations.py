@@ -73,7 +73,7 @@ class Allocation:
     """When its lease lapses; None where it cannot."""
     began_at: float | None = None
     rests: str = ""
-    """The token behind the permission of who speaks for it."""
+    """The token behind the permission of the peer that speaks for the lease."""
     timed: bool = False
     """Its run is being timed: not to be disturbed, and not to be preempted."""
     stop_reason: Reason = Reason.UNKNOWN

@@ -44,7 +44,7 @@ class CampaignLeaders:
         return None if leader is None else leader.epoch
 
     def refuse(self, peer: str, principal: str, campaign: str, epoch: int) -> Denied | None:
-        """None when `peer` may speak for it under this epoch. Another peer than before needs a higher one."""
+        """None if `peer` may speak for the campaign under `epoch`. Another peer than before needs a higher epoch."""
         if peer != principal and epoch > MAX_DELEGATE_EPOCH:
             return Denied(
                 reason=Reason.BAD_REQUEST,

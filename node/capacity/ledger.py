@@ -77,7 +77,7 @@ class Ledger:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def allocation(self, lease: str) -> Allocation | None:
-        """Of a lease, granted or queued, or an unsettled run; None once it is closed."""
+        """The allocation of a lease, granted or queued, or of an unsettled run; None once it is closed."""
         return self._slots.allocations.get(lease)
 
     def allocations(self) -> tuple[Allocation, ...]:
@@ -115,7 +115,7 @@ class Ledger:
     # -- could you? ------------------------------------------------------------------------------------------------------
 
     def quote(self, now: float) -> work.Quote:
-        """What could be had now. Holds nothing."""
+        """What a scheduler could get now. Holds nothing."""
         slots, serving = self._slots, self.condition.serving
         free = slots.free if serving else 0
         mean_s = slots.run_times.mean_s

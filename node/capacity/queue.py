@@ -142,7 +142,7 @@ def _height(request: SlotRequest) -> tuple[bool, int]:
 
 MAX_SHAPES: Final = 1_024
 WEIGHT: Final = 0.3
-"""Of the latest run against all before it."""
+"""Weight of the latest run against all earlier runs."""
 
 
 class RunTimeEstimate:

@@ -37,7 +37,7 @@ from protocol.values.lease import LeaseEvent, LeaseState
 from protocol.words import Reason
 
 MUTE_AFTER: Final = 2
-"""Offers in a row that a scheduler did not answer: then all others are asked before it, and nothing is preempted for it …"""
+"""Offers in a row that a scheduler left unanswered: then all others are asked before it, and nothing is preempted for it …"""
 MUTE_S: Final = 60.0
 """… for this many seconds."""
 MAX_MUTE: Final = 1_024

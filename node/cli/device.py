@@ -171,7 +171,7 @@ def doctor(
 ) -> None:
     """Find what disturbs measurements on this device or keeps others from reaching it, and what to do about it.
 
-    Exit code 6: something is bad.
+    Exit code 6: at least one check found a problem.
     """
     from drivers.launch.launch import probe_units
     from drivers.launch.probe_tier import probe

@@ -98,7 +98,7 @@ def list_(ctx: typer.Context, as_json: AsJson = False) -> None:
 def add(
     ctx: typer.Context,
     file: Annotated[list[Path], typer.Argument(help="A model's file, or its folder.", metavar="FILE...")],
-    pin_it: Annotated[bool, typer.Option("--pin", help="Never let it go when space is short.")] = False,
+    pin_it: Annotated[bool, typer.Option("--pin", help="Never evict it when space runs short.")] = False,
 ) -> None:
     """Copy models here, so that no task has to fetch them. Your file is only read."""
     from node.settings.settings import WorkerSettings
@@ -147,13 +147,13 @@ def remove(ctx: typer.Context, model: Models) -> None:
 
 @models.command()
 def pin(ctx: typer.Context, model: Models) -> None:
-    """Keep models when space is short."""
+    """Never evict models when space runs short."""
     _set_pins(ctx, model, True)
 
 
 @models.command()
 def unpin(ctx: typer.Context, model: Models) -> None:
-    """Let models go again when space is short."""
+    """Allow models to be evicted again when space runs short."""
     _set_pins(ctx, model, False)
 
 

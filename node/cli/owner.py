@@ -48,7 +48,7 @@ Finish = Annotated[bool, typer.Option("--finish", help="Run queued tasks too ins
 
 @app.command(rich_help_panel=PANEL)
 def status(ctx: typer.Context, device: Devices = None, gate: Gates = None, as_json: AsJson = False) -> None:
-    """Show a worker's state, what it runs for whom, and meanwhile what its sensors show.
+    """Show a worker's state, what it runs and for whom, and the readings of its sensors.
 
     Exit codes: 4 unreachable, 5 not permitted.
     """

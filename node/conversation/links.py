@@ -58,7 +58,7 @@ class LinkTable:
             del epochs[next(iter(epochs))]
 
     def speaks_for(self, link: SchedulerLink, about: CampaignKey) -> bool | None:
-        """Whether a link has spoken of a campaign under its newest epoch; False: under an older one; None: not of it yet."""
+        """Whether `link` has spoken of a campaign under its newest epoch; False: under an older one; None: not of that campaign yet."""
         epoch = self.epochs(link).get(about[1])
         return None if epoch is None else epoch >= self._newest_epoch(*about)
 

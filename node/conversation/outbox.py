@@ -33,9 +33,9 @@ class OutboxItem(Message):
     """The head of a record: whose it is, and what it is of."""
 
     peer: PeerName
-    """Who is to get it."""
+    """The scheduler that is to get the record."""
     owner: PeerName | None = None
-    """Whose campaign it is of, where another scheduler acts for the owner."""
+    """The owner of the campaign, where another scheduler acts for the owner."""
     campaign: Id
     task: Id
     attempt: Attempt
@@ -72,7 +72,7 @@ class Outbox:
         self._ahead, self._steady_since = -math.inf, 0.0
         """Of the wall clock: seconds before the monotonic one, and since when it is so."""
         self._put_at: dict[str, float] = {}
-        """Monotonic: of the records of this life."""
+        """sha256 → when the record was stored, on the monotonic clock; only records stored since this process started."""
         self._waiting = {item.sha256: item for item in waiting}
         self._settled = {item.sha256: item for item in settled}
         self._in_memory: dict[str, bytes] = {}

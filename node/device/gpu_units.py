@@ -26,7 +26,7 @@ VARIABLES: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """What shows a process some GPUs alone: NVIDIA's by index or UUID, AMD's by index."""
 NVML: Final = "nvml"
 VULKAN: Final = "Vulkan"
-"""How the detail of a llama.cpp unit begins that heeds none of these variables."""
+"""Beginning of the detail of a llama.cpp unit that ignores all of these variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ChosenGpu:
 
     @property
     def shown(self) -> str:
-        """How those variables name it."""
+        """The value by which those variables name this GPU."""
         return next(iter(self.environment.values()))
 
     @property

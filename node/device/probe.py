@@ -330,7 +330,7 @@ def _diets(advert: Advert) -> list[Advert]:
 
 
 def _fewer(addresses: Sequence[str], count: int) -> tuple[str, ...]:
-    """The best of them; where nobody can dial the node but through gates, that way is among them."""
+    """The best `count` of `addresses`; if nobody can dial the node but through gates, an address through a gate is among them."""
     through = [address for address in addresses if address.endswith("/p2p-circuit")]
     direct = [address for address in addresses if address not in through]
     gates = through[: max(1, count // 2)]

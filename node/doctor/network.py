@@ -308,7 +308,7 @@ def _reach(facts: NetworkFacts) -> list[Check]:
             what = f"can be dialled from outside: {', '.join(facts.reached)}"
             checks.append(ok("reach", what))
         case Reach.DIRECT:
-            checks.append(ok("reach", "can be dialled on this LAN; no gate outside it was asked"))
+            checks.append(ok("reach", "can be dialled on this LAN; no gate outside the LAN was asked"))
         case Reach.BEHIND:
             if facts.behind_router:
                 observed = next((gate.observed for gate in facts.gates if gate.observed), "ROUTER")

@@ -39,7 +39,7 @@ def run_command(command: Sequence[str]) -> tuple[int, str]:
             list(command), capture_output=True, text=True, errors="replace", timeout=STEP_S, check=False
         )
     except FileNotFoundError:
-        return NO_PROGRAM, "there is no such program here"
+        return NO_PROGRAM, "this program is not installed here"
     except subprocess.TimeoutExpired:
         return 124, f"no end after {STEP_S:g} s"
     except OSError as exc:

@@ -25,7 +25,7 @@ from protocol.errors import ResourceError
 
 NAME: Final = "sark-node"
 STILL_THERE: Final = 15
-"""launchd says that a job is gone before it is, and takes it up again only after that: it is tried so often."""
+"""Tries to start a launchd job: launchd says that a job is gone before it is, and takes it up again only after that."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _UNTOLD: Final = re.compile(r"[\ud800-\udfff]")
 """What stands for the bytes of a file name that is not UTF-8."""
@@ -160,7 +160,7 @@ def _systemd(setting: Setting, command: Sequence[str]) -> Service:
         mark=_mark(setting),
         enable=(
             InstallStep(
-                (*control, "daemon-reload"), hint="is systemd at work here, and are you logged in to it?"
+                (*control, "daemon-reload"), hint="is systemd running here, and do you have a login session?"
             ),
             InstallStep((*control, "enable", name)),
             InstallStep((*control, "restart", name)),

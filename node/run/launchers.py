@@ -56,7 +56,7 @@ class Launchers:
         self._make, self._options = make, zygote
         self._meters = HostMeters(meter_file)
         self._zygotes: dict[tuple[str, int | None], Zygote] = {}
-        """By driver and GPU; None: it has not been chosen."""
+        """(driver, GPU number) → its zygote; GPU None: no GPU has been chosen."""
 
     def start(self, drivers: Iterable[str]) -> None:
         """Raises `DriverError`."""

@@ -43,9 +43,9 @@ from swarm.blobs.bundles import contents
 from swarm.net.identity import load_or_create
 
 MEMORY_SHARE: Final = 0.8
-"""Of this device's memory that a run may take: its owner sits before it."""
+"""Share of this device's memory that a run may take: the device's owner works at it."""
 MAX_WAIT_S: Final = WorkerSettings().max_wait_s
-"""As a worker has it of its own accord."""
+"""The default of a worker."""
 
 
 @dataclass(frozen=True, slots=True)

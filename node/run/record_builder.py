@@ -44,7 +44,7 @@ class RecordJob:
     task: Task
     task_sha256: str
     waited_s: float = 0.0
-    """From the commit to the beginning."""
+    """Seconds from the commit to the beginning."""
     stranger: bool = False
     """See `CallPermission.stranger`."""
     witnessed: bool = False
@@ -99,7 +99,7 @@ class RunObservations:
     measured: list[driver.MeasureReport] = field(default_factory=list)
     """One of each launch that timed inferences."""
     outputs: list[driver.OutputReport | None] = field(default_factory=list)
-    """Of each of these launches; None: its driver does not say."""
+    """Outputs of each of these launches; None: the driver does not report them."""
     opening: bytes | None = None
     reveal: bytes | None = None
     """Of a witnessed run."""
@@ -121,7 +121,7 @@ class RunObservations:
     lasting: bool = False
     """The run is sustained: it may be stopped during its inferences, else a more urgent task would have to wait for its end."""
     _output: driver.OutputReport | None = None
-    """Of a launch whose times have not come yet."""
+    """Output of a launch whose times have not come yet."""
     _stage: str = ""
     _since: float = 0.0
 
@@ -185,7 +185,7 @@ class RunObservations:
                 where = f"{described.unit} ({', '.join(live) or 'nothing'})"
                 return failed(Reason.WRONG_UNIT, f"asked for {unit}, it ran on {where}")
         if batch is not None and self.described.batch != batch:
-            why = f"the driver {self.described.driver} heeds no batch: it did not run with one of {batch}"
+            why = f"the driver {self.described.driver} ignores the batch size: it did not run with a batch of {batch}"
             return failed(Reason.DOES_NOT_FIT, why)
         return COMPLETE
 

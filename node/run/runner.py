@@ -340,7 +340,7 @@ async def _measure(
         except ResourceError as exc:
             return failed(Reason.CRASHED, exc.what)
         except OSError as exc:  # of this device: its disk, its open files, its processes
-            return failed(Reason.CRASHED, f"this device could not go on with the run: {exc.strerror or exc}")
+            return failed(Reason.CRASHED, f"this device could not continue the run: {exc.strerror or exc}")
         return None
 
     async def kill_when_cancelled() -> None:

@@ -73,7 +73,7 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge | None = None)
             else:
                 break
         if digest is not None and digest.hexdigest() != model.sha256:
-            raise _changed(model, f"{address.shown} holds another file of the same size now")
+            raise _changed(model, f"{address.shown} now has a different file of the same size")
 
     return fetch
 
@@ -106,5 +106,5 @@ def _changed(model: Model, why: str) -> RunError:
         f"{model.name}: the URL does not hold the campaign's file (any more): {why}",
         reason=Reason.WRONG_HASH,
         permanent=False,
-        hint="submit the campaign again, with the right sha256 and size where it gives them; or put the file back",
+        hint="submit the campaign again, with the right sha256 and size if the campaign file gives them; or put the file back",
     )

@@ -133,7 +133,7 @@ async def run_process(
             try:
                 launchers.start(sorted(set(profile.drivers.values())))
             except DriverError as exc:
-                raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
+                raise ResourceError(str(exc), hint="check that the temporary folder has free space") from exc
             calibrator = None
             if settings.calibrate and not settings.simulate:
                 path = await DISK.run(calibration_file, profile.fingerprint)
@@ -170,7 +170,7 @@ async def run_process(
                 async def signals() -> None:
                     name = await wait_for_stop(with_stdin=stop_with_stdin)
                     log.info("worker.stopping", signal=name)
-                    tell("stopping: what runs is ended, results are handed over, the advert is withdrawn")
+                    tell("stopping: ending the runs, delivering the results, withdrawing the advert")
                     parts.leave.set()
 
                 nursery.start_soon(signals)
@@ -205,7 +205,7 @@ async def run_process(
 
 
 def units_at_start(file: Path, look: UnitsOnGpus) -> ProbedUnits:
-    """What works here: as `file` has it if nothing has changed since the last look (blocks). An owner's server comes and goes."""
+    """The units that work here: those in `file` if nothing has changed since the last look (blocks). An owner's server comes and goes."""
     return known_units(file, state_of(look.gpus), look) if not look.private else look()
 
 
@@ -246,7 +246,7 @@ def check_anyone(settings: WorkerSettings, sandbox: TierProbe) -> str:
     if sandbox.tier is not Tier.FULL:
         raise ResourceError(
             f"--accept-anyone needs the full sandbox, and here it is {sandbox.tier}: {'; '.join(sandbox.reasons)}",
-            hint="let in those you know: sark-node pool create NAME, sark-node pool invite NAME; or --allow SCHEDULER_ID",
+            hint="admit people you know instead: sark-node pool create NAME, sark-node pool invite NAME; or --allow SCHEDULER_ID",
         )
     return "WARNING: this device runs models for anybody who asks, in the full sandbox; to end this, leave out --accept-anyone"
 

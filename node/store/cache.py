@@ -118,7 +118,7 @@ class ModelCache:
         return self._downloads.get(sha256)
 
     def fetched_for(self, sha256: str) -> str | None:
-        """The principal for whom alone every piece of a model was fetched, in this life."""
+        """The principal for whom alone every piece of a model was fetched since this process started; None: there is none."""
         partial = self._downloads.get(sha256)
         return partial.principal if partial is not None else self._fetched_for.get(sha256)
 
@@ -177,7 +177,7 @@ class ModelCache:
                 self._touch(model.sha256)
                 return path
             log.warning("model.wrong_hash", sha256=model.sha256, again=not last)
-        why = f"what was fetched does not have the hash {model.sha256[:12]}…, twice"
+        why = f"the downloaded file did not have the hash {model.sha256[:12]}…, in two attempts"
         raise _failure(model, Reason.WRONG_HASH, why)
 
     async def _unpack(self, model: Model, bundle: Path) -> Path:

@@ -35,7 +35,7 @@ QUICK_S: Final = 1.0
 FETCH_S: Final = 10.0
 """A manifest is small; the run does not wait longer for it."""
 RETRY_S: Final = 30.0
-"""A peer from which a manifest did not come is not asked for one again for so long, twice as long after each further failure: runs wait
+"""Seconds before a peer that failed to send a manifest is asked for one again, twice as long after each further failure: runs wait
 meanwhile."""
 MAX_RETRY_S: Final = 3600.0
 _CARD_ELEMENTS: Final = 2_048
@@ -144,7 +144,11 @@ class ManifestStore:
                     excess.append(replaced)
                 await DISK.run(self._remove, excess)
         except trio.TooSlowError:
-            log.info("manifest.not_fetched", campaign=campaign, why=f"it did not come within {FETCH_S:g} s")
+            log.info(
+                "manifest.not_fetched",
+                campaign=campaign,
+                why=f"the manifest did not arrive within {FETCH_S:g} s",
+            )
         except (Unreachable, Refused, ProtocolError, ResourceError) as exc:
             log.info("manifest.not_fetched", campaign=campaign, why=exc.what)
         self._failed.put(peer, (self._now() + waits, waits))

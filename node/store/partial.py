@@ -44,7 +44,7 @@ class PartialFile:
         self.total = total
         self.size = 0
         self.principal: str | None = None
-        """For whom every piece was fetched; None: for several, or not in pieces."""
+        """The principal for whom every piece was fetched; None: there are several, or the file does not come in pieces."""
         self.origin = ""
         """Where it comes from, in words; set by the source."""
         self.ensure_room: Callable[[int], None] = lambda size: None
@@ -53,7 +53,7 @@ class PartialFile:
         self._lock = threading.Lock()
         self._hash, self._hashed = hashlib.sha256(), 0
         self._digests: dict[int, bytes] = {}
-        """By piece, when they come in pieces; b"" for one that was trusted."""
+        """Piece → its sha256, if the file comes in pieces; b"" for a piece that was trusted."""
         self._expected: Hashes = ()
         if path.stat().st_size > total:
             os.truncate(path, 0)
@@ -181,7 +181,7 @@ class PartialFile:
         return self._path
 
     def has(self, index: int) -> bool:
-        """Whether a piece is here and is what the speaker says that it must be."""
+        """Whether piece `index` is here and has the hash that the speaker states."""
         return bool(self._expected) and bool(self._digests.get(index))
 
     def held(self) -> frozenset[int]:

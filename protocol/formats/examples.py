@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 MIB: Final = 1024**2
 MAX_EXAMPLES: Final = 10_000
 MAX_EXAMPLE_BYTES: Final = 256 * MIB
-"""Of all examples of one model."""
+"""Bytes that all examples of one model may have together."""
 MAX_ANSWER_BYTES: Final = 4 * MIB
-"""Of all answers of one run: they stand in its record."""
+"""Bytes that all answers of one run may have together: the answers stand in its record."""
 MAX_HEAD: Final = 16 * MIB
 MAX_VALUES: Final = 64
 """Inputs of a model, or outputs."""

@@ -71,5 +71,5 @@ def reference_model() -> bytes:
 
 @cache
 def reference_sha256() -> str:
-    """Of `reference_model`."""
+    """The sha256 of `reference_model`, in hexadecimal."""
     return hashlib.sha256(reference_model()).hexdigest()

@@ -295,7 +295,7 @@ def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[Verif
     if twice := [head for head, times in Counter(heads).items() if times > 1]:
         return _whole(f"the CSV has the column {twice[0]} more than once")
     if strange := [head for head in heads if head not in COLUMNS]:
-        return _whole(f"the CSV has a column that results have not: {strange[0]}")
+        return _whole(f"the CSV has a column that is not in the results: {strange[0]}")
     if "Trust" not in heads and any(map(of_stranger, rows)):
         return _whole("the CSV leaves out the column Trust, and results of strangers are among these")
     remade = csv.DictReader(io.StringIO("".join(csv_lines(rows)), newline=""))

@@ -95,7 +95,9 @@ def need(module: str, what: str) -> Any:
         return import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        raise ResourceError(f"{what} needs the package {package}, which is not here", hint=INSTALL) from None
+        raise ResourceError(
+            f"{what} needs the package {package}, which is not installed", hint=INSTALL
+        ) from None
 
 
 def write_parquet(path: Path, campaign: str, results: Iterable[RawResult]) -> None:

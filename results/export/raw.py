@@ -197,7 +197,7 @@ def check_folder(path: Path) -> None:
     if not there:
         raise ResourceError(
             f"cannot write {safe_text(str(path))}: there is no folder {safe_text(str(folder))}",
-            hint="make it first, or name another file",
+            hint="create the folder first, or name another file",
         )
 
 
@@ -221,5 +221,5 @@ def replace_bytes(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     except OSError as exc:
         raise ResourceError(
             f"cannot write {safe_text(str(path))}: {exc.strerror or exc}",
-            hint="the results are still in the store: make room or choose another path, then run sark-node results again",
+            hint="the results are still in the store: free some space or choose another path, then run sark-node results again",
         ) from exc

@@ -75,7 +75,7 @@ def summary(report: Report) -> Section:
         if simulated < len(report.rows):
             text = (
                 f"{simulated} of the {len(report.rows)} rows are simulations: their figures come from a script. They are no results, and "
-                "stand apart from what was measured."
+                "are shown apart from the measurements."
             )
         blocks.insert(0, Warn(text, "bad"))
     if line := strangers_line(report.rows):
@@ -136,12 +136,12 @@ def _trust(report: Report) -> Iterable[str]:
         if not measured:
             yield "Nothing was measured: all figures are of simulations."
         elif not verdicts:
-            yield f"All {valid} measurements are valid: checked, steady, on a host that did nothing else."
+            yield f"All {valid} measurements are valid: checked, steady, on an otherwise idle host."
         else:
             others = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
             yield (
                 f"{valid} of {measured} measurements are valid; {quote(others)}: these figures are what was measured, under conditions "
-                "that a repeat may not have. The reasons stand below each table."
+                "that may differ when the measurement is repeated. The reasons are below each table."
             )
     yield from (f"{quote(disagreement)}." for disagreement in disagreements(report.rows))
     if report.findings is None:

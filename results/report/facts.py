@@ -74,7 +74,7 @@ class Report:
 
     @cached_property
     def done(self) -> list[Row]:
-        """Those with a median."""
+        """The rows with a median."""
         return complete(self.rows)
 
     @cached_property
@@ -99,7 +99,7 @@ class Report:
 
     @property
     def tasks(self) -> int:
-        """Of the campaign, ended or not."""
+        """Number of the campaign's tasks, ended or not."""
         return len(self.results) if self.all_tasks is None else self.all_tasks
 
     @cached_property

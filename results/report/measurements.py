@@ -101,7 +101,7 @@ def medians(report: Report) -> Section:
     if len(timed) > 2 and (drawing := pareto(timed)) is not None:
         note = "The line joins the results that no other result beats in both; the figures are in the tables."
         blocks += [Heading("Time and what it costs"), Figures([drawing], described=False), note]
-    return Section("results", "Results: model × device × unit", blocks or ["No task has come to a result."])
+    return Section("results", "Results: model × device × unit", blocks or ["No task has a result yet."])
 
 
 def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
@@ -169,7 +169,7 @@ def comparison(report: Report) -> Section | None:
         blocks += _turns(report.in_turns)
     if report.other_name:
         blocks.append(Heading(f"Compared with {quote(report.other_name)}"))
-        note = "The ratio is that of the times here to the times there: below 1 it is faster here."
+        note = "The ratio divides the times here by the times there: below 1, this model is faster."
         blocks += _pairs(report.against, note)
     if report.within:
         blocks.append(Heading("Within this campaign: each compared with the lowest median of its model"))

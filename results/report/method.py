@@ -26,8 +26,8 @@ _HOW: Final = (
         "the clock is between two readings of it."
     ),
     (
-        "The median is that of the launches' medians. Its 95 % interval comes from their ranks, never from all samples as one heap, "
-        "which would claim a certainty that is not there; below six launches there is none."
+        "The median is that of the launches' medians. Its 95 % interval comes from their ranks, never from all samples pooled together, "
+        "which would make the interval too narrow; below six launches there is none."
     ),
     (
         "A cold load is one before which the file's pages were seen to be gone from memory; it is not among the load times where there "
@@ -77,8 +77,8 @@ def host(report: Report) -> Section | None:
         for row in rows
     ]
     note = (
-        "In the timed windows. Others: of all processors' time, what went to other processes. Waited: of the time, that in which something "
-        "that wanted to run had no processor. Stolen: what a hypervisor took. CPU: of this process; 100 is one core. Switched away: how "
+        "In the timed windows. Others: share of all processors' time in other processes. Waited: share of the time in which something "
+        "that was ready to run had no processor. Stolen: the hypervisor's share. CPU: of this process; 100 is one core. Switched away: how "
         "often the system took the processor from it. A cell is empty where that device's system does not report it."
     )
     columns = ["task", "device", *(f"{name}#" for name in fields), "verdict"]
@@ -220,7 +220,7 @@ def verification(report: Report) -> Section:
     export = [] if report.from_file else [f"sark-node results {source} --raw raw.json"]
     note = (
         "With the raw results anybody can check everything: the workers' signatures, task and model by their hashes, and each "
-        "figure made again from the raw samples. No network and no trust in whoever wrote this is needed."
+        "figure made again from the raw samples. This needs no network, and no trust in the author of this report."
     )
     blocks: list[Block] = [
         note,

@@ -17,7 +17,7 @@ MAX_TASKS: Final = 20
 MAX_PARTS: Final = 10
 """Types in the bar of one provider; the rest is one part."""
 LETTERS: Final = 11.0
-ISSUED: Final = "The device's times are the host's, to issue the work: the device computes meanwhile."
+ISSUED: Final = "The times of a device are the host's times to issue the work; the device computes meanwhile."
 SEPARATE: Final = (
     "Seen in one inference apart from the timed ones, with the runtime's profiler, which slows it down."
 )

@@ -63,8 +63,8 @@ def _of_model(title: str, rows: Sequence[Row], apart: dict[str, RowDrift]) -> It
     yield Table(title, columns, lines)
     if first is not None:
         yield (
-            "Drift: the median and the largest distance over the examples from the outputs of the task that is named; of real numbers"
-            " the Euclidean distance by the length of those, of whole numbers the share that differs."
+            "Drift: the median and the largest distance over the examples from the outputs of the named task; for real numbers"
+            " the Euclidean distance divided by the norm of those outputs, for whole numbers the share that differs."
         )
 
 

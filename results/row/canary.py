@@ -58,7 +58,7 @@ def judge_canary(launch: int, said: LaunchOutput, own: LaunchOutput, decoy: Laun
         return CanaryVerdict(CanaryOutcome.REFUTED, f"launch {launch} does not tell what it put out")
     apart, other = distance(said, own), distance(own, decoy)
     if apart is None or other is None:
-        return unchecked("its outputs are no numbers, so that only equal ones could be compared")
+        return unchecked("the outputs are not numbers, so only equality could be checked")
     if not same_form(said, own) and not same_form(own, decoy):
         return unchecked("the sizes of its outputs depend on the inputs' values")
     tolerance = tolerance_of(own)

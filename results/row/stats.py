@@ -37,7 +37,7 @@ FOLLOWS: Final = (5, 14, 23, 34, 50, 73, 100, 134, 174, 224, 281, 350, 427, 519,
 
 @dataclass(frozen=True, slots=True)
 class SampleSummary:
-    """Of a list of times, in milliseconds."""
+    """The summary of a list of times, in milliseconds."""
 
     n: int
     median: float | None = None
@@ -81,7 +81,7 @@ class Outliers:
     mild: int = 0
     """Beyond 1.5 but not beyond 3 widths of the middle half."""
     severe: int = 0
-    """Beyond 3 widths."""
+    """Number of samples beyond 3 widths."""
     far: int = 0
     """More than 5 median absolute deviations from the median."""
 
@@ -194,7 +194,7 @@ def _beyond(ordered: Sequence[int], low: float, high: float, distance: float) ->
 
 
 def median(values: Sequence[float]) -> float:
-    """Of values in any order, at least one."""
+    """The median of values in any order, at least one."""
     return middle(in_order(values))
 
 

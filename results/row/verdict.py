@@ -67,7 +67,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         "measure with check: reference",
     ),
     RowVerdict.FEW_RUNS: (
-        "Too few launches to say how far the median may lie from what another day would give.",
+        "Too few launches to say how far the median may be from the median of another day.",
         f"measure with loads: {MIN_LAUNCHES} or more and at least four runs for each of them, or with precision: 2%",
     ),
     RowVerdict.THROTTLED: (
@@ -79,7 +79,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         "end the other programs, and measure again",
     ),
     RowVerdict.DRIFT: (
-        "Later times differ from earlier ones: something changed meanwhile, so one number does not say it all.",
+        "Later times differ from earlier ones: something changed during the measurement, so one number does not describe it.",
         "look at the launches in their order below; measure again, or spread the launches over more minutes (over: 2m)",
     ),
     RowVerdict.BIMODAL: (
@@ -87,7 +87,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         "look at both groups below; more launches tell how often each comes",
     ),
     RowVerdict.NOISY: (
-        "The times scatter more than asked: the median may be off by as much as the reason says.",
+        "The times scatter more than allowed: the median may be off by as much as the reason says.",
         "measure with more launches (loads:), spread over more minutes (over: 2m), or end other programs",
     ),
     RowVerdict.UNREADABLE: ("The samples in the record cannot be read, so no number was made of them.", ""),

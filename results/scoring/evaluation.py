@@ -24,7 +24,7 @@ from swarm.base.text import count, safe_text
 MAX_REFERENCES: Final = 64 * MIB
 """Letters of all references as JSON, which stand beside the results."""
 MAX_SCORES: Final = 64
-"""Of one metric."""
+"""Number of scores that one metric may give."""
 SCORES_FORM: Final = '{"accuracy": 0.97}'
 
 

@@ -133,7 +133,7 @@ def difference(name: str, one: ForeignScores, other: ForeignScores) -> str:
 
 
 def shown_score(figure: float | None) -> str:
-    """As rows have it."""
+    """A score as rows have it."""
     return "none" if figure is None else f"{figure:.9g}"
 
 

@@ -42,16 +42,16 @@ log = structlog.get_logger("sark.adopt")
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What was taken over."""
+    """The result of an adoption: how many of the campaign's tasks run, wait, have finished or are missing a model."""
 
     campaign: str
     name: str
     tasks: int
     running: int = 0
     waiting: int = 0
-    """Queued leases."""
+    """Tasks with a queued lease."""
     finished: int = 0
-    """Run by devices that still have the results."""
+    """Tasks whose run has ended, on devices that still have the results."""
     missing: tuple[str, ...] = ()
     """Names of models that open tasks need and no device has: these tasks wait until somebody brings them."""
     silent: Mapping[str, str] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class Adoption:
 
     @property
     def to_do(self) -> int:
-        """Number of tasks of which no device that answered knows anything."""
+        """Number of tasks that no device that answered knows."""
         return self.tasks - self.running - self.waiting - self.finished
 
     def line(self) -> str:
-        """For people."""
+        """One line about the adoption, for people."""
         parts = [f"{self.running} running", f"{self.finished} finished elsewhere", f"{self.to_do} to do"]
         if self.waiting:
             parts.insert(1, f"{self.waiting} waiting in queues")

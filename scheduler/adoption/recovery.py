@@ -53,7 +53,7 @@ NEXT_S: Final = 2.0
 MANIFEST_S: Final = 30.0
 """Seconds after which a holder that has not sent the manifest is given up."""
 SLOWEST: Final = 32 * 1024
-"""Bytes a second: who sends a model more slowly over `PACE_S` is given up for another holder."""
+"""Bytes a second; a holder that sends a model more slowly over `PACE_S` seconds is given up for another holder."""
 PACE_S: Final = 30.0
 PIECE: Final = 512 * 1024
 """Bytes of one piece of a model: a model comes in pieces, so that its pace is seen."""
@@ -67,7 +67,7 @@ log = structlog.get_logger("sark.adopt")
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What one worker has of the campaign. `proof`: of the epoch."""
+    """What one worker reports of the campaign. `proof`: the proof that a scheduler leads it under `epoch`."""
 
     advert: Advert
     leases: tuple[LiveLease, ...] = ()
@@ -79,16 +79,16 @@ class WorkerReport:
 
 @dataclass(slots=True)
 class Recovery:
-    """What all of them have."""
+    """The reports of all workers of a campaign."""
 
     reports: dict[str, WorkerReport] = field(default_factory=dict)
-    """By peer."""
+    """Reports by the worker's peer id."""
     silent: dict[str, str] = field(default_factory=dict)
     """Peer → its name and why it gave no report, for people; of those only that the index lists under the campaign."""
 
     @property
     def epoch(self) -> int:
-        """The highest in any report."""
+        """The highest epoch in any report."""
         return max((report.epoch for report in self.reports.values()), default=0)
 
     @property
@@ -145,7 +145,7 @@ class RecoveryScan:
     index: Index
     links: Links
     introduce: Callable[[Link], Awaitable[object]]
-    """Shows a worker what permission we have, before anything else is said."""
+    """Shows a worker our credentials, before any other message."""
     campaign: str
     announce: Callable[[Iterable[Address]], Awaitable[None]] | None = None
     """Makes a visitor known at the gates on the way to these addresses."""

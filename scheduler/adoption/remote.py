@@ -26,7 +26,7 @@ from swarm.net.links import Links
 from swarm.pools.membership import Credential
 
 VISIT_S: Final = 900.0
-"""How long the visitor's tokens last; a longer look makes new ones."""
+"""Seconds for which the visitor's tokens are valid; a longer look makes new tokens."""
 LOOK_S: Final = 1.0
 FIND_EVERY: Final = 5
 QUIET_S: Final = 20.0
@@ -35,7 +35,7 @@ QUIET_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class CurrentLeader:
-    """On whose behalf we look. `held`: what `key` can present; `own`: its word counts by itself where workers know it."""
+    """The scheduler on whose behalf we look. `held`: what `key` can present; `own`: workers that know `key` believe it by itself."""
 
     key: Identity
     owner: str
@@ -67,7 +67,7 @@ async def visiting(gates: Sequence[str], campaign: str, leader: CurrentLeader) -
 
 @dataclass(frozen=True, slots=True)
 class RemoteView:
-    """How the campaign stands, as far as its workers tell."""
+    """The state of the campaign, as far as its workers report it."""
 
     adoption: Adoption
     live: tuple[tuple[str, LiveLease], ...]
@@ -79,7 +79,7 @@ class RemoteView:
         return self.adoption.finished == self.adoption.tasks
 
     def line(self) -> str:
-        """For people."""
+        """One line about the campaign, for people."""
         runs = [
             f"{device} {lease.task.rpartition('/')[2]}: {_phase(lease)}"
             for device, lease in self.live
@@ -89,7 +89,7 @@ class RemoteView:
         return self.adoption.line() + (f" ({shown})" if shown else "")
 
     def json(self) -> dict[str, Any]:
-        """For programs."""
+        """The same as JSON values, for programs."""
         counts = ("campaign", "name", "tasks", "running", "waiting", "finished", "to_do")
         live = [
             {
@@ -147,7 +147,7 @@ async def look_on(
 
 
 def _live(recovery: Recovery) -> tuple[tuple[str, LiveLease], ...]:
-    """What runs and waits, by device and task."""
+    """The running and queued leases, each with its device's name: running leases first, then by device and task."""
     live = (
         (report.advert.name, lease)
         for report in recovery.reports.values()

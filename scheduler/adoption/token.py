@@ -83,12 +83,12 @@ def passed_on(
 
 
 def write_handover(handover: Handover) -> str:
-    """The string."""
+    """`handover` as the string."""
     return write_text(MARK, _CONTEXT, handover)
 
 
 def read_handover(text: str, peer: str, *, now: float) -> tuple[Handover, tuple[Credential, ...]]:
-    """What is in the string, and what `peer` can present of it. Raises `BadTicket` with what to do."""
+    """The content of the string, and the credentials in it that `peer` can present. Raises `BadTicket` with what to do."""
     text = "".join(text.split())
     if not text.startswith(MARK):
         raise BadTicket(
@@ -104,7 +104,7 @@ def read_handover(text: str, peer: str, *, now: float) -> tuple[Handover, tuple[
 
 
 def _credential(handover: Handover, handed: HandoverToken, peer: str, now: float) -> Credential:
-    """Raises `NotPermitted` when it is for another peer, another campaign or another owner's, or is over."""
+    """The handed token as a credential. Raises `NotPermitted` for another peer's, campaign's or owner's token, and for one that is over."""
     proof = prove(handed.token, handed.issuer, peer, now=now)
     if proof.grant.campaigns is None or handover.campaign not in proof.grant.campaigns:
         raise NotPermitted("this token is not for the campaign that it names")

@@ -35,13 +35,13 @@ REFERENCE: Final = ModelEntry(name=NAME, path=NAME, format="onnx")
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What others are compared with."""
+    """A model on a unit with which others are compared."""
 
     entry: ModelEntry
     unit: str
 
     def words(self, model: str, unit: str) -> str:
-        """What tells it apart from a model on a unit that is compared with it."""
+        """The words that tell this base apart from a `model` on a `unit` that is compared with it."""
         return against_words(self.entry.label, self.unit, model, unit)
 
 
@@ -65,7 +65,7 @@ class Bases:
             self._model, self.unit = None, word
 
     def knows(self, model: str) -> bool:
-        """Whether it names a model, or what stands for one."""
+        """Whether `model` names a model or a variant, or is a word that means one (`reference`, `first`)."""
         variants = (form.variant for forms in self._forms.values() for form in forms)
         return model in self._labelled or model in (NAME, FIRST) or model in variants
 
@@ -88,7 +88,7 @@ class Bases:
         return Base(file or model, where)
 
     def also_on(self, entry: ModelEntry) -> tuple[str, ...]:
-        """Where the file of one of the models may run beside others, whether its campaign names that unit for it or not."""
+        """The units on which the file of `entry` may run beside others, whether its campaign names such a unit for it or not."""
         return () if self.unit is None or self._file(entry, self.unit) is not entry else (self.unit,)
 
     def _named(self, entry: ModelEntry, model: str) -> ModelEntry | None:
@@ -102,7 +102,7 @@ class Bases:
         return next((other for other in forms if other.variant == model), None)
 
     def _file(self, model: ModelEntry, unit: str) -> ModelEntry | None:
-        """Which of the model's files runs there: itself, where it has one; None: none does."""
+        """The file of `model` that runs on `unit`: `model` itself, if its own file does; None: no file does."""
         files = [model] if model is REFERENCE else self._labelled[model.label]
         chosen = chosen_format(
             unit, [file.format for file in files if file.format], self._campaign.unit_formats
@@ -137,7 +137,7 @@ def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
         what = f"measure.against is not for {unit}: no two models take turns there"
         yield FileProblem(WHERE, what, "give that unit a campaign of its own")
     if campaign.devices.trust == "anyone":
-        what = "measure.against is not for strangers' devices: what takes turns with another model cannot be witnessed"
+        what = "measure.against is not for strangers' devices: a run in turns with another model cannot be witnessed"
         yield FileProblem(WHERE, what, "remove devices.trust: anyone, or against")
     yield from _pair_problems(campaign, bases)
 
@@ -211,7 +211,7 @@ def _no_pair(campaign: Campaign, bases: Bases) -> tuple[str, str]:
             "add a model or variants, write against: reference or against: UNIT, or remove against",
         )
     if word in (*labels, *variants, FIRST) and word in names:
-        what = f"measure.against: {safe_text(word, 60)!r} leaves no model to be compared"
+        what = f"measure.against: {safe_text(word, 60)!r} leaves no other model to compare"
         return what, "give a model two variants, or name a model"
     if word == FIRST:
         return (

@@ -135,7 +135,9 @@ def check_webhook(text: str) -> str:
     except Refused as exc:
         raise wrong(f"the webhook cannot be used: {exc.what}", exc.hint) from None
     if place.scheme != "https" and place.host not in _LOOPBACK:
-        raise wrong("a webhook goes by https, or to this machine itself", "such as https://example.org/hook")
+        raise wrong(
+            "a webhook URL must use https, or point to this machine", "such as https://example.org/hook"
+        )
     return text
 
 
@@ -243,7 +245,7 @@ def _check_url(text: str) -> str:
         else:
             raise wrong(
                 f"{safe_text(without_secrets(text), 60)!r} is no URL that can be fetched",
-                "write https://… or hf://ORG/REPO/FILE; a file of this machine, or an uploaded one, is named by path:",
+                "write https://… or hf://ORG/REPO/FILE; for a file on this machine, or an uploaded file, use path:",
             )
     except Refused as exc:
         raise wrong(

@@ -92,7 +92,7 @@ def _validated(document: Document, value: dict[str, Any]) -> Campaign:
 def _with_foreign_units(
     campaign: Campaign, find_units: FindUnits | None
 ) -> tuple[Campaign, list[FileProblem]]:
-    """The campaign with the formats of its units that are not known here, and what to say of those that nobody has."""
+    """The campaign with the formats of its units that are not known here, and the problems with units that no device has."""
     unknown = [(where, unit) for where, unit in _named_units(campaign) if without_number(unit) not in UNITS]
     if not unknown:
         return campaign, []
@@ -245,7 +245,7 @@ def _server_problems(campaign: Campaign, unit: str) -> Problems:
     """A server is measured with a number of requests, and makes its own batches."""
     if campaign.measure.precision is not None:
         what = f"measure.precision is not for {unit}: a server is measured with a number of requests"
-        hint = "say runs: 100 in its place, or give it a campaign of its own"
+        hint = "write runs: 100 instead, or give that unit a campaign of its own"
         yield FileProblem(("measure", "precision"), what, hint)
     if campaign.measure.sustain is not None:
         what = f"measure.sustain is not for {unit}: a server is measured with a number of requests"
@@ -267,7 +267,7 @@ def _model_problems(campaign: Campaign) -> Problems:
         yield from _variant_problems(entry, where)
         yield from _twice(entry.batch, (*where, "batch"), "batch")
         if len({**campaign.measure.dims, **entry.dims}) > MAX_DIMS:
-            what = f"more than {MAX_DIMS} dims for one model, those of measure counted in"
+            what = f"more than {MAX_DIMS} dims for one model, including measure.dims"
             yield FileProblem(where, what, "give only those the model has")
         for one in entry.each():
             if one.label and one.key in names:
@@ -328,9 +328,7 @@ def _source_problems(entry: ModelEntry, where: Where) -> Problems:
         yield FileProblem(where, "a model needs a path", f"add path: with the model's file{also}")
     elif entry.by_devices and (entry.path or entry.sha256 is None or entry.public_url is None):
         what = "size goes with url: and sha256:, and with no path; a file: URL means nothing on a device"
-        hint = (
-            "give all three, and each device fetches the file itself; or remove size, and it is fetched here"
-        )
+        hint = "give all three, so that each device downloads the file itself; or remove size, so that the file is downloaded here"
         yield FileProblem((*where, "size"), what, hint)
     elif entry.label in ("", ".", "..") or len(entry.label) > 100 or not is_safe(entry.label):
         what = "the path or URL does not end in a file's name"

@@ -23,7 +23,7 @@ def own_dims(campaign: Campaign, entry: ModelEntry) -> tuple[int, ...] | None:
 
 
 def given_sizes(campaign: Campaign, entry: ModelEntry) -> tuple[GivenSizes, ...]:
-    """Of its inputs, with each batch."""
+    """The sizes given to the inputs of `entry`, once for each batch."""
     dims, own = dims_of(campaign, entry), required_dims(campaign, entry)
     return tuple(
         GivenSizes(dims, entry.shapes, batch, entry.batch_dim, own) for batch in campaign.batches(entry)

@@ -203,7 +203,7 @@ def campaign_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """As it stands in `SCHEMA_FILE`."""
+    """The text of the schema, as `SCHEMA_FILE` has it."""
     return json.dumps(campaign_schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 MAX_TTL_S: Final = 3_650 * DAY_S
 _FULL_ID: Final = re.compile(r"c-[a-z0-9]{8}")
-"""As `scheduler.submit.submit` generates them."""
+"""A full campaign id, as `scheduler.submit.submit` generates it."""
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
@@ -273,7 +273,7 @@ def already_here(
         if row.outcome is CampaignStatus.ADOPTED:
             raise CampaignError(
                 f"{campaign} is {row.detail or ADOPTED}",
-                hint=f"run what is left of it here: sark-node retry {campaign} --adopted",
+                hint=f"run its remaining tasks here: sark-node retry {campaign} --adopted",
             )
         raise CampaignError(f"{campaign} is already on this home", hint=f"sark-node watch {campaign}")
     return " ".join(done)

@@ -80,13 +80,15 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         over: Annotated[
             str | None,
             typer.Option(
-                help="Spread the launches over this time, for which the interval then holds.", metavar="TIME"
+                help="Spread the launches over this time; the interval then holds for all of it.",
+                metavar="TIME",
             ),
         ] = None,
         compute_type: Annotated[
             str | None,
             typer.Option(
-                help="f32: a runtime that would choose fewer digits computes in float32.", metavar="TYPE"
+                help="f32: compute in float32, even where the runtime would choose a less precise type.",
+                metavar="TYPE",
             ),
         ] = None,
         warmup: Annotated[

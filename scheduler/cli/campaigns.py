@@ -363,7 +363,7 @@ def _send_results(ctx: typer.Context, campaign: str, url: str) -> None:
 
 
 def _show_operators(campaign: str, results: Iterable[RawResult], *, as_json: bool) -> None:
-    """Of each complete task."""
+    """Show the operators of the model in each complete result."""
     from results.row.operators import operator_uses
     from results.row.simulated import marked
     from scheduler.output.operators_table import operators_lines

@@ -20,10 +20,10 @@ from swarm.base.text import is_safe, safe_text
 
 MAX_WORDS: Final = 200
 TIMEOUT_S: Final = 0.2
-"""For a store that is being written."""
+"""Seconds to wait for a store that another process is writing."""
 
 SHELL_VARIABLE: Final = "_SARK_NODE_COMPLETE"
-"""Names the shell."""
+"""The environment variable that names the shell."""
 _SPECIAL: Final = re.compile(r"([^\w@%+=:,./-])")
 """Characters that bash needs a backslash for; other shells escape by themselves."""
 
@@ -66,7 +66,7 @@ def experiments(ctx: typer.Context, incomplete: str) -> list[Word]:
 
 
 def campaigns_or_experiments(ctx: typer.Context, incomplete: str) -> list[Word]:
-    """Both."""
+    """The names of campaigns and of experiments that begin with `incomplete`."""
     return [*campaigns(ctx, incomplete), *experiments(ctx, incomplete)]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 WAIT_S: Final = 20.0
-"""For the devices to answer."""
+"""Seconds to wait for the devices to answer."""
 POLL_S: Final = 0.1
 
 
@@ -41,7 +41,7 @@ def delete(
 ) -> None:
     """Delete campaigns with all that is kept of them: results, signed records, events, files and models that no other campaign needs.
 
-    The devices that ran them are asked to do the same; one that is away is asked when a campaign of yours runs while it is there, for 30
+    The devices that ran them are asked to do the same; a device that is offline is asked when a campaign of yours finds it online, for 30
     days. Files that you wrote or uploaded yourself, logs, and what devices added or pinned stay. Cannot be undone.
     """
     from scheduler.experiments.deletion import delete_campaign, too_old, too_old_line
@@ -88,13 +88,14 @@ def delete(
 def _sure(campaigns: list[str]) -> bool:
     if not sys.stdin.isatty():
         raise CampaignError(
-            "delete cannot be undone, and nobody can be asked here", hint="sark-node delete --yes CAMPAIGN"
+            "delete cannot be undone, and there is no terminal here to ask for confirmation",
+            hint="sark-node delete --yes CAMPAIGN",
         )
     return typer.confirm(f"Delete {', '.join(campaigns)} with all results? This cannot be undone.")
 
 
 def _await_devices(ctx: typer.Context, store: Store, campaigns: list[str], gate: list[str] | None) -> None:
-    """Until they have answered, or the scheduler process has done what it can for now."""
+    """Wait until the devices have answered, or the scheduler process has done what it can for now."""
     from scheduler.submit.daemon import is_running
 
     deadline, seen = time.monotonic() + WAIT_S, False

@@ -412,7 +412,7 @@ def tick(ctx: typer.Context, gate: Gates = None) -> None:
 
 
 def _wait_for(ctx: typer.Context, campaigns: Collection[str], keep_alive: Callable[[], None]) -> None:
-    """Until all of these have ended."""
+    """Wait until all of `campaigns` have ended."""
     with opened(ctx) as store:
         while set(campaigns) & {row.id for row in store.campaigns.unfinished()}:
             keep_alive()
@@ -493,7 +493,7 @@ def show_history(history: History) -> None:
 
 
 def trend_lines(cell: CellHistory) -> list[str]:
-    """When its median changed and by how much, and what it is since."""
+    """Lines that say when the cell's median changed and by how much, and what the median is since then."""
     lines = [
         f"changed by {shift.ratio - 1:+.1%} with the run of {local_time(shift.begun)} ({shift.campaign}): "
         f"{show_ms(shift.before_ms)} → {show_ms(shift.after_ms)}"

@@ -117,7 +117,7 @@ def scheduler_settings(ctx: typer.Context, **flags: list[str] | None) -> Schedul
 
 
 def answering_gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:
-    """`gates_of`, of which at least one answers. Raises `Unreachable`."""
+    """The gates of `gates_of`, at least one of which answers. Raises `Unreachable`."""
     from swarm.join.known_gates import any_answers
 
     gates, untried = _ways(ctx, flags, check=True)
@@ -137,7 +137,7 @@ def answering_gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, .
 def _ways(
     ctx: typer.Context, flags: list[str] | None, *, check: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """`gates_of`, and those of them that were not tried; None: one has answered."""
+    """The gates of `gates_of`, and those among them that were not tried; None for the latter: one gate has answered."""
     from swarm.join.known_gates import any_answers, gates_in_use, known_peers, worker_addresses
 
     settings = scheduler_settings(ctx, gates=flags)
@@ -207,7 +207,7 @@ def follow(
 
 
 def crash_words(ctx: typer.Context) -> Callable[[], str]:
-    """A function that says whether the scheduler process has crashed; empty if not."""
+    """A function that gives a text about a crash of the scheduler process, or an empty text if there was none."""
     from scheduler.submit.daemon import is_running
     from scheduler.submit.supervisor import crash_line, last_crash
 

@@ -15,10 +15,10 @@ app = typer.Typer()
 def score(ctx: typer.Context, campaign: CampaignId = "", as_json: AsJson = False) -> None:
     """Score a campaign's stored answers again, with the metrics that are installed now.
 
-    For a metric that was mended, or was not installed. Stores the new scores with the metrics' packages and versions, and says what
+    Use this after a metric was repaired or installed. Stores the new scores with the metrics' packages and versions, and says what
     changed. No device is asked, and nothing that a device signed is altered. Where a score would be missing now, the old ones are kept.
 
-    Exit code 0: all have scores, 1: some have not.
+    Exit code 0: all tasks have scores, 1: some have none.
     """
     from results.scoring.scorer import Scorer
     from scheduler.output.rescoring import Rescored, rescore_campaign

@@ -31,7 +31,7 @@ def ask_to_trust(home: Home, campaign: Campaign, gates: tuple[str, ...]) -> None
 
 
 def ask_about(home: Home, devices: Iterable[UntrustedDevice], confirm: Callable[[str], bool]) -> None:
-    """Ask about each that nobody was asked about before."""
+    """Ask the owner about each device about which nobody was asked before."""
     from scheduler.trust.listed import decline_peer, read_listed, trust_peer
 
     listed = read_listed(home)

@@ -25,7 +25,7 @@ class RivalKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A proven higher epoch, and whose it is."""
+    """A proven higher epoch, and which kind of scheduler leads under it."""
 
     kind: RivalKind
     epoch: int

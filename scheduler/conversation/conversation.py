@@ -105,7 +105,7 @@ class CampaignSource(Protocol):
         ...
 
     def unfinished(self) -> Sequence[str]:
-        """Those that can be taken up."""
+        """Ids of the campaigns that can be taken up."""
         ...
 
     async def restore(self, campaign: str, epoch: int) -> RestoredCampaign | None:
@@ -144,7 +144,7 @@ class SchedulerConversation:
         self.progress: dict[str, LiveAttempt] = {}
         """Progress by task that is not stored yet."""
         self.readings: dict[str, DeviceReading] = {}
-        """By worker: not shown yet; whoever shows them clears it."""
+        """Readings by worker that were not shown yet; whoever shows them clears the dictionary."""
         self._early: dict[tuple[str, str], Progress] = {}
         """By worker and lease: the latest progress note on a run that is not yet known to have a lease."""
         self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
@@ -352,7 +352,7 @@ class SchedulerConversation:
                 self._advance(peer, note)
 
     def _advance(self, peer: str, note: Progress) -> None:
-        """A run moved on. It may say so before the answer to its commit was heard."""
+        """Note that a run at `peer` moved on. The note may arrive before the answer to the run's commit."""
         if self.core.state.by_lease(peer, note.lease, note.fence) is None and self.links.commits_to(peer):
             if (peer, note.lease) in self._early or len(self._early) < MAX_EARLY:
                 self._early[peer, note.lease] = note
@@ -586,7 +586,7 @@ class SchedulerConversation:
         self.carry_out(self.core.scores_over(entry))
 
     def answer_old(self, peer: str, result: Result) -> Message:
-        """What became of a result that is not of the current attempt. Its run is over, whether it was to be stopped or not."""
+        """The answer to a result that is not of the current attempt. Its run is over, whether a stop was asked for or not."""
         over = self.core.state.stops.confirm(peer, (result.lease,))
         if over:
             self.carry_out(over)
@@ -597,5 +597,5 @@ class SchedulerConversation:
 
 
 def score_later(entry: TaskEntry) -> str:
-    """How its owner has them scored."""
+    """Words about how the task's owner can have the answers scored."""
     return f"they are kept: sark-node score {entry.form.campaign}"

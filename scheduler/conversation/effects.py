@@ -141,9 +141,9 @@ class CheckedRecord:
 
     record: Record
     columns: dict[str, Any]
-    """What lists show of it."""
+    """Columns that lists show of the record."""
     rejection: tuple[Reason, str] | None = None
-    """Why it is no measurement of what was asked for."""
+    """Why the record is no measurement of what was asked for; None: it is one."""
     scores: Scores | None = None
     """Why its answers have none; `WAITING`: they are to be scored. None: its model was not evaluated."""
 

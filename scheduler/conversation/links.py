@@ -104,10 +104,10 @@ class WorkerLink:
     trouble: str = "no answer"
     """Why nothing has been heard since, as far as known."""
     refused_since: float | None = None
-    """Since when its machine has refused every connection; None: the last attempt said otherwise."""
+    """Instant since which the worker's machine has refused every connection; None: the last attempt ended otherwise."""
     tried_at: float = -math.inf
     asked_at: float = -math.inf
-    """When it was last asked to stop what it has not confirmed."""
+    """Instant at which the worker was last asked to stop runs whose stop it has not confirmed."""
     adopted: LinkHandle | None = None
     """The link over which its leases were adopted."""
     adrift: tuple[str, ...] = ()
@@ -392,7 +392,7 @@ class WorkerLinks:
     def give_up(
         self, peer: str, link: WorkerLink, now: float, what: str, *, silent: bool = False, gone: bool = False
     ) -> None:
-        """What the worker holds of ours is lost."""
+        """Count everything that the worker holds of ours as lost."""
         core = self._core
         why = f"{core.state.device(peer)}: {what}: {link.trouble}"
         self._log.warning("worker.lost", peer=peer, why=why)
@@ -404,7 +404,7 @@ class WorkerLinks:
 
     @staticmethod
     def _set_adrift(link: WorkerLink, campaigns: Iterable[str], now: float) -> None:
-        """Of these its worker may run something in vain, and is to hear so."""
+        """The worker may still run something of these `campaigns` that nobody needs: keep trying to reach it, to ask for a stop."""
         link.adrift, link.adrift_until = tuple(dict.fromkeys((*link.adrift, *campaigns))), now + ADRIFT_S
 
     async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:

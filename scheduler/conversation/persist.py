@@ -36,7 +36,7 @@ MAX_NOTES: Final = 500
 
 
 class AttemptStore(Protocol):
-    """What is used of `scheduler.store.attempts.AttemptRepository`."""
+    """The methods of `scheduler.store.attempts.AttemptRepository` that are used here."""
 
     def begin(self, intents: Sequence[CommitTo]) -> None: ...
 
@@ -105,7 +105,7 @@ class CampaignStore(Protocol):
 
 
 class ScoreStore(Protocol):
-    """What is used of `scheduler.store.scores.ScoreRepository`."""
+    """The methods of `scheduler.store.scores.ScoreRepository` that are used here."""
 
     def set(self, task: str, attempt: int, scores: Scores) -> None: ...
 
@@ -117,7 +117,7 @@ class EventStore(Protocol):
 
 
 class CommandStore(Protocol):
-    """What is used of `scheduler.store.store.Store`."""
+    """The methods of `scheduler.store.store.Store` that are used here."""
 
     @property
     def attempts(self) -> AttemptStore: ...

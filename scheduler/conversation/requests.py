@@ -136,6 +136,6 @@ async def stop(link: LinkHandle, command: CancelOn | ReleaseOn) -> tuple[str, ..
 
 
 def batched(held: tuple[HeldLease, ...]) -> Iterator[tuple[HeldLease, ...]]:
-    """In portions that one message takes."""
+    """The leases in portions that fit into one message."""
     for first in range(0, len(held), MAX_BATCH):
         yield held[first : first + MAX_BATCH]

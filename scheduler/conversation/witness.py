@@ -35,9 +35,9 @@ class _Run:
     since: float | None = None
     """When the inputs were first revealed; None: this process did not reveal them."""
     notes: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """By launch: digest and arrival; the first one counts."""
+    """By launch: digest and arrival instant of the note about its end; the first note counts."""
     result_at: float | None = None
-    """When its result first arrived."""
+    """Instant at which the attempt's result first arrived."""
 
 
 class WitnessBook:
@@ -105,7 +105,7 @@ class WitnessBook:
             run.notes.setdefault(note.launch, (note.digest, now))
 
     def result_arrived(self, task: str, attempt: int, now: float) -> None:
-        """It is about to be fetched and read, which takes time of ours."""
+        """Note when the attempt's result arrived: before it is fetched and read, which takes time on this side."""
         run = self._run(task, attempt)
         run.result_at = now if run.result_at is None else run.result_at
 
@@ -129,5 +129,5 @@ class WitnessBook:
         return chain.model_copy(update={"notes": notes, "result_s": run.result_at - run.since})
 
     def forget(self, task: str) -> None:
-        """It ended a while ago."""
+        """The task ended a while ago: drop what is known of its runs."""
         self._runs.pop(task, None)

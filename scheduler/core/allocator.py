@@ -54,10 +54,10 @@ class _Pools:
 
     idle: list[WorkerView]
     busy: list[WorkerView]
-    """They have work, and space for more."""
+    """Workers that have work, and space for more."""
 
     def use(self, view: WorkerView) -> None:
-        """It was given a task."""
+        """The worker was given a task: move it to `busy`, or drop it if it has no more space."""
         if view in self.idle:
             self.idle.remove(view)
             if view.space() > 0:

@@ -68,7 +68,7 @@ class RecordGrant:
     position: int | None = None
     start_s: float | None = None
     beside: bool = False
-    """It is the hedge beside a run, and may run too."""
+    """The lease is of the hedge beside a run, and may run too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class EndAttempt:
     reason: Reason | None = None
     detail: str = ""
     stop: Unconfirmed | None = None
-    """Its run may go on for a while."""
+    """Set if the attempt's run may go on for a while: the stop that its worker has not confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class EndCampaign:
 
     campaign: str
     detail: str = ""
-    """Why, if it ended as a whole."""
+    """Why the campaign ended, if it ended as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class SetAside:
     seconds: float
     why: str
     campaigns: tuple[str, ...] = ()
-    """Those that would have used it."""
+    """Campaigns that would have used the worker."""
 
 
 Command = (

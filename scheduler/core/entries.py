@@ -91,14 +91,14 @@ class Attempt:
     stranger: bool = False
     """Its worker was a stranger when the attempt was inherited: it is not stopped for that, and its row says so."""
     position: int | None = None
-    """In the worker's queue, from 1, as of `updated_at`."""
+    """Seconds of expected wait, as of `updated_at`."""
     start_s: float | None = None
     """Expected wait as of `updated_at`."""
     updated_at: float = 0.0
     since: float = 0.0
-    """When its lease was queued, then granted, then the device; or when this scheduler took it up."""
+    """Instant at which its lease was queued, then at which it was granted, then the device; or at which this scheduler took it up."""
     leased_at: float = 0.0
-    """When it got its lease, or when this scheduler took it up."""
+    """Instant at which the attempt got its lease, or at which this scheduler took it up."""
     started_at: float | None = None
     """When its lease began, or its wait for the device ended; None: this scheduler did not see it."""
     waits_since: float | None = None
@@ -112,13 +112,13 @@ class Attempt:
     hedged: int = 0
     """How often the task had been hedged because of a deadline when it was asked for."""
     advanced_at: float | None = None
-    """When its run last reported a phase, or a step in one, that it had not reported before."""
+    """Instant at which the attempt's run last reported a phase, or a step in one, that it had not reported before."""
     due: float | None = None
     """When the result of a `REPORTING` attempt has to be here."""
     stop_at: float | None = None
-    """When a stop was first sent."""
+    """Instant at which a stop was first sent."""
     stop_sent_at: float = 0.0
-    """When a stop was last sent."""
+    """Instant at which a stop was last sent."""
     yields_to: int | None = None
     """The priority that its worker announced to yield to."""
     yields_at: float = 0.0
@@ -175,14 +175,14 @@ class TaskEntry:
     last: int = 0
     """Highest attempt number so far."""
     not_before: float = 0.0
-    """Before this it only goes to workers that have not tried it."""
+    """Instant before which the task only goes to workers that have not tried it."""
     outcome: PendingOutcome | None = None
     model_missing: bool = False
     """Its model is not on this disk, so it is not handed out."""
     group: str = ""
     """Id of its requirement group."""
     replica_set: str = ""
-    """What it shares with its replicas; empty: it has none."""
+    """Id of the replica set that the task shares with its replicas; empty: it has none."""
     ran_on: str = ""
     """Id of the device that its result comes from."""
     epoch: int | None = None
@@ -225,7 +225,7 @@ class TaskEntry:
 
     @property
     def live(self) -> bool:
-        """A worker has it, or has been asked."""
+        """Whether a worker has the task, or has been asked to take it."""
         return self.state in LIVE
 
     @property
@@ -251,7 +251,7 @@ class TaskEntry:
 
     @property
     def stopping(self) -> bool:
-        """Its run is not wanted any more."""
+        """Whether the task's run is not wanted any more."""
         stopped = self.current is not None and self.current.status is AttemptStatus.STOPPING
         return self.outcome is not None or stopped
 
@@ -327,9 +327,9 @@ class ModelEvidence:
     """What devices have shown of one model on one unit."""
 
     good: bool = False
-    """It ran on one of them."""
+    """Whether the model ran on one of the devices."""
     broken: set[str] = field(default_factory=set)
-    """Devices that say it can run nowhere."""
+    """Devices that report that the model can run nowhere."""
     agreed: set[str] = field(default_factory=set)
     """Trusted devices whose outputs agree with the reference."""
     mismatched: dict[str, str] = field(default_factory=dict)
@@ -359,20 +359,20 @@ class RequirementGroup:
     searches: int = 0
     searching: bool = False
     hope_at: float = 0.0
-    """When some worker could last be expected to take a task."""
+    """Last instant at which some worker could be expected to take a task."""
     moved_at: float = 0.0
-    """When a task last got a lease or ended."""
+    """Instant at which a task of the group last got a lease or ended."""
     explaining: bool = False
     wait_reason: str = ""
     untrusted: int = 0
     """Devices that fit and that the campaign does not admit, when that was last looked at."""
     surveyed_at: float = -math.inf
     device: str | None = None
-    """The only device that it can be, if the requirement names one."""
+    """Id of the only device that can have the tasks, if the requirement names one."""
     names_device: bool = False
     """The requirement names devices, whichever way."""
     trust: TrustScope = MINE
-    """The campaign's, with the peers that the requirement names."""
+    """The trust scope of the campaign, with the peers that the requirement names."""
     pin: str = ""
     """The only worker that may have these tasks, which are then sittings after the first; empty: any that fits."""
     _meets: Predicate = field(init=False, repr=False, compare=False)
@@ -413,15 +413,15 @@ class CampaignRun:
     open: int = 0
     done: bool = False
     done_at: float | None = None
-    """When `forget` noticed that."""
+    """Instant at which `forget` noticed that the campaign was done."""
     timed_out: bool = False
     cancelled: bool = False
     detail: str = ""
-    """Why it ends as a whole."""
+    """Why the campaign ends as a whole."""
     unscored: set[str] = field(default_factory=set)
     """Tasks that have ended and whose answers are still to be scored."""
     evidence: dict[tuple[str, str, int | None], ModelEvidence] = field(default_factory=dict)
-    """By model, unit and batch."""
+    """What devices have shown, by model, unit and batch."""
 
 
 def group_of(task: Task) -> str:

@@ -35,7 +35,7 @@ LACKS_SIBLING: Final = "join another device of that class, or ask for fewer repl
 
 
 def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
-    """Of each clause how many of `adverts` meet it, and how many of those meet all clauses before it too."""
+    """A text that says for each clause how many of `adverts` meet it, and how many of those meet all clauses before it too."""
     if not adverts:
         return "no device that may have it is in the swarm now\nIs a worker up (sark-node join), and does it use the same gate?"
     adverts = [as_seen(requirement, advert) for advert in adverts]
@@ -149,7 +149,7 @@ def why_none(
         return reason, f"refused by {len(refusing)} of {_fitting(fits)}: {_words(refusing)}{hint}"
     refusals = list(declined)
     if refusals:
-        return Reason.DOES_NOT_FIT, f"every device that was asked said no: {'; '.join(refusals[:3])}"
+        return Reason.DOES_NOT_FIT, f"every device that was asked refused: {'; '.join(refusals[:3])}"
     if untrusted:
         lines = [
             f"  {shown_name(advert, 40)}: sark-node trust {advert.peer}"
@@ -161,7 +161,7 @@ def why_none(
 
 
 def why_untrusted(devices: int) -> str:
-    """Of a task that only devices fit that are not trusted."""
+    """Why a task waits that only devices fit which are not trusted. `devices`: the number of such devices."""
     verb = "fits, and is" if devices == 1 else "fit, and are"
     return f"{count(devices, 'device')} {verb} not trusted: sark-node peers says which serve you"
 

@@ -38,7 +38,7 @@ MAX_RETURNED: Final = 3
 """A worker that queued a task and dropped it this often counts as one that has tried it."""
 RETURNED_S: Final = 0.5
 """Least seconds for which such a worker is left alone."""
-RETURNED: Final = "taking tasks into its queue and dropping them"
+RETURNED: Final = "queueing tasks and dropping them"
 MISMATCH: Final = "outputs that differ from the reference where another device's agree"
 HELD: Final = "holding tasks past their deadline"
 
@@ -358,7 +358,9 @@ class Failures:
         commands: list[Command] = []
         if silent:
             view = self._state.worker(peer)
-            commands = self.count_failure(view, "being silent about what it had taken", now, silent=True)
+            commands = self.count_failure(
+                view, "not reporting on tasks that it had accepted", now, silent=True
+            )
         for entry, attempt in self._state.held_at(peer):
             if attempt.status is not AttemptStatus.ASKED:  # a commit on its way has its own deadline
                 commands += self.lose(entry, attempt, Reason.LOST, detail, now, goes_on=not gone)
@@ -491,7 +493,7 @@ class Failures:
             if entry.state is TaskState.PENDING:
                 state.withdraw(entry, outcome)
                 continue
-            commands += self._hedging.release(entry, "the task is not wanted any more")
+            commands += self._hedging.release(entry, "the task is no longer needed")
             entry.outcome = outcome
             held = None if entry.current is None else entry.current.held(entry.epoch)
             if held is not None and entry.current is not None:

@@ -48,7 +48,7 @@ class ModelFailures:
 
     at: list[float] = field(default_factory=list)
     counted: bool = False
-    """One of them counts against the worker."""
+    """Whether one of the failures counts against the worker."""
     asides: int = 0
     aside_until: float = 0.0
 
@@ -74,14 +74,14 @@ class WorkerView:
     """When it last gave a quote."""
     probing: bool = False
     others: int = 0
-    """Other schedulers' tasks ahead of ours, when it last said so."""
+    """Number of other schedulers' tasks ahead of ours, as of the worker's last report."""
     run_s: float | None = None
     """Duration of a recent run, as reported by the worker."""
     held: dict[str, None] = field(default_factory=dict)
     """Our live tasks there, oldest first; hedges included."""
     warm: set[str] = field(default_factory=set)
     refused: Reason | None = None
-    """It does not serve this scheduler; `why` has its words."""
+    """The reason for which the worker does not serve this scheduler (`why` has its words); None: it has not refused."""
     why: str = ""
     retry_at: float = 0.0
     backoff_s: float = 0.0
@@ -127,7 +127,7 @@ class WorkerView:
         return self.depth - len(self.held)
 
     def idle(self) -> bool:
-        """Without work, as far as known."""
+        """Whether the worker has no work, as far as known."""
         return not self.held and self.others == 0
 
     def start_s(self, sha256: str, size: int) -> float:
@@ -137,7 +137,7 @@ class WorkerView:
         return wait + (0.0 if sha256 in self.warm else 0.05 + size / FETCH_RATE)
 
     def add_duration(self, seconds: float) -> None:
-        """A task took this long from lease to result."""
+        """Count a task that took this many `seconds` from lease to result."""
         self.mean_s = seconds if self.mean_s is None else 0.7 * self.mean_s + 0.3 * seconds
         self.depth = depth(self.mean_s, self.slots)
 
@@ -160,7 +160,7 @@ class WorkerView:
         self.retry_at = now + self.backoff_s
 
     def forget_failures(self, model: ModelKey) -> None:
-        """A result of that model came."""
+        """A result of `model` came: forget the model's failures on this worker."""
         self.failures.clear()
         self.asides = 0
         for key, failed in list(self.failed_models.items()):

@@ -104,7 +104,7 @@ class Reconciler:
         return commands
 
     def deny(self, task: str, number: int, denied: Denied, now: float) -> list[Command]:
-        """The worker does not take it."""
+        """The worker does not take attempt `number` of the task."""
         unanswered = self._unanswered(task, number)
         if unanswered is None:
             return []

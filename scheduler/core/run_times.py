@@ -45,7 +45,7 @@ _Key = tuple[str, str, _Measure]
 
 
 def measured_as(task: Task) -> tuple[object, ...]:
-    """How much a task measures."""
+    """The values of the fields `_ALIKE`, which say how much a task measures."""
     return tuple(getattr(task.measure, field) for field in _ALIKE)
 
 

@@ -181,7 +181,7 @@ class SchedulerCore:
         return tuple(item for item in held if item is not None)
 
     def holds_lease(self, peer: str) -> bool:
-        """Whether we have any there."""
+        """Whether this scheduler has any lease at the worker `peer`."""
         return any(attempt.lease is not None for _, attempt in self.state.held_at(peer))
 
     def renewable_on(self, peer: str) -> tuple[HeldLease, ...]:
@@ -206,7 +206,7 @@ class SchedulerCore:
         return tasks
 
     def campaigns_on(self, peer: str, leases: Collection[str] | None = None) -> tuple[str, ...]:
-        """Campaigns with a live task there; of those under `leases`, if given."""
+        """Campaigns with a live task at the worker `peer`; if `leases` are given, only those with a task under one of these."""
         held = self.state.held_at(peer)
         names = [entry.form.campaign for entry, each in held if leases is None or each.lease in leases]
         return tuple(dict.fromkeys(names))

@@ -104,7 +104,7 @@ class State:
         return view
 
     def device(self, peer: str) -> str:
-        """Its name, for people."""
+        """The name of the worker's device, for people."""
         return self.worker(peer).device or peer
 
     def refresh(self, view: WorkerView) -> None:
@@ -266,7 +266,7 @@ class State:
         return -(TOPS_UP if group.pin else self.campaigns[group.campaign].limits.priority)
 
     def priority_of(self, task: Task) -> int:
-        """With which it asks for a device. Sittings after the first take those that nothing else needs."""
+        """The priority with which a task asks for a device. Sittings after the first take devices that nothing else needs."""
         later = task.sitting is not None and task.sitting.number > 1
         return TOPS_UP if later else self.campaigns[task.campaign].limits.priority
 
@@ -321,7 +321,7 @@ class State:
         return bool(group.pin) and group.pin not in group.declined and self.worker(group.pin).could_run()
 
     def root_of(self, group: RequirementGroup, peer: str) -> str:
-        """Who answers for a worker."""
+        """The root that answers for a worker, in words."""
         trust = self.trust_in(group, peer)
         return f"root {trust.root or trust.text}"
 

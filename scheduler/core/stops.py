@@ -22,7 +22,7 @@ OWED_S: Final = ON_ITS_WAY_S + LEASE_TTL_S + GRACE_S
 
 @dataclass(frozen=True, slots=True)
 class OwedStop:
-    """Of one attempt. `until`: the scheduler's monotonic seconds when its run is over at the latest."""
+    """A stop that is owed for one attempt. `until`: the scheduler's monotonic seconds when its run is over at the latest."""
 
     task: str
     attempt: int
@@ -33,7 +33,7 @@ class OwedStop:
 
 
 class OwedStops:
-    """All of one scheduler."""
+    """All stops that are owed to one scheduler."""
 
     def __init__(self) -> None:
         self._stops: dict[tuple[str, int], OwedStop] = {}
@@ -50,7 +50,7 @@ class OwedStops:
         return Unconfirmed(since_s=max(0.0, now - since), left_s=max(0.0, stop.until - now))
 
     def restore(self, stops: Iterable[OwedStop]) -> None:
-        """As an earlier scheduler left them."""
+        """Take up the owed stops that an earlier scheduler left."""
         self._stops |= {(stop.task, stop.attempt): stop for stop in stops}
 
     def add_in_vain(self, peer: str, held: Iterable[HeldLease], now: float) -> None:
@@ -75,7 +75,7 @@ class OwedStops:
         ]
 
     def workers(self) -> tuple[str, ...]:
-        """Those that owe a confirmation."""
+        """Peer ids of the workers that owe a confirmation."""
         return tuple(dict.fromkeys(stop.worker for stop in self._stops.values()))
 
     def at(self, peer: str) -> tuple[HeldLease, ...]:
@@ -91,7 +91,7 @@ class OwedStops:
         return tuple(held for (worker, _), (held, _) in self._in_vain.items() if worker == peer)
 
     def tell(self, peer: str) -> list[CancelOn]:
-        """Tell it again."""
+        """Commands that ask a worker again to stop everything that it has not confirmed."""
         kinds = ((self._owed(peer), Reason.CANCELLED), (self._of_no_task(peer), Reason.FENCED))
         return [CancelOn(peer, held, reason) for held, reason in kinds if held]
 

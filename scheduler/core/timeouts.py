@@ -13,7 +13,7 @@ from scheduler.core.failures import Failures
 from scheduler.core.state import State
 from swarm.base.units import show_duration
 
-NOT_SENT: Final = "saying that it has results and not sending them"
+NOT_SENT: Final = "announcing results without sending them"
 
 
 class TimeLimits:
@@ -22,7 +22,7 @@ class TimeLimits:
         self._failures = failures
 
     def enforce(self, now: float) -> list[Command]:
-        """To be called a few times each second."""
+        """The commands that follow at `now` from limits in time. To be called a few times each second."""
         state = self._state
         commands: list[Command] = []
         for campaign in state.campaigns.values():

@@ -184,7 +184,7 @@ class Workers:
         if previous is not None and incarnation > previous:
             if view.restarted:  # its renewals tell what it has lost
                 return self._failures.count_failure(
-                    view, "saying again and again that it was restarted", now, once=True
+                    view, "reporting restarts again and again", now, once=True
                 )
             view.restarted, view.slots = True, 1
         view.incarnation = incarnation

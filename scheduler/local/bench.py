@@ -121,12 +121,12 @@ class Measurement:
 
     @property
     def median_ms(self) -> float | None:
-        """Of one inference; None for a model that failed."""
+        """The median time of one inference, in ms; None for a model that failed."""
         return self.row.inference_ms_median
 
     @property
     def interval_ms(self) -> tuple[float, float] | None:
-        """That holds the median with 95 % confidence, as far as launches tell; None below six of them."""
+        """The interval that holds the median, in ms, with 95 % confidence, as far as launches tell; None below six launches."""
         low, high = self.row.inference_ms_median_low, self.row.inference_ms_median_high
         return None if low is None or high is None else (low, high)
 
@@ -393,7 +393,7 @@ def local_paths(
         if sha256 is not None and (digest := sha256_of(path)) != sha256:
             raise CampaignError(
                 f"model {safe_text(without_secrets(name), 100)} has the sha256 {digest}, not {sha256}",
-                hint="give the sha256 of the file that is meant, or the right URL",
+                hint="give the sha256 of the intended file, or the right URL",
             )
     with contextlib.ExitStack() as stack:
         yield tuple(path if entry is None else _named(path, entry, folder, stack) for path, entry in models)

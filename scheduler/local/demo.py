@@ -71,7 +71,7 @@ class Swarm:
         return Home.at(self.folder / name)
 
     def output(self, name: str) -> Path:
-        """What it prints."""
+        """The file with the output of the process `name`."""
         return self.folder / name / "output.log"
 
     def start(self, name: str, *arguments: str) -> None:
@@ -237,7 +237,7 @@ def run_demo(folder: Path, workers: int, console: Console, *, fleet: int = 0) ->
         if fleet:
             folder = folder / "simulation"
             file = write_campaign(folder)
-            say("a simulation: these devices are not there, and no figure of theirs is measured")
+            say("a simulation: these devices do not exist, and none of their figures is measured")
         else:
             file = quickstart_file()
             need_packages(MODELS_FROM)
@@ -336,7 +336,7 @@ MODELS: Final = {"keyword-spotter": 3.0, "image-classifier": 45.0, "object-detec
 
 
 def members(count: int) -> list[DemoNode]:
-    """So many, one of each kind in turn."""
+    """This many (`count`) simulated devices, one of each kind in turn."""
     nodes = []
     for index in range(count):
         kind, number = KINDS[index % len(KINDS)], index // len(KINDS) + 1

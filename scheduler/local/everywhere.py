@@ -213,7 +213,7 @@ def default_units(models: Sequence[str]) -> tuple[str, ...]:
 
 
 def offered_units(models: Sequence[str], adverts: Sequence[Advert]) -> tuple[str, ...]:
-    """Of `--unit all`: the units of these devices that run the models' format."""
+    """The units that `--unit all` means: the units of these devices that run the models' format."""
     default_units(models)
     offered = sorted({offer.unit for advert in adverts for offer in advert.units})
     for model in models:

@@ -41,7 +41,7 @@ def _kept(own: Names | None, others: Sequence[Names | None], options: Mapping[st
 
 
 def _names(model: Path) -> Names | None:
-    """Of each kind; None: no ONNX model that can be read here, such as a URL."""
+    """The names that `shapes` and `dims` of the model may use; None: no ONNX model that can be read here, such as a URL."""
     try:
         graph = read_graph(next(model.rglob("*.onnx")) if model.is_dir() else model)
     except (FormatError, StopIteration, OSError):

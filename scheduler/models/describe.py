@@ -215,7 +215,7 @@ def _describe(
     if entry.sha256 is not None and digest != entry.sha256:
         raise entry.error(
             f"{entry.title} has the sha256 {digest}, not the one in the campaign",
-            f"the {'URL' if entry.path is None else 'file'} has changed, or is another one: correct sha256, or take it out",
+            f"the {'URL' if entry.path is None else 'file'} has changed, or is a different one: correct sha256, or remove it",
         )
     return path, Model(name=entry.label, sha256=digest, size=size, variant=entry.variant)
 

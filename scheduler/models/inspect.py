@@ -81,7 +81,7 @@ def inspect(
 
 
 def check_ending(entry: ModelEntry, units: Collection[str], more: UnitFormats = NO_MORE) -> None:
-    """Of a model that nobody looks at here. Raises `WrongUnits` where its URL's ending tells that none of `units` runs it."""
+    """Check a model that nobody looks at here. Raises `WrongUnits` where its URL's ending tells that none of `units` runs it."""
     if entry.known_format is not None:
         _check_runs(entry, entry.known_format, units, more)
 
@@ -163,7 +163,7 @@ class ModelShapes:
     """The inputs of one model with one batch."""
 
     model: str
-    """Its key."""
+    """The model's key."""
     batch: int | None
     """None: as the model has it."""
     shapes: Mapping[str, Shape]
@@ -177,7 +177,7 @@ class ModelShapes:
 
 
 def resolved_shapes(campaign: Campaign, models: Models) -> tuple[ModelShapes, ...]:
-    """Of the models that can be looked into here, which `describe_models` has found in order. Blocking."""
+    """The input shapes of the models that can be looked into here, which `describe_models` has found in order. Blocking."""
     known: list[ModelShapes] = []
     for entry in campaign.models:
         path = models[entry.key].source if entry.key in models else None

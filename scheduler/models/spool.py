@@ -94,7 +94,7 @@ async def receive(
     except OSError as exc:
         raise ResourceError(
             f"cannot write a model to {folder}: {exc.strerror or exc}",
-            hint="make room there, or check its rights; then adopt again",
+            hint="free some space there, or check the folder's permissions; then adopt again",
         ) from None
 
 

@@ -32,7 +32,7 @@ SCHEME: Final = "sha256:"
 LEFT_FREE: Final = 1024**3
 """Bytes of the disk that uploads leave to others."""
 STALE_S: Final = 86_400.0
-"""An upload that was cut off is removed after so long."""
+"""Seconds after which an upload that was cut off is removed."""
 _SEND: Final = "send the model, POST /api/v1/models?name=FILE"
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -56,7 +56,7 @@ def _storing(folder: Path) -> Iterator[None]:
     except OSError as exc:
         raise ResourceError(
             f"cannot keep models in {folder}: {exc.strerror or exc}",
-            hint="free some space, or check its rights",
+            hint="free some space, or check the folder's permissions",
         ) from None
 
 
@@ -72,7 +72,7 @@ class Incoming:
             self._file = self._part.open("xb")
 
     def room(self) -> int:
-        """How many bytes more may come."""
+        """Number of bytes that may still come."""
         return max(0, shutil.disk_usage(self._folder).free - LEFT_FREE)
 
     def write(self, data: bytes) -> None:
@@ -83,7 +83,7 @@ class Incoming:
             self._file.write(data)
 
     def keep(self) -> Upload:
-        """All of it came. Raises `ResourceError`."""
+        """Keep the upload, of which every byte has arrived. Raises `ResourceError`."""
         upload = Upload(
             sha256=self._digest.hexdigest(), name=self._name, size=self.size, added=utc(self._wall()) or ""
         )
@@ -122,18 +122,18 @@ def as_sent(campaign: Campaign, folder: str, uploads: Path | None) -> Campaign:
 
 
 class Uploads:
-    """Those of one home. Blocking."""
+    """The uploads of one home. Blocking."""
 
     def __init__(self, home: Home, *, wall: Callable[[], float] = time.time) -> None:
         self.folder, self._wall = uploads_folder(home), wall
 
     def begin(self, name: str) -> Incoming:
-        """A new one. Raises `ResourceError`."""
+        """Begin a new upload with this `name`. Raises `ResourceError`."""
         self._tidy()
         return Incoming(self.folder, name, self._wall)
 
     def all(self) -> list[Upload]:
-        """All of them, by their hash."""
+        """All uploads, by their hash."""
         names = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
         matches = (self.find(name) for name in names if _HASH.fullmatch(name))
         return [upload for upload in matches if upload is not None]
@@ -192,7 +192,7 @@ def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelE
     data = None if entry.evaluate is None else entry.evaluate.data
     if data is not None and not (allow_paths and Path(data).is_absolute()):
         raise entry.error(
-            f"{entry.title}: evaluate.data names a file of the server from here",
+            f"{entry.title}: a campaign sent over HTTP cannot name a file on the server in evaluate.data",
             "submit it on the server: sark-node submit FILE; or start the server with --allow-paths, and write the whole path",
         )
     if entry.package is not None:

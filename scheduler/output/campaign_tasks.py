@@ -25,16 +25,16 @@ class Standing:
 
     counts: Mapping[TaskState, int] = field(default_factory=dict)
     scoring: int = 0
-    """Of those that succeeded, how many are being scored."""
+    """Number of succeeded tasks whose answers are being scored."""
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of all tasks."""
         return sum(self.counts.values())
 
 
 def standing_of(tasks: Sequence[TaskRow]) -> Standing:
-    """Of all tasks of a campaign."""
+    """How many of these tasks, all of a campaign, are in each state."""
     scoring = sum(task.state is TaskState.SUCCEEDED and bool(task.note) for task in tasks)
     return Standing(Counter(task.state for task in tasks), scoring)
 
@@ -51,7 +51,7 @@ class FrontTasks:
 
     @property
     def all(self) -> Sequence[TaskRow]:
-        """Those of the last look, by number."""
+        """The tasks of the last look, by number."""
         return sorted(self._rows.values(), key=lambda row: row.n)
 
     def look(self, room: int) -> list[TaskRow]:
@@ -70,14 +70,14 @@ class FrontTasks:
 
 
 class CampaignTasks:
-    """To be looked at again and again."""
+    """All tasks of a campaign, to be looked at again and again."""
 
     def __init__(self, store: Store, campaign: str, most: int | None = None) -> None:
         """`most`: of a campaign with more tasks only those are read that are on their way or move on from now."""
         self._store, self._campaign, self._most = store, campaign, most
         self._whole = True
         self.standing = Standing()
-        """As of when all were read."""
+        """The counts as of the moment when all tasks were read."""
         self._version, self._seq = -1, -1
         self._looks = self._notes_at = 0
         self._notes_read = True
@@ -87,7 +87,7 @@ class CampaignTasks:
 
     @property
     def all(self) -> Sequence[TaskRow]:
-        """All of them by number, as of the last look."""
+        """All tasks by number, as of the last look."""
         return self._sorted
 
     def look(self, room: int = 0) -> list[TaskRow]:

@@ -198,7 +198,7 @@ def read_source(name: str, home: Home) -> ResultSource:
         return _read_file(path)
     if name and (path.suffix or len(path.parts) > 2 or not has_store(home)):
         raise CampaignError(
-            f"there is no file {safe_text(name)}, and no campaign of that name on this home",
+            f"there is no file {safe_text(name)}, and this home has no campaign with that name",
             hint="name a file of sark-node results --raw or --csv, or a campaign: sark-node campaigns",
         )
     with open_store(home) as store:
@@ -227,7 +227,7 @@ def read_text(path: Path) -> str:
     except OSError as exc:
         raise CampaignError(f"cannot read {path}: {exc.strerror}") from None
     except UnicodeDecodeError:
-        raise CampaignError(f"{path} is not text, so no file of results") from None
+        raise CampaignError(f"{path} is not a text file, so it cannot be a file of results") from None
 
 
 def _read_file(path: Path) -> ResultSource:

@@ -57,7 +57,7 @@ def matrix_lines(cells: Sequence[MatrixCell], base: str, width: int) -> list[Tex
         lines += [Text(), Text(title, "bold"), *grid_lines(rows, devices, show, width)]
     legend = ["Medians in ms; ±: half of the 95 % interval of the median."]
     if best:
-        legend.append("* the quickest of its model, or as quick within its interval.")
+        legend.append("* the fastest of its model, or as fast within its interval.")
     if base:
         legend.append(f"× the ratio to {safe_text(base)}.")
     return [*lines, Text(), *map(Text, textwrap.wrap(" ".join(legend), width)), *reasons.lines(width)]

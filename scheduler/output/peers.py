@@ -90,7 +90,7 @@ def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
         if item.serves
     ]
     if simulated := sum(bool(item.advert.simulated) for item in devices):
-        lines.append(f"{simulated} of {len(devices)} are simulations: these devices are not there")
+        lines.append(f"{simulated} of {len(devices)} are simulated: these devices do not exist")
     clashing = [item for item in devices if item.clash]
     strangers = [item for item in clashing if item.trust is not None and item.trust.stranger]
     lines += clash_lines(

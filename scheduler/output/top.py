@@ -48,9 +48,9 @@ class TopSnapshot:
     at: float
     """Wall seconds since 1970."""
     campaigns: Sequence[CampaignSummary]
-    """The latest first."""
+    """The home's campaigns, the latest first."""
     tasks: Sequence[TaskRow]
-    """Of this home, at some device."""
+    """Tasks of this home that are at some device."""
     devices: Sequence[ObservedDevice]
     scheduling: bool
     """A scheduler process runs on this home."""

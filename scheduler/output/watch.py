@@ -299,7 +299,7 @@ def left_out(standing: Standing, shown: Sequence[TaskRow]) -> str:
 def standing_line(campaign: str, standing: Standing) -> str:
     """Where the tasks of a large campaign stand, before the lines of those that move on."""
     words = _in_words(standing.counts)
-    return f"{campaign}: {standing.total} tasks: {words}; a line follows for each that moves on"
+    return f"{campaign}: {standing.total} tasks: {words}; a line follows for each task that changes"
 
 
 def _in_words(counts: Mapping[TaskState, int]) -> str:

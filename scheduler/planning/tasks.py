@@ -63,11 +63,11 @@ class PlannedCell:
     clauses: tuple[Clause, ...]
     """What it needs of a device, the unit first."""
     beside: Base | None = None
-    """What it takes turns with."""
+    """The model on a unit that it takes turns with."""
 
     @property
     def against(self) -> str | None:
-        """That in words; None: it is measured alone."""
+        """The words for `beside`; None: the cell is measured alone."""
         return None if self.beside is None else self.beside.words(self.model.label, self.unit)
 
 
@@ -189,7 +189,7 @@ def _form(campaign: Campaign, cell: PlannedCell, models: Models, campaign_id: st
 def _requirement(cell: PlannedCell, clauses: tuple[Clause, ...]) -> Requirement:
     if len(clauses) > MAX_CLAUSES:
         raise cell.model.error(
-            f"a task has more than {MAX_CLAUSES} clauses, those that keep replicas apart counted in",
+            f"a task has more than {MAX_CLAUSES} clauses, including the clauses that keep replicas apart",
             "use fewer clauses under devices.where, or fewer replicas",
         )
     return Requirement(clauses=clauses)

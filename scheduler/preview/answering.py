@@ -40,13 +40,13 @@ class AnsweringDevices:
     campaign: Campaign
     """With the units alone that some device would measure."""
     adverts: tuple[Advert, ...]
-    """Of the workers that would measure it."""
+    """Adverts of the workers that would measure the campaign."""
     silent: tuple[str, ...]
     """Devices that fit and would not, each with what they say, and those that lack the unit that theirs is to take turns with."""
     untrusted: tuple[UntrustedDevice, ...]
     """Devices that fit and are not trusted."""
     why: tuple[str, ...]
-    """Of what no device would measure: lines for people."""
+    """Lines for people about what no device would measure."""
 
     @property
     def counted(self) -> dict[str, str]:

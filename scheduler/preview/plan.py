@@ -211,7 +211,7 @@ def refusal(answer: DeviceAnswer | None, kind: Kind) -> str:
         return answer.quote.why or f"is {answer.quote.state}"
     quoted = answer.shapes.get(kind)
     if quoted is not None and not quoted.fits:
-        return "; ".join(quoted.unmet) or "says that it does not fit"
+        return "; ".join(quoted.unmet) or "reports that the task does not fit"
     return ""
 
 

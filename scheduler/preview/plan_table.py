@@ -89,14 +89,16 @@ def plan_lines(plan: LivePlan) -> list[str]:
         [UntrustedDevice(each.peer, each.device, each.name, each.serves) for each in plan.untrusted]
     )
     if not plan.complete:
-        lines.append("There are more devices than can be looked up: this holds for those that were.")
+        lines.append(
+            "There are more devices than can be looked up: the plan covers only those that were found."
+        )
     if len(runs) > MAX_RUNS:
         lines.append(f"and {len(runs) - MAX_RUNS} more would give way")
     if not plan.adoptable:
         lines.append(unadoptable_line())
     elif plan.tasks:
         lines.append(
-            "Another machine can adopt it once a device has taken a task; until then only this one has it."
+            "Another machine can adopt it once a device has taken a task; until then only this machine has the campaign."
         )
     return [*lines, *plan.notes]
 

@@ -350,9 +350,7 @@ def _priority_line(priority: int, most: Mapping[str, int | None]) -> str:
             if capped
             else ", or less where a ticket permits less"
         )
-    order = (
-        f"Priority {priority}{counts}: higher ones go first; among equals, whoever was served least lately."
-    )
+    order = f"Priority {priority}{counts}: higher priorities go first; among equals, the user who was served least recently."
     below = min([priority, *capped.values()]) - PREEMPT_GAP
     if below < 0 or None in most.values():
         return order

@@ -37,7 +37,7 @@ def no_answers(model: Path, task: Task, seed: int) -> LaunchOutput:
 
 @dataclass(eq=False)
 class Canaries:
-    """`spool`: the models, by hash."""
+    """Repeats inferences of strangers' runs. `spool`: the folder of the models, by hash."""
 
     answer: AnswerModel
     spool: Path

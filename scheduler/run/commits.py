@@ -55,6 +55,6 @@ class GroupCommit:
         committed.set()
 
     async def stored(self) -> None:
-        """Until all that was written so far is on disk."""
+        """Wait until all that was written so far is on disk."""
         if self.store.uncommitted:
             await self._committed.wait()

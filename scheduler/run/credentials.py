@@ -38,7 +38,7 @@ class _Introduction:
     link: Link
     done: trio.Event = field(default_factory=trio.Event)
     renew_at: float = float("inf")
-    """Wall seconds."""
+    """Wall seconds at which to show the worker new tokens."""
     retry_at: float = float("-inf")
 
 
@@ -53,7 +53,7 @@ class CredentialPresenter:
     at_hand: Callable[[], Collection[str]] = tuple
     """The campaigns of this scheduler."""
     manifests: Callable[[], Sequence[ManifestMessage]] = tuple
-    """Those of this home's pools."""
+    """The manifests of this home's pools."""
     _introductions: dict[str, _Introduction] = field(default_factory=dict)
     _tokens: tuple[Credential, ...] = ()
     _read_at: float = float("-inf")

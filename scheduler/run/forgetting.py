@@ -31,13 +31,13 @@ log = structlog.get_logger("sark.scheduler")
 
 @dataclass(slots=True)
 class _Debtor:
-    """One worker. Instants are monotonic seconds."""
+    """A worker that is to forget something. Instants are monotonic seconds."""
 
     due: float
     tries: int = 0
     asking: bool = False
     away: bool = False
-    """It was not reached, did not answer, or is of a version that would not."""
+    """The worker was not reached, did not answer, or is of a version that would not."""
 
 
 @dataclass(eq=False)

@@ -26,16 +26,16 @@ log = structlog.get_logger("sark.scheduler")
 
 @dataclass(eq=False)
 class Scorings:
-    """Of one store."""
+    """Scores the answers of one store."""
 
     records: Callable[[str, int], bytes | None]
-    """What was signed of an attempt."""
+    """Gives the signed record of a task's attempt."""
     evaluations: Callable[[str], Mapping[str, str]]
     """How the answers to a campaign's examples are scored (`EvaluationAccount`), as JSON, by what tasks call them."""
     _learned: Learned = field(default_factory=Learned)
 
     async def score(self, order: ScoreAnswers) -> Scores:
-        """Never fails. What takes long has a limit of its own, and ends with `order.unwanted`."""
+        """Score the answers of an attempt. Never fails. A slow metric has a limit of its own, and ends with `order.unwanted`."""
         task, over = order.task, trio.Event()
         assert task.examples is not None, "it has answers to examples"
         by = self.evaluations(task.campaign).get(task.examples.name)

@@ -68,15 +68,15 @@ class SeatTokens:
 
     home: Identity
     peer: str
-    """Of the seat."""
+    """Peer id of the seat."""
     campaigns: Callable[[], Collection[str]]
-    """Those that it leads."""
+    """The campaigns that the process leads."""
     held: Callable[[], Sequence[Credential]]
-    """What others delegated to the home."""
+    """The credentials that others delegated to the home."""
     wall: Callable[[], float]
     _made: tuple[tuple[str, ...], tuple[Credential, ...]] = ((), ())
     _renew_at: float = -math.inf
-    """Wall seconds."""
+    """Wall seconds at which the tokens are to be made anew."""
 
     def __call__(self) -> tuple[Credential, ...]:
         """The tokens to show now."""

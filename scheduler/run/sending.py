@@ -21,12 +21,12 @@ from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
 LIMIT_S: Final = 1800.0
-"""Of one try."""
+"""Seconds that one try may take."""
 RETRY_S: Final = 5.0
-"""Before the second try, twice as long before each further one."""
+"""Seconds before the second try, twice as long before each further one."""
 MAX_RETRY_S: Final = 3600.0
 STAY_TRIES: Final = 4
-"""For so many tries a scheduler without campaigns stays; the next one goes on."""
+"""Number of tries for which a scheduler without campaigns stays; the next scheduler goes on."""
 
 Send = Callable[[str, str], Awaitable[str]]
 """Writes the results of a campaign below a URL; gives why it failed, empty: it did not."""
@@ -36,21 +36,21 @@ log = structlog.get_logger("sark.scheduler")
 
 @dataclass(eq=False)
 class Sendings:
-    """Of one store."""
+    """The results of one store's campaigns that are still to be written to their URLs."""
 
     store: Store
     scheduler: str
-    """Its peer id."""
+    """The scheduler's peer id."""
     nursery: trio.Nursery
     send: Send
     _due: dict[str, float] = field(default_factory=dict)
     """When to try each next; infinite: it is tried now."""
     _tries: dict[str, int] = field(default_factory=dict)
-    """Of this process."""
+    """Number of tries of this process, by campaign."""
 
     @property
     def busy(self) -> bool:
-        """Whether this process is to stay for them."""
+        """Whether this process is to stay for results that are still to be written."""
         return any(self._tries.get(campaign, 0) < STAY_TRIES for campaign in self._due)
 
     def load(self) -> None:

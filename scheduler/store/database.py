@@ -178,7 +178,7 @@ class PendingWrites(Protocol):
         ...
 
     def written(self) -> None:
-        """They are on disk."""
+        """Called once the gathered changes are on disk."""
         ...
 
 
@@ -357,7 +357,7 @@ def read(
 
 
 def batched(items: Sequence[R]) -> Iterator[Sequence[R]]:
-    """In portions that one statement takes."""
+    """The items in portions that one statement takes."""
     for first in range(0, len(items), MAX_PARAMETERS):
         yield items[first : first + MAX_PARAMETERS]
 

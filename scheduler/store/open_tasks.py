@@ -80,7 +80,7 @@ class OpenTasks:
     # -- reading --------------------------------------------------------------------------------------------------------------------
 
     def load(self, tasks: Iterable[str]) -> None:
-        """Read those that are not here yet. One that is not stored stays away."""
+        """Read the tasks that are not here yet. A task that is not stored stays away."""
         missing = [task for task in dict.fromkeys(tasks) if task not in self._open]
         with self._database.backend.errors():
             c = self._database.connection
@@ -97,14 +97,14 @@ class OpenTasks:
         return None if known is None else known.row
 
     def task(self, task: str) -> TaskRow:
-        """The same. Raises `LocalProtocolError`."""
+        """The row of a task that must be stored. Raises `LocalProtocolError` if it is not."""
         row = self.find(task)
         if row is None:
             raise LocalProtocolError(f"no task {task} in the store")
         return row
 
     def attempts(self, task: str) -> Mapping[int, AttemptRow]:
-        """Those of a task, by number."""
+        """The attempts of a task, by number."""
         return {} if self.find(task) is None else self._open[task].attempts
 
     def device(self, task: str, attempt: int) -> str:
@@ -115,7 +115,7 @@ class OpenTasks:
     # -- changing -------------------------------------------------------------------------------------------------------------------
 
     def update(self, task: str, **values: Any) -> None:
-        """Of a task that was found."""
+        """Change columns of a task that was found."""
         known = self._open[task]
         known.row = replace(known.row, **values)
         self._changed[task] = None
@@ -126,7 +126,7 @@ class OpenTasks:
         self._begun[attempt.task, attempt.attempt] = None
 
     def move(self, task: str, attempt: int, **values: Any) -> None:
-        """Change an attempt, if there is such a one."""
+        """Change an attempt, if there is an attempt with this number."""
         attempts = self._open[task].attempts
         if attempt in attempts:
             attempts[attempt] = replace(attempts[attempt], **values)
@@ -141,7 +141,7 @@ class OpenTasks:
         self._results.append(_NO_RESULT | values)
 
     def add_event(self, campaign: str, name: str, task: str, **fields: Any) -> None:
-        """Something that happened just now."""
+        """Add an event that happened just now."""
         self._news.append(NewEvent(campaign, self._database.wall(), name, task, fields))
 
     # -- writing --------------------------------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class PostgreSQL(Backend):
     def _lost(self) -> LeadershipLost:
         return LeadershipLost(
             f"{self.location}: another process has taken over campaigns of this one",
-            hint="it did not renew its seat in time; it starts again by itself",
+            hint="this process did not renew its seat in time; it restarts automatically",
         )
 
     def describe(self, c: sa.Connection) -> dict[str, Any]:

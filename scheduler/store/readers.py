@@ -47,7 +47,7 @@ class RowReader:
         self._tasks, self._sittings, self._known = TaskReader(), SittingPool(), set[int]()
 
     def rows(self, low: int, high: int) -> list[Row]:
-        """Of the ended tasks with numbers `low` to `high`."""
+        """Rows of the ended tasks with numbers `low` to `high`."""
         return [row for _, row in self._read(low, high)]
 
     def raw(self, low: int, high: int) -> list[RawResult]:

@@ -24,7 +24,7 @@ from swarm.base.threads import DISK
 from swarm.base.units import DAY_S, parse_age, show_duration
 
 STEP_S: Final = 3_600.0
-"""Between two looks at the clock."""
+"""Seconds between two looks at the clock."""
 LEAST: Final = 10
 SHARE: Final = 10
 """Most campaigns deleted in an observed day: `LEAST`, or one in `SHARE`, whichever is more."""
@@ -43,13 +43,13 @@ class ObservedTime:
     """The observed time of the last deletion."""
 
     def after(self, wall: float, passed_s: float, keep_s: float) -> ObservedTime:
-        """Once `passed_s` were seen to pass since the last look."""
+        """The observed time once `passed_s` were seen to pass since the last look."""
         if self.jump_s(wall, passed_s, keep_s):
             return replace(self, time=self.time + passed_s)
         return replace(self, time=max(self.time, wall))
 
     def jump_s(self, wall: float, passed_s: float, keep_s: float) -> float:
-        """How far ahead of what is believed the clock is; 0: it is believed."""
+        """Seconds that the clock `wall` is ahead of the time that is believed; 0: the clock is believed."""
         ahead_s = wall - self.time - passed_s
         return ahead_s if ahead_s > keep_s / 4 else 0.0
 

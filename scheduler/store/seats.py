@@ -37,9 +37,9 @@ class SeatRow:
     """The machine and home of its process, for people, and so that the process finds its seat again."""
     peer: str
     left_s: float
-    """Until its time has run out; negative: since."""
+    """Seconds until the process's time has run out; negative: seconds since then."""
     campaigns: int
-    """Unfinished ones that it leads."""
+    """Number of unfinished campaigns that the process leads."""
 
 
 class SeatRepository:

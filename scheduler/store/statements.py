@@ -30,7 +30,7 @@ class RowStatement:
         """By the dialect's name."""
 
     def run(self, c: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Once for each row, all of which have every parameter. Fails as `c.execute`."""
+        """Run the statement once for each row, all of which have every parameter. Fails as `c.execute`."""
         text, positional, parameters = self._compiled.get(c.dialect.name) or self._compile(c.dialect)
         values: list[Any] = [
             [row[name] if convert is None else convert(row[name]) for name, convert in parameters]

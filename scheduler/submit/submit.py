@@ -156,7 +156,7 @@ def retry_campaign(
     if row.outcome is CampaignStatus.ADOPTED and not adopted:
         raise CampaignError(
             f"{campaign} is {row.detail or ADOPTED}: its tasks did not fail",
-            hint="if some fail there, retry it on the machine that runs it\n"
+            hint="if tasks fail there, retry the campaign on the machine that runs it\n"
             f"if no machine does any more, run what is left here: sark-node retry {campaign} --adopted",
         )
     new_id = campaign_id or new_campaign_id()

@@ -64,7 +64,7 @@ class DisputedDevice:
         device = safe_text(self.device, 80)
         return CampaignError(
             f"the campaign names device {device}, which two keys claim: {self.one} and {self.other}",
-            hint=f"say whose it is: sark-node trust {self.one} --device {quote(device)}, or the same with the other key",
+            hint=f"assign the device to one key: sark-node trust {self.one} --device {quote(device)}, or the same with the other key",
         )
 
 

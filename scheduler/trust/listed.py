@@ -110,7 +110,7 @@ def check_peer(peer: str) -> str:
     except ValueError:
         raise SettingsError(
             f"{peer[:80]!r} is no peer id",
-            hint="it looks like 12D3Koo… and has 52 characters; its owner sees it with: sark-node info",
+            hint="it looks like 12D3Koo… and has 52 characters; the device's owner sees it with: sark-node info",
         ) from None
     return peer
 

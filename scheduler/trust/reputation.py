@@ -119,7 +119,7 @@ def read_reputation(home: Home) -> ReputationBook:
     except (ValidationError, ValueError) as exc:
         raise ResourceError(
             f"{path} is damaged: {str(exc).splitlines()[0][:200]}",
-            hint="move it away: what was learned of strangers is then forgotten, refuted ones included",
+            hint="move the file away: everything learned about strangers is then forgotten, including which were refuted",
         ) from None
 
 

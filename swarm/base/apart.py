@@ -33,7 +33,7 @@ TAIL: Final = 2000
 MARK: Final = "SARK_APART"
 """The variable by which what it started is found again."""
 SHARE: Final = 0.5
-"""Of this machine's memory that it may take with all that it started."""
+"""Share of this machine's memory that the process may take, with all that it started."""
 
 
 class EndedApart(Exception):

@@ -100,7 +100,7 @@ class _BareLoader:
         module.__spec__.loader = module.__loader__ = self._real
 
         def wanted(attribute: str) -> Any:
-            """Called for what is not there: a submodule is imported by who asks, anything else is made by `__init__`."""
+            """Called for a missing attribute: a submodule is imported by its importer, anything else is made by `__init__`."""
             if attribute.startswith("__") or importlib.util.find_spec(f"{module.__name__}.{attribute}"):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {attribute!r}")
             del module.__getattr__

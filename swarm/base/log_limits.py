@@ -20,7 +20,7 @@ class LineRate(NamedTuple):
 
 class LineLimits(NamedTuple):
     peer: LineRate
-    """Of one kind, by one peer."""
+    """Lines of one kind by one peer."""
     event: LineRate
     """Of one kind, in all."""
 
@@ -34,9 +34,9 @@ NEWS: Final = LineLimits(peer=LineRate(100, 2.0), event=LineRate(1000, 20.0))
 STRANGERS: Final = LineLimits(peer=LineRate(3, 1 / 60), event=LineRate(10, 1 / 30))
 """Of peers that this node does not know."""
 STRANGERS_NETWORK: Final = LineRate(10, 1 / 30)
-"""Of all kinds, by strangers of one network."""
+"""Lines of all kinds by strangers of one network."""
 STRANGERS_IN_ALL: Final = LineRate(30, 1 / 10)
-"""Of all kinds, by all of them."""
+"""Lines of all kinds by all strangers."""
 REPORT_S: Final = 60.0
 """Between two lines that say how many were left out."""
 MAX_KEPT: Final = 4096
@@ -82,7 +82,7 @@ class LineLimiter:
         return admitted
 
     def report(self, now: float) -> dict[str, int]:
-        """How many lines were left out, by kind, once that is due; empty: nothing to say."""
+        """How many lines were left out, by kind, once a report is due; empty: there is nothing to report."""
         if not self.left_out or (self._reported is not None and now - self._reported < REPORT_S):
             return {}
         self._reported = now

@@ -47,7 +47,7 @@ PIECE_S: Final = 120.0
 """Time limit of one such piece, however slow the link."""
 
 Sink = Callable[[bytearray], object]
-"""Stores the next bytes, in order, and keeps nothing of what it was given. Called in a worker thread; the OSError or ValueError that it
+"""Stores the next bytes, in order, and keeps no reference to them. Called in a worker thread; the OSError or ValueError that it
 raises goes to the caller."""
 Progress = Callable[[int, int], None]
 """(bytes so far, bytes in all)"""
@@ -61,12 +61,12 @@ class BlobClient:
     stream: Stream
     sha256: str
     size: int | None
-    """Of the whole file; None until the first reply says it."""
+    """Bytes of the whole file; None until the first reply states them."""
     grant: TransferGrant | None
     piece_s: float
     """Time limit of one reply, bytes included."""
     memory: PieceMemory
-    """For what comes."""
+    """Memory for the pieces that arrive."""
     pending: deque[Request] = field(default_factory=deque)
     _calls: int = 0
 

@@ -27,7 +27,7 @@ RETRY_S: Final = (0.5, 16.0)
 HUNGRY_S: Final = 1.0
 """If no piece came from workers for this many seconds and for 1.5 times a piece's usual time, the leader resends pieces it sent before."""
 LATE_S: Final = 3.0
-"""A piece requested so long ago, and three times what a piece takes, may be requested from one other source too."""
+"""A piece requested this many seconds ago, and three times a piece's usual time ago, may be requested from one other source too."""
 MAX_WEIGHED: Final = 64
 """Candidates compared by rarity, at most."""
 
@@ -43,7 +43,7 @@ class PieceSource:
     relayed: bool = False
     """It is reached through a gate only."""
     have: frozenset[int] | None = None
-    """None: all of it."""
+    """The pieces that the source has; None: all."""
     declared: bool = False
     """`have` is its own word."""
     fresh: frozenset[int] = frozenset()
@@ -88,13 +88,13 @@ class PiecePicker:
         return [each for each in self.sources.values() if not each.dropped]
 
     def others(self) -> list[PieceSource]:
-        """Of these all but the leader."""
+        """The sources in `alive()` except the leader."""
         return [each for each in self.alive() if not each.leader]
 
     # -- requests --------------------------------------------------------------------------------------------------------
 
     def next(self, source: PieceSource, now: float) -> int | None:
-        """The piece to request from it now, which counts as requested from then on; None: nothing for the moment."""
+        """The piece to request from `source` now, which counts as requested from then on; None: no piece for the moment."""
         crowd = source.leader and self.others()
         if source.dropped or len(source.requested) >= (1 if crowd else DEPTH) or now < source.rests_until:
             return None

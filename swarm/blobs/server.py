@@ -80,7 +80,7 @@ Find = Callable[[PeerId, str], Path | bytes | Reason | None]
 Shared = Callable[[PeerId, str, TransferGrant], Content | Reason | None]
 """The same for a peer that shows a grant. Must not block."""
 Knows = Callable[[PeerId, str], Awaitable[Holders | None]]
-"""Who else has a file that this peer may have; None: it may not."""
+"""The other holders of a file that this peer may have; None: the peer may not have the file."""
 
 log = structlog.get_logger("sark.blobs")
 
@@ -139,7 +139,7 @@ class BlobServer:
     where: Knows | None
     resting: Callable[[], bool]
     _sent: OrderedDict[str, set[int]] = field(default_factory=OrderedDict)
-    """By file: pieces that somebody was sent."""
+    """File (sha256) → pieces of it that were sent to somebody."""
     _hashes: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _hashing: trio.Lock = field(default_factory=trio.Lock)
     _sharing: int = 0
@@ -288,7 +288,7 @@ class BlobServer:
                 await stream.send_all(data)
 
     def _unsent(self, opened: _Open, missing: bytes) -> int | None:
-        """The first of these pieces that nobody was sent yet. None: there is none of them here."""
+        """The first piece in `missing` that was sent to nobody yet; None: this node has no such piece."""
         sent = self._sent.get(opened.sha256, set())
         requested = from_bits(missing, count_of(opened.size)).difference(sent)
         partial = opened.partial

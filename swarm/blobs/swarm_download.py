@@ -62,9 +62,9 @@ IDLE_S: Final = 0.25
 FIRST_HOLDERS_S: Final = 1.0
 """The leader is asked for no piece before it has named the holders, or this time has passed: so not everybody begins with the same."""
 TRIES: Final = 6
-"""A worker that failed so often in a row is not asked any more; one that only has nothing yet, when the leader names it again."""
+"""After this many failures in a row a worker is not asked any more; one that only has nothing yet is, when the leader names it again."""
 GROWTH_S: Final = (60.0, 10.0)
-"""When the leader gives nothing more, the others are asked for so long after the last sign that somebody's share grows; the second
+"""When the leader gives nothing more, the others are asked for this many seconds after the last sign that any share grows; the second
 figure where the caller has another way."""
 
 log = structlog.get_logger("sark.blobs")
@@ -108,7 +108,7 @@ class DownloadRequest:
     sha256: str
     size: int
     leader: Callable[[], PeerId]
-    """Who leads the campaign now; there is a connection with it."""
+    """The peer that leads the campaign now; this node is connected to it."""
     relayed: Callable[[PeerId], bool] = lambda peer: False
     """Whether a connected peer is reached through a gate only."""
     retry_leader: bool = True
@@ -151,7 +151,7 @@ class _Pull:
     storing: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(STORING))
     memory: PieceMemory = field(default_factory=lambda: PieceMemory(STORING))
     leader_error: SarkError | None = None
-    """Why the leader gives nothing more."""
+    """The error for which the leader gives nothing more."""
     alone: bool = True
     """Nobody but the leader was ever a source, so the hash of the whole is enough."""
     no_hashes: bool = False

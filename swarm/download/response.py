@@ -93,11 +93,11 @@ def _check_status(url: FileUrl, status: int) -> None:
     if status in (408, 425, 429) or status >= 500:
         raise Unreachable(f"{url.host} answers {status} for {url.shown}")
     what = {
-        401: "asks who we are (401): it is not public",
-        403: "does not give it to us (403)",
+        401: "requires a login (401): the file is not public",
+        403: "denies access to the file (403)",
         404: "has no such file (404)",
         410: "has it no more (410)",
-        416: "has no such part of it (416)",
+        416: "does not have that part of the file (416)",
     }
     raise Refused(
         f"{url.shown}: the server {what.get(status, f'answers {status}')}",
@@ -115,7 +115,9 @@ def _extent(
     if status == 200 and request.end is None:
         return 0, None if length is None else int(length)
     if status == 200:
-        raise Refused(f"{url.shown}: the server sends no parts of files", reason=Reason.BAD_REQUEST)
+        raise Refused(
+            f"{url.shown}: the server does not support partial downloads", reason=Reason.BAD_REQUEST
+        )
     match = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
     part = request.offset > 0 or request.end is not None
     if not part or match is None or int(match[1]) != request.offset:
@@ -125,5 +127,8 @@ def _extent(
     if (length is not None and int(length) != int(match[2]) - int(match[1]) + 1) or (
         end is not None and int(match[2]) + 1 != end
     ):
-        raise Refused(f"{url.shown}: a part of another length than it says", reason=Reason.BAD_REQUEST)
+        raise Refused(
+            f"{url.shown}: the server sent a part whose length differs from the stated length",
+            reason=Reason.BAD_REQUEST,
+        )
     return request.offset, total

@@ -247,7 +247,9 @@ def read_hf(text: str) -> HfFile:
     match = _HF.fullmatch(text)
     parts = (*match["file"].split("/"), *(match["revision"] or "main").split("/")) if match else ()
     if match is None or {"", ".", ".."}.intersection(parts):
-        raise _no("this is no file at Hugging Face; it looks like hf://ORG/REPO/path/model.onnx@REVISION")
+        raise _no(
+            "this is not a file on Hugging Face; such a URL looks like hf://ORG/REPO/path/model.onnx@REVISION"
+        )
     return HfFile(match["repo"], match["file"], match["revision"] or "main")
 
 

@@ -41,7 +41,7 @@ UNLISTED_S: Final = 300.0
 """How long a peer that answered, and found no room in the table, is not asked just to get to know it."""
 MAX_UNLISTED: Final = 1_024
 MAX_ADDRESSES: Final = 4
-"""Of one holder, all of them observed or checked."""
+"""Addresses of one holder, all of them observed or checked."""
 
 
 @dataclass

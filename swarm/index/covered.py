@@ -12,11 +12,11 @@ from typing import Final
 COMMON: Final = 64
 """Devices in a part of the shard of everybody that have an attribute, from which on it is covered: four times what readers mostly want."""
 COMMON_STILL: Final = COMMON // 2
-"""From then on it stays so down to this number."""
+"""An attribute that is covered stays covered down to this number of devices."""
 RARE: Final = COMMON // 8
 """Where fewer have it in the part that a reader saw, were that at its limit, it is covered nowhere: parts differ in size and by chance."""
 UNSURE: Final = 2
-"""Of eight holders so many may say otherwise, and are not believed: publishers then take an attribute for rare, readers for common."""
+"""Of eight holders, up to this many may disagree without being believed: publishers then take an attribute for rare, readers for common."""
 NEVER: Final = ("campaign:",)
 """Attributes that no advert says of itself, so that no holder can filter by them."""
 ALONE: Final = ("device:",)

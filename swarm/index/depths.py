@@ -8,7 +8,7 @@ from typing import Final
 from protocol.values.index_keys import MAX_SHARD_DEPTH
 
 MOST_DEVICES: Final = 4
-"""For each holder of the network at most so many devices are believed: a liar leads no deeper than to where the shards of so many would
+"""Devices believed for each holder of the network, at most: a liar leads no deeper than to where the shards of that many devices would
 lie."""
 AGREE: Final = 5
 """Of eight holders, this many must agree before a node relies on their statement; more than half where there are fewer."""

@@ -27,11 +27,11 @@ from swarm.net.network import read_contacts
 ALPHA: Final = 8
 OUTER: Final = 16
 FARTHER: Final = 4
-"""Of the `OUTER` contacts behind the nearest so many are asked in any case: liars around a key would name one another alone."""
+"""Of the `OUTER` contacts behind the nearest, this many are asked in any case: liars around a key would name only one another."""
 NARROW: Final = 4
 """How many of the nearest a publisher's lookup asks, unless they are in reach."""
 NARROW_ALPHA: Final = 3
-"""At once: the first answers name nearer ones, and spare asking those that are farther."""
+"""Contacts that a publisher's lookup asks at once: the first answers name nearer ones, so that farther ones need not be asked."""
 NARROW_FARTHER: Final = 2
 """Of the contacts behind the nearest: where others may be hidden, its lookup is repeated as a reader's."""
 FEW: Final = 4
@@ -64,7 +64,7 @@ class _Shortlist:
 
     key: bytes
     width: int | None = None
-    """How many of the nearest have to answer; None: by the size of the swarm."""
+    """How many of the nearest nodes have to answer; None: this depends on the size of the swarm."""
     reach: int = 0
     """Whoever is nearer is not asked, as if it had answered."""
     candidates: dict[PeerId, _Candidate] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class _Shortlist:
         return [c.contact for c in itertools.takewhile(lambda c: c.state is _State.ANSWERED, there)]
 
     def resumed(self) -> _Shortlist:
-        """The same lookup, to be gone on with: who has answered or failed is not asked again. What is far from the key is left out."""
+        """The same lookup, to be continued without the contacts far from the key. Contacts that answered or failed are not asked again."""
         ended = (_State.ANSWERED, _State.FAILED)
         near = dict(itertools.islice(self.candidates.items(), 2 * NEAR))
         again = {

@@ -47,7 +47,7 @@ BARRED_S: Final = 20.0
 """How long a gate may refuse this node before that is worth a warning: a ticket is shown meanwhile."""
 MAX_ROUNDS: Final = 8
 KNOWN: Final = 2 * NEAR
-"""Nodes near a key that a publisher remembers, besides those that replied: whoever names many pushes none of these out."""
+"""Nodes near a key that a publisher remembers, besides those that replied: a peer that names many nodes pushes none of these out."""
 MAX_ANCHORS: Final = 4
 CHECKS: Final = 2 * HOLDERS
 """How many of those who publish below a split shard tell its holders so in each cycle."""
@@ -72,7 +72,7 @@ class _Shard:
     near: list[Contact] = field(default_factory=list)
     """The known nodes nearest to the key, in order."""
     wanted: set[PeerId] = field(default_factory=set)
-    """Those of them that should have the advert."""
+    """The known nodes that should have the advert."""
     look: bool = True
     """The holders have to be looked up."""
     thin: bool = False
@@ -82,9 +82,9 @@ class _Shard:
     below: dict[PeerId, int] = field(default_factory=dict)
     """Holder → about how many adverts lie below, where it is split."""
     split_depth: int = -1
-    """The deepest shard above this one of which we know that it is split."""
+    """Depth of the deepest shard above this one that is known to be split."""
     having: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
-    """Of the shard of everybody: holder → how many adverts in it have each attribute of ours."""
+    """For the shard of everybody: holder → how many adverts in the shard have each of our attributes."""
     covered: bool = False
     """Readers find us in the shard of everybody: nothing is stored here any more."""
     kept_until: float = 0.0
@@ -92,14 +92,14 @@ class _Shard:
 
     @property
     def count(self) -> int:
-        """Adverts in it, at the middle one of its holders: what one of them says does not count."""
+        """Adverts in the shard: the median of its holders' counts, so that no single holder decides the number."""
         return median_high([self.counts[peer] for peer in self.replies if peer in self.counts] or [0])
 
     def prefix(self, depth: int) -> int:
         return shard_prefix(self.own_key, depth)
 
     def key(self, depth: int | None = None) -> bytes:
-        """Of the shard at its depth, or of the one at another."""
+        """The key of the shard at `depth`; None: at the shard's own depth."""
         depth = self.depth if depth is None else depth
         return shard_key(self.pool, self.attribute, depth, self.prefix(depth))
 
@@ -295,7 +295,7 @@ class Publisher:
         return True
 
     async def _store_all(self) -> None:
-        """In the shard of everybody, whose holders tell which attributes are covered; then in those of the others."""
+        """Store in the shard of everybody, whose holders tell which attributes are covered; then in the shards of the other attributes."""
         everybody = self._shards.get(EVERYBODY)
         if everybody is not None:
             await self._rounds([everybody])

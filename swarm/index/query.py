@@ -309,7 +309,7 @@ class Query:
 
     def _note_shares(self, leaf: Leaf, counted: Alternatives) -> None:
         """What its holders say of a part of the shard of everybody, as of a part at its limit. Of each attribute the third highest
-        number counts: to look in vain costs calls, and who believes that it is rare misses devices."""
+        number counts: a search that finds nothing costs calls, and a reader that takes an attribute for rare misses devices."""
         sure = len(leaf.counts) >= ENOUGH_COUNTS
         columns = itertools.zip_longest(*leaf.counts, fillvalue=0.0)
         for attribute, numbers in zip(counted, columns, strict=False):
@@ -341,7 +341,7 @@ class Query:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def _begin(self, choice: Alternatives, merged: _Merged) -> Walk:
-        """At the depth where the shards lie by what is known, or at the top where devices are asked for by name."""
+        """Begin at the depth where the shards lie as far as is known, or at the top where devices are asked for by name."""
         named = merged.named
         if (
             choice == (EVERYBODY,)
@@ -415,7 +415,7 @@ class Query:
         )
 
     def _guess(self, attribute: str) -> int:
-        """How deep the shards of an attribute lie, by what is known of its devices."""
+        """The depth at which the shards of `attribute` lie, judged by what is known of its devices."""
         known = self._cached_count(attribute)
         if known is None:
             return self._deepest() if attribute == EVERYBODY else 0
@@ -428,11 +428,11 @@ class Query:
         return self._part[:2]
 
     def _deepest(self, devices: int = 1) -> int:
-        """How deep they lie where each holder has so many devices. A liar's count leads no deeper than if each had several."""
+        """The depth of the shards if each holder has `devices` devices. A liar's count leads no deeper than if each had several."""
         return depth_of(self.lookups.sweeps.nodes * devices, self.soft)
 
     def _down(self, leaf: Leaf) -> int:
-        """How deep to read next below one that is split: where its adverts lie by those who publish there, else halfway to where they would
+        """The depth to read next below the split shard `leaf`: where its publishers say its adverts lie, else halfway to where they would
         lie if everybody had the attribute."""
         if leaf.below:
             return depth_below(leaf.depth, leaf.below, self.soft, self.lookups.sweeps.nodes)

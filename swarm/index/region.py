@@ -21,7 +21,7 @@ from swarm.net.addresses import Contact
 from swarm.net.identity import distance
 
 HOLDERS: Final = 8
-"""Nodes that have an advert: the nearest ones, and all in the part of the region where so many lie on average."""
+"""Nodes that have an advert: the nearest ones, and all in the part of the region where this many lie on average."""
 NEAR: Final = 2 * HOLDERS
 """Nearest nodes that are looked up, and asked by readers."""
 EXPECTED: Final = 16
@@ -31,7 +31,7 @@ STORED: Final = 24
 DENSE: Final = ((2.0, HOLDERS), (6.0, NEAR))
 """Nodes that are expected within a distance, and how many there an adversary must have put there."""
 THIN: Final = 8
-"""Fewer nodes than that in a region, or none where so many are expected: others may be hidden."""
+"""Fewer nodes than this in a region, or a stretch without nodes where this many are expected: others may be hidden."""
 SLICES: Final = 16
 OF_SLICE: Final = 4
 """Nodes of one slice that are used."""
@@ -52,7 +52,7 @@ def dense(distances: Iterable[int], nodes: float) -> bool:
 
 
 def thin(distances: Iterable[int], nodes: float) -> bool:
-    """Whether so few lie in the region of a key, or such a stretch of it is empty, that others may be hidden."""
+    """Whether so few nodes lie in a key's region, or so long a stretch of it is empty, that others may be hidden."""
     inside = sorted(place for apart in distances if (place := apart * nodes / SPACE) < EXPECTED)
     gaps = [after - before for before, after in itertools.pairwise((0.0, *inside, EXPECTED))]
     return len(inside) < THIN or max(gaps) >= THIN
@@ -71,7 +71,7 @@ def points(key: bytes, radius: int, rng: random.Random) -> list[bytes]:
 
 
 def members(key: bytes, radius: int, contacts: Iterable[Contact], salt: bytes) -> list[Contact]:
-    """Up to `OF_SLICE` contacts from each slice of the region, in an order of one's own (`salt`), which nobody can grind for."""
+    """Up to `OF_SLICE` of `contacts` from each slice of the region, in an order of our own (`salt`), for which nobody can grind ids."""
     slices: defaultdict[int, list[Contact]] = defaultdict(list)
     for contact in contacts:
         apart = distance(contact.peer, key)

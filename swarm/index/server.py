@@ -37,14 +37,14 @@ RELAYED: Final = "relayed"
 KNOCKS: Final = 2
 """Checked addresses of a holder besides the one it is seen at."""
 KNOCK_RATE: Final = (4, 60.0)
-"""Checks of one address: so many at once, then one in so many seconds, whoever names it."""
+"""Checks of one address: this many at once, then one in this many seconds, whichever peer names the address."""
 
 Turn = Callable[[float], Awaitable[None]]
-"""Waits for a turn to use the processor for so many µs."""
+"""Waits for a turn to use the processor for this many µs."""
 
 
 async def own_turn(cost_us: float) -> None:
-    """For calls of this node itself."""
+    """The `Turn` for calls of this node itself: it does not wait."""
     await trio.lowlevel.checkpoint()
 
 
@@ -62,7 +62,7 @@ class IndexServer:
     """Whether a peer proves its key on a fresh connection to an address."""
     admit: Admit
     exempt: Callable[[PeerId], bool]
-    """Whom this node's owner knows: no network quota holds for them."""
+    """Whether this node's owner knows a peer: no network quota applies to it."""
     leaving: bool = False
     """Every call is refused."""
     refused: Counter[str] = field(default_factory=Counter)

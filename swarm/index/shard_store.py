@@ -47,7 +47,7 @@ COUNTED_OF_NETWORK: Final = 2
 """Adverts of one public network in a shard that count for how common an attribute is."""
 MAX_NODES: Final = 65_536
 MAX_OF_NETWORK: Final = 256
-"""Nodes of one public network: none may fill the store."""
+"""Nodes of one public network in the store: no network may fill it."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SHARDS: Final = 65_536
 MAX_MARKS: Final = 4_096
@@ -59,7 +59,7 @@ CLAIM_S: Final = 1_800.0
 WORTH: Final = 1 / 2
 """Adverts below a split shard, as a share of `soft`, from which on it has to be split."""
 KEEP_S: Final = 4 * CLAIM_S
-"""A mark that was not needed for so long fades: publishers may store in the shard again. Readers go on below it for `CLAIM_S` more, until
+"""Seconds until a mark that is not needed fades: publishers may store in the shard again. Readers go on below it for `CLAIM_S` more, until
 all have moved."""
 MAX_CLAIMS: Final = 4_096
 """Shards of which publishers say that they are split."""
@@ -72,7 +72,7 @@ TOMBSTONES_SHOWN: Final = 4
 LOOK_US: Final = 3.0
 """Processor time to look at one advert of a shard and give it its place in the reader's order, in µs (an estimate)."""
 SHOW_US: Final = 40.0
-"""To show one advert, in µs (an estimate)."""
+"""Processor time to show one advert, in µs (an estimate)."""
 COUNT_US: Final = 0.1, 0.13
 """To look which of some attributes one advert has, and for each of these, in µs (an estimate)."""
 READ_KEPT: Final = 1_024
@@ -105,7 +105,7 @@ class _NodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """That a shard is split."""
+    """The claim of a publisher that a shard is split."""
 
     at: float
     below: int
@@ -254,7 +254,7 @@ class ShardStore:
         return most * _count_us(MAX_COUNTED) if counts else 0.0
 
     def _note_kept_out(self, until: float, item: StoreItem, key: bytes) -> None:
-        """That an advert would have been in a shard of everybody until then."""
+        """Note that until `until` an advert would have been in the shard of everybody with this `key`."""
         if item.attribute == EVERYBODY:
             self._crowded[key] = until
             self._crowded.move_to_end(key)

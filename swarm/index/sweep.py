@@ -22,7 +22,7 @@ from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import distance
 
 SMALL_SWARM: Final = 32
-"""Up to so many nodes, the swarm is small: nothing in it is judged dense or thin."""
+"""A swarm of up to this many nodes is small: nothing in it is judged dense or thin."""
 FRESH_S: Final = 300.0
 """How long readers use a set of holders before they look it up again."""
 MAX_SETS: Final = 2_048
@@ -33,7 +33,7 @@ AGAIN: Final = 3
 MEASURE_S: Final = (60.0, 1_800.0)
 """How old an estimate may be: where nodes are suspect, and at most."""
 OUTSIDE: Final = 6
-"""First contacts of one lookup of a sweep from outside the region; none is of two lookups."""
+"""First contacts from outside the region for one lookup of a sweep; no two lookups share one."""
 INSIDE: Final = 4
 """And from the region."""
 WIDTH: Final = 8
@@ -130,7 +130,7 @@ class Sweeps:
         return key in self._swept or now - self._measured_at > MEASURE_S[1] or self._suspect(key, near)
 
     def stores(self, key: bytes, near: Sequence[Contact]) -> list[Contact]:
-        """Who has the adverts of `key`, of the nodes `near` it in order: the nearest eight and those in reach, or nodes all over its region
+        """Nodes with the adverts of `key`, from `near` (nearest first): the nearest eight and those in reach, or nodes all over its region
         once that was swept. No I/O."""
         if key in self._swept:
             return [*near[: region.HOLDERS], *self._members(key, region.STORED, near)]
@@ -183,7 +183,7 @@ class Sweeps:
             self.version += 1
 
     def _starts(self, key: bytes, radius: int, count: int) -> list[list[Contact]]:
-        """First contacts for `count` lookups: none is of two, and most are outside the region, where nobody gains by being."""
+        """First contacts for `count` lookups: no two lookups share one; most lie outside the region, where an attacker gains nothing."""
         known = self.client.nearest(key, len(self.client.network.table))
         inside = [contact for contact in known if distance(contact.peer, key) < radius]
         near = region.members(key, radius, inside, self._salt)

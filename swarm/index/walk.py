@@ -25,7 +25,7 @@ class Leaf:
     count: int = 0
     split: bool = False
     below: int = 0
-    """About how many adverts lie below, if those who said that it is split said that."""
+    """About how many adverts lie below the shard, if the holders that said that it is split gave a number."""
     whole: bool = False
     """Read to its end from a holder that answered."""
     asked: set[PeerId] = field(default_factory=set)
@@ -33,7 +33,7 @@ class Leaf:
     guessed: bool = False
     """Nobody has said yet that the shard above is split: this may be too deep."""
     skimmed: bool = False
-    """All who were asked first said that it is split, or that a guessed one is empty, or they were asked for counts; the other holders were
+    """All holders asked first said that it is split, or that a guessed one is empty, or they were asked for counts; the other holders were
     not asked."""
     crowded: bool = False
     """Adverts were kept out of it."""

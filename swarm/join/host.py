@@ -180,7 +180,7 @@ class HostNetwork:
                 muxed.later(muxed.cut)
 
     def _network_of(self, peer: PeerId) -> str:
-        """The public network that it is connected from; empty on loopback, in a LAN and through a gate, which has limits of its own."""
+        """The public network that `peer` is connected from; empty on loopback, in a LAN and through a gate, which has limits of its own."""
         observed = self.remote_address(peer)
         return "" if observed is None else public_network([observed])
 

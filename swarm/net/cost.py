@@ -101,7 +101,7 @@ class Bucket:
     at: float = -math.inf
 
     def left(self, now: float, share: Share) -> float:
-        """What is in it now."""
+        """What is left in the bucket at `now`."""
         if self.spent and now > self.at:
             self.spent = (
                 max(0.0, self.spent - (now - self.at) * share.per_s) if share.per_s < math.inf else 0.0

@@ -60,7 +60,7 @@ class Payer:
     turns: Bucket = field(default_factory=Bucket)
     """Its turns, however little they cost."""
     streams: Bucket = field(default_factory=Bucket)
-    """Those that it opened."""
+    """The streams that the peer opened."""
     network: Bucket | None = None
     """None: the peer has no public network."""
     _looked_at: float = -math.inf
@@ -69,7 +69,7 @@ class Payer:
     _reading: trio.Lock = field(default_factory=trio.Lock)
 
     def admit(self, cost_us: float) -> float:
-        """Charge `cost_us`; returns 0, or the seconds after which there will be enough for it: nothing is charged then."""
+        """Charge `cost_us` and return 0, or charge nothing and return the seconds after which there will be enough for it."""
         now = self._look()
         wait = self.bucket.wait_s(now, self.share, cost_us)
         if self.network is not None:

@@ -54,7 +54,7 @@ Cost = Callable[[Message], float]
 
 
 def light(message: Message) -> float:
-    """For services whose calls cost no more than to read and answer them."""
+    """The cost of calls of services that cost no more than to read and answer them."""
     return 0.0
 
 
@@ -81,7 +81,7 @@ class Link:
     _: KW_ONLY
     cost: Cost = light
     payer: Payer | None = None
-    """To whom the peer's messages are charged; None: to nobody."""
+    """The account to which the peer's messages are charged; None: no account."""
     opened_by_peer: bool = False
     closed: trio.Event = field(default_factory=trio.Event)
     """Set once nothing more is sent or received."""
@@ -107,7 +107,7 @@ class Link:
 
     @property
     def owner(self) -> PeerId:
-        """To whom memory is charged."""
+        """The peer to whom memory is charged."""
         return self.stream.peer
 
     @property

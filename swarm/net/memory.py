@@ -12,7 +12,7 @@ from swarm.net.addresses import PeerId
 CALL_BYTES: Final = 10_000
 """A call being answered: its task and its message, besides what the message carries (an estimate)."""
 DECODED_TIMES: Final = 8
-"""A decoded message takes up to so many times its bytes (an estimate)."""
+"""A decoded message takes up to this many times its bytes (an estimate)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class MemoryAccount:
     def __init__(self, limits: MemoryLimits | None = None) -> None:
         self.limits = limits or MemoryLimits()
         self.end: Callable[[PeerId, int], object] = lambda peer, size: None
-        """Closes all connections of a peer, which took so many bytes. Must not wait."""
+        """Closes all connections of a peer that took this many bytes. Must not wait."""
         self.total = 0
         """Bytes; of buffers as of the last look at each: at least what there is."""
         self._buffers: dict[Buffers, int] = {}

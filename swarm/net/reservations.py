@@ -102,7 +102,7 @@ class RelayLimits:
     """Both ways together."""
     circuit_s: float = 7200.0
     bytes_per_s: int | None = None
-    """Of all circuits together; None: as fast as they go."""
+    """Rate of all circuits together; None: as fast as they can go."""
     reserve_burst: int = 10
     """Reservation requests in a burst by one peer; it regains one every `reserve_every_s`."""
     reserve_every_s: float = 5.0
@@ -119,7 +119,7 @@ class RelayReservation:
     until: float
     """Seconds, on the caller's clock."""
     principal: PeerId
-    """Whom the gate serves by it: the peer, or the one that answers for it."""
+    """The peer on whose behalf the gate keeps the reservation: the reserving peer, or the one that answers for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -129,9 +129,9 @@ class OpenCircuit:
     source: PeerId
     target: PeerId
     principals: tuple[PeerId, PeerId]
-    """Whom the gate serves by it."""
+    """The peers on whose behalf the gate keeps the circuit."""
     network: str
-    """Of the source."""
+    """Public network of the source."""
     began: float
     ends_at: float
     bytes_left: int
@@ -259,7 +259,7 @@ class RelayReservations:
         return max(0.0, self._free_at - now)
 
     def end(self, circuit: OpenCircuit, why: CircuitEnd | None) -> None:
-        """The circuit ended; `why` is None for one that was never established. Safe to call twice."""
+        """Note that `circuit` ended; `why` is None for a circuit that was never established. Safe to call twice."""
         if circuit not in self.circuits:
             return
         del self.circuits[circuit]

@@ -18,7 +18,7 @@ BUCKET_SIZE: Final = 64
 NETWORK_SHARE: Final = 8
 """Contacts of one public network (/24, IPv6 /48) in a bucket."""
 CHECK_AFTER_S: Final = 300.0
-"""Who answered in the last so many seconds is not asked for a newcomer's sake."""
+"""A contact that answered in the last this many seconds is not asked again to make room for a newcomer."""
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ def can_be_dialled(address: str) -> str:
 def _has_an_ip(address: str) -> str:
     if address.startswith("/dns"):
         raise ValueError(
-            "others do not resolve a node's names: announce an IP address, such as /ip4/192.0.2.7/tcp/4001"
+            "other nodes do not resolve names in adverts: announce an IP address, such as /ip4/192.0.2.7/tcp/4001"
         )
     return can_be_dialled(address)
 

@@ -30,9 +30,9 @@ MAX_AWAY: Final = 8_192
 MAX_CLOSED: Final = 2
 """Connections closed for one newcomer: more than one where known peers have taken more than their room."""
 LEAVING: Final = 16
-"""Connections that one look at all of them marks as the next to leave."""
+"""Connections that one look at all connections marks as the next to leave."""
 LEAVING_S: Final = 1.0
-"""How long that holds, for those not used since."""
+"""Seconds for which these marks hold, for connections not used since."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class ConnectionGater:
     _pending: Counter[str] = field(default_factory=Counter)
     _held: Counter[str] = field(default_factory=Counter)
     _carrying: Counter[str] = field(default_factory=Counter)
-    """Of those, data connections."""
+    """Data connections among `_held`, by public network."""
     _staying: dict[InboundConnection, None] = field(default_factory=dict)
     """Authenticated, and not about to be closed."""
     _next: deque[tuple[float, InboundConnection]] = field(default_factory=deque)
@@ -120,7 +120,7 @@ class ConnectionGater:
         return arrival
 
     def _make_room(self, ip: str) -> None:
-        """For one more unauthenticated connection."""
+        """Close an unauthenticated connection if one more from `ip` would exceed a limit."""
         if self._pending[ip] >= self.limits.pending_per_ip:
             gone = next(one for one in self._unauthenticated if one.ip == ip)
         elif len(self._unauthenticated) >= self.limits.pending:
@@ -179,7 +179,7 @@ class ConnectionGater:
         return True
 
     def weight(self, ip: str) -> float:
-        """Of an address whose handshake waits for its turn."""
+        """The weight of an address while its handshake waits for its turn."""
         return WORKED_WEIGHT if ip in self._worked else 1.0
 
     def _evict(self, now: float) -> bool:

@@ -32,13 +32,13 @@ MARK_S: Final = 60.0
 """Each such span with use is one mark, for calls and for answers each."""
 MAX_MARKS: Final = 20
 CREDIT_S: Final = 30.0
-"""By how much later a connection counts as used for each mark."""
+"""Seconds by which a connection counts as used later, for each mark."""
 RESERVED_S: Final = 600.0
 """The same for a reservation."""
 CROWD: Final = 8
 """Connections of one network that cost nothing."""
 CROWD_S: Final = 20.0
-"""By how much earlier a connection counts as used for each connection of its network beyond that."""
+"""Seconds by which a connection counts as used earlier, for each connection of its network beyond `CROWD`."""
 
 
 @dataclass(slots=True)

@@ -44,7 +44,7 @@ NOT_DIALLED: Final = "not dialled: "
 
 @dataclass(slots=True)
 class _Purse:
-    """What is left for one target."""
+    """What is left of the budget for one target."""
 
     left: float
     when: float
@@ -101,7 +101,7 @@ class DialRules:
     _punched: DialBudget = field(default_factory=lambda: DialBudget(*PUNCHED))
     _doors: DialBudget = field(default_factory=lambda: DialBudget(*DOOR))
     _good: OrderedDict[tuple[PeerId, Address], int] = field(default_factory=OrderedDict)
-    """Doors that were answered, and how often in vain they were dialled since."""
+    """Doors that were answered → how many dials have failed since."""
     _met_here: bool = False
     _met_beyond: bool = False
     _met_inside: bool = False

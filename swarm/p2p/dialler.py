@@ -38,11 +38,11 @@ from swarm.p2p.dial_rules import NOT_DIALLED, DialRules
 from swarm.p2p.yamux import BoundedYamux
 
 DIAL_WITHIN_S: Final = 10.0
-"""For one address, from the first packet to a secured connection."""
+"""Time limit for one address, from the first packet to a secured connection."""
 STAGGER_S: Final = 0.05
 """Head start of each address over the next: the first is usually right, and handshakes cost CPU."""
 HEAD_START_S: Final = 0.25
-"""Of direct addresses over circuits."""
+"""Head start of direct addresses over circuits."""
 MAX_RESOLVED: Final = 2
 """IP addresses of one name."""
 LOG_FULL_S: Final = 60.0
@@ -125,14 +125,14 @@ class NodeSwarm(Swarm):
         self.recognise: (
             Callable[[trio.SocketStream, Callable[[], bool]], Awaitable[trio.Event | None]] | None
         ) = None
-        """Of a gate: the end of its circuit for a connection that is the half of one, None for others. Takes whether there is room for one.
+        """On a gate: the end of the circuit of which a connection is one half, else None. Takes a function that says whether there is room.
         Raises `trio.BrokenResourceError` and libp2p's errors."""
         self.called_at = -math.inf
         """When a peer last connected to this node directly."""
         self._full_logged_at = -math.inf
 
     def get_connections(self, peer_id: ID | None = None) -> list[INetConn]:
-        """As libp2p's, which takes ten times as long for all of a thousand peers. It asks for each that arrives."""
+        """As in libp2p, but ten times as fast for all connections of a thousand peers: libp2p asks for them whenever one arrives."""
         if peer_id is not None:
             return super().get_connections(peer_id)
         return list(itertools.chain.from_iterable(self.connections.values()))
@@ -342,7 +342,7 @@ class NodeSwarm(Swarm):
             self.background_nursery.start_soon(conn.close)
 
     async def dial_peer(self, peer_id: ID) -> list[INetConn]:
-        """For libp2p's own callers."""
+        """Connect to `peer_id` at its stored addresses, for libp2p's own callers."""
         addresses = self.peerstore.addrs(peer_id) if self.peerstore.has_peer(peer_id) else []
         return [await self.reach(peer_id, all_addresses(addresses))]
 
@@ -379,7 +379,7 @@ class NodeSwarm(Swarm):
                 await raw.close()
 
     async def _stays(self, muxed: IMuxedConn, arrival: InboundConnection) -> None:
-        """Until the connection has ended, or has to give way."""
+        """Wait until the connection has ended, or has to give way."""
         if not isinstance(muxed, BoundedYamux):
             return
         now = trio.current_time()
@@ -392,7 +392,7 @@ class NodeSwarm(Swarm):
         self._log_full(now)
 
     async def _recognised(self, connection: ReadWriteCloser, arrival: InboundConnection) -> trio.Event | None:
-        """The end of its circuit, if the connection is the half of one."""
+        """The end of the circuit of which `connection` is one half; None for any other connection."""
         if self.recognise is None or not isinstance(connection, TrioTCPStream):
             return None
         return await self.recognise(connection.stream, lambda: self.gater.carry(arrival))

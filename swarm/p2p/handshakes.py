@@ -31,9 +31,9 @@ FIRST_MESSAGE: Final = 2 + 32
 """Bytes of the least first message: its length, and a key."""
 MOST_WAITING: Final = 256
 MOST_WAITING_OF_ONE: Final = 32
-"""Of one network; fewer where many networks wait."""
+"""Handshakes of one network that may wait; fewer where many networks wait."""
 WORKED_WEIGHT: Final = 4.0
-"""Of an address from which a connection was used before, among those that wait."""
+"""Weight in the queue of an address from which a connection was used before."""
 
 
 class CrowdedError(BaseLibp2pError):
@@ -49,7 +49,7 @@ class HandshakeTurns:
         self._queue: FairQueue[trio.Event] = FairQueue()
         self._waiting: Counter[str] = Counter()
         self._left: set[trio.Event] = set()
-        """Those in the queue that wait no more."""
+        """Entries of the queue that no longer wait."""
         self._dispatching = False
 
     async def turn(self, network: str, weight: float = 1.0) -> None:
@@ -92,7 +92,7 @@ class PacedNoise(NoiseTransport):
     """Noise, of which inbound handshakes wait for their turn once the peer's first message is here."""
 
     async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
-        """As libp2p's, and many messages at once from then on."""
+        """Secure `conn` as libp2p does; from then on many messages go at once."""
         remote = conn.get_remote_address()
         if remote is None:
             return _batched(await self._shake(conn), conn)
@@ -117,7 +117,7 @@ class PacedNoise(NoiseTransport):
 
 
 def _batched(session: ISecureConn, conn: IRawConnection) -> BatchSession:
-    """From the end of its handshake on."""
+    """`session` as it is used from the end of its handshake on."""
     if isinstance(conn, CarriedConnection):
         conn.secured()
     return BatchSession(session)

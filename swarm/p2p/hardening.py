@@ -114,7 +114,7 @@ class KnownKeys(TransportUpgrader):
     async def upgrade_security(
         self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
     ) -> ISecureConn:
-        """As libp2p's, and SecurityUpgradeFailure for a peer with another kind of key."""
+        """As in libp2p, but raises SecurityUpgradeFailure for a peer with another kind of key."""
         secured = await super().upgrade_security(raw_conn, is_initiator, peer_id)
         try:
             peer = peer_id_text(secured.get_remote_peer().to_bytes())
@@ -219,7 +219,7 @@ async def read_name(reader: Reader) -> bytes:
 async def read_identity(
     stream: INetStream, use_varint_format: bool = True, max_length: int = MAX_IDENTIFY
 ) -> bytes:
-    """A message in which a peer says who it is. IOException, with the stream reset, for one that is too long or cut off."""
+    """Read the message in which a peer identifies itself. Raises IOException, with the stream reset, if it is too long or cut off."""
     try:
         message = await read_prefixed(stream, max_length)
     except ParseError:

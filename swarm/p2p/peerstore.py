@@ -19,7 +19,7 @@ from multiaddr import Multiaddr
 MAX_PEERS: Final = 4_096
 """Peers remembered; of those that are not connected, the one that was heard of least lately makes room."""
 MAX_ADDRESSES: Final = 16
-"""Of one peer: as many as are ever dialled."""
+"""Addresses remembered of one peer: as many as are ever dialled."""
 MAX_PROTOCOLS: Final = 64
 MAX_PROTOCOL_CHARS: Final = 128
 
@@ -52,7 +52,7 @@ class KnownPeer(PeerData):
 
 
 class _Bounded(OrderedDict[ID, V]):
-    """So many peers; `stays` says who stays whatever comes."""
+    """At most `MAX_PEERS` peers, but a peer for which `stays` is true is never removed."""
 
     def __init__(self, stays: Callable[[ID], bool]) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class BoundedPeerStore(PeerStore):
         self.add_key_pair(me, keys)
 
     def addrs(self, peer_id: ID) -> list[Multiaddr]:
-        """What is known; nothing where all of it is too old. PeerStoreError for a peer that was never heard of."""
+        """The known addresses of a peer; empty if all are too old. Raises PeerStoreError for a peer that was never heard of."""
         entry = self.peer_data_map.get(peer_id)
         if entry is None:
             raise PeerStoreError("peer ID not found")

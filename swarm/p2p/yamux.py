@@ -47,7 +47,7 @@ answered too late, and connections that ended for it made more work (docs/decisi
 BUSY_S: Final = 1.0
 """A check that runs this many seconds late shows a lack of processor time here: it says nothing of the peer, which is asked again."""
 WRITE_WITHIN_S: Final = 5.0
-"""For each frame: once begun it must be finished; a socket that takes no bytes for so long is dead."""
+"""Seconds to write one frame: once begun, a frame must be finished; a socket that takes no bytes for this long is dead."""
 RELAYED_WRITE_WITHIN_S: Final = 20.0
 """On a circuit: it waits for what carries it, and that for a gate and for a link beyond it."""
 
@@ -86,13 +86,13 @@ class BoundedYamux(yamux.Yamux):
         self.heard_at = 0.0
         """When the peer was last heard, on trio's clock."""
         self.watched = False
-        """Whether somebody waits for what comes by this connection, and has to know soon that nothing will."""
+        """Whether somebody waits for data on this connection, and has to learn soon if none will come."""
         self.use = ConnectionUse()
-        """Of its streams: what the connection is worth to us."""
+        """How the streams of this connection are used: what the connection is worth to us."""
         self.arrived = False
         """Whether the peer dialled us, directly."""
         self.expected = 0
-        """How many wait to learn whether the peer speaks a protocol."""
+        """How many callers wait to learn whether the peer speaks a protocol."""
         self._said_at = 0.0
         """When the peer was first sent something since it was last heard."""
         self.relayed = self.secured_conn.get_connection_type() is ConnectionType.RELAYED
@@ -229,7 +229,7 @@ class BoundedYamux(yamux.Yamux):
         return max(0, MAX_BUFFERED - granted)
 
     def later(self, action: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Run `action` in a task of its own, so that who asked for it need not wait and cannot cancel it."""
+        """Run `action` in a task of its own, so that the caller need not wait and cannot cancel it."""
         if self._nursery is not None and not self.event_shutting_down.is_set():
             with contextlib.suppress(RuntimeError):  # it is closed: the connection ends
                 self._nursery.start_soon(self._ignoring_a_lost_link, action, *arguments)
@@ -250,7 +250,7 @@ class BoundedYamux(yamux.Yamux):
             stream.wake()
 
     async def close(self, error_code: int = yamux.GO_AWAY_NORMAL) -> None:
-        """As libp2p's, and writers learn of it."""
+        """Close the connection as libp2p does, and wake the writers, so that they learn of it."""
         streams = [_patient(stream) for stream in self.streams.values()]
         try:
             await super().close(error_code)
@@ -333,7 +333,7 @@ class BoundedYamux(yamux.Yamux):
             self._said_at = trio.current_time()
 
     async def say_end(self, stream_id: int, flag: int) -> None:
-        """Tell the peer that a stream ends, or one way of it: also where who asks for it is cancelled while others write."""
+        """Tell the peer that a stream, or one direction of it, ends: also if the caller is cancelled while others write."""
         frame, said = header(yamux.TYPE_WINDOW_UPDATE, flag, stream_id, 0), False
         try:
             with contextlib.suppress(*_LINK_ERRORS):
@@ -348,7 +348,7 @@ class BoundedYamux(yamux.Yamux):
         await self._write((data,))
 
     async def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """As `_put`, and who was cancelled meanwhile learns of it."""
+        """As `_put`, but a caller that was cancelled meanwhile learns of it."""
         await self._put(pieces)
         await trio.lowlevel.checkpoint_if_cancelled()
 
@@ -391,7 +391,7 @@ class BoundedYamux(yamux.Yamux):
             await self.cut()
 
     async def open_stream(self) -> PatientStream:
-        """As libp2p's, and a cancelled call leaves nothing behind."""
+        """Open a stream as libp2p does, but leave nothing behind if the call is cancelled."""
         await self.stream_backlog_semaphore.acquire()
         if self.event_shutting_down.is_set() or len(self.streams) >= MAX_STREAMS:
             self.stream_backlog_semaphore.release()

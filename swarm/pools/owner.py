@@ -24,9 +24,9 @@ from swarm.pools.tickets import MAX_GATES
 
 MAX_TICKETS: Final = 512
 MAX_USES: Final = MAX_MEMBERS
-"""Of one ticket."""
+"""Uses of one ticket."""
 MAX_OPEN_USES: Final = 2048
-"""Of all open tickets: so their file stays readable."""
+"""Uses of all open tickets together: so their file stays readable."""
 TICKET_ID_BYTES: Final = 8
 MAX_FILE: Final = 256 * 1024
 MAX_FILE_ELEMENTS: Final = 262_144
@@ -210,7 +210,7 @@ class OwnPool:
             return True
 
     def close_ticket(self, ticket: str, now: float) -> TicketRecord | None:
-        """Admit nobody more with this ticket. Returns its record, with all whom it admitted; None: another process forgot it."""
+        """Close `ticket`: it admits nobody more. Returns its record, with all members it admitted; None: another process forgot it."""
         with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             record = next((each for each in self.tickets() if each.id == ticket), None)
             if record is not None and record.is_open(now):

@@ -49,7 +49,7 @@ class Ticket(Message):
     """Wall seconds at which the ticket, or the membership it grants, ends."""
     secret: TicketSecret | None = None
     admits: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
-    """Where who admits is reached, directly or through a gate, with its peer id: nobody else is shown the secret. Empty: the gates."""
+    """Addresses of the admitting node, direct or through a gate, with its peer id: nobody else is shown the secret. Empty: the gates."""
     to: PeerName | None = None
     manifest: ManifestMessage | None = None
 

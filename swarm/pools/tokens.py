@@ -113,7 +113,7 @@ class TokenProof:
     expires: float
     """Wall seconds."""
     life_s: float
-    """From the issue of the first block to `expires`."""
+    """Seconds from the issue of the first block to `expires`."""
     ids: tuple[bytes, ...]
     """The blocks' revocation ids: they tell one token from another."""
     holders: tuple[str, ...]
@@ -187,7 +187,7 @@ def _proof(biscuit: Biscuit, blocks: Sequence[TokenBlock], issuer: str, peer: st
 
 
 def least(one: Grant, other: Grant) -> Grant:
-    """What both allow; `other` is the later one. Raises `NotPermitted` when that is nothing."""
+    """The permission that both allow; `other` is the later one. Raises `NotPermitted` if they share nothing."""
     rights = one.rights & other.rights
     if not rights:
         raise NotPermitted("this permission allows nothing: its blocks share no right")

@@ -29,7 +29,7 @@ KNOCK_WITHIN_S: Final = 2.5
 KNOCKS: Final = 16
 """Ports dialled at a time, for all callers."""
 PER_PEER: Final = (4, 15.0)
-"""A burst of answers, then one every so many seconds."""
+"""Answers to one peer: a burst of this many, then one every this many seconds."""
 PER_NETWORK: Final = (32, 2.0)
 """The same for each public network."""
 ANSWER_WITHIN_S: Final = 6.0
@@ -84,7 +84,7 @@ class AutoNatServer:
         """The refusal, or the address of the peer."""
         observed = self.seen_at(peer)
         if not self.serving():
-            why = "this node does not know whether it can be dialled itself"
+            why = "this node does not know whether other nodes can dial it"
             return RefusedMessage(reason=Reason.NOT_SERVING, detail=why)
         if observed is None or parse_tcp(observed) is None:
             why = "your connection comes through a relay, so your address is unknown"

@@ -62,7 +62,7 @@ class _GateState:
     pause_s: float = RETRY_S[0]
     trying: bool = False
     barred: int = 0
-    """How often it refused this node as none of its members."""
+    """How often the gate refused this node because it is none of its members."""
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class ReachKeeper:
 
     network: Network
     gates: Callable[[], Sequence[Contact]]
-    """Those known now."""
+    """The gates known now."""
     _: KW_ONLY
     rng: random.Random
     wall: Callable[[], float]

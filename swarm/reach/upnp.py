@@ -24,7 +24,7 @@ RETRY_S: Final = 600.0
 DISCOVER_MS: Final = 2_000
 REMOVE_WITHIN_S: Final = 2.0
 OTHER_PORTS: Final = 3
-"""Where the port is another device's already, so many of the next ones are tried."""
+"""If the port already belongs to another device, this many of the next ports are tried."""
 
 log = structlog.get_logger("sark.upnp")
 

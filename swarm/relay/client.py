@@ -63,7 +63,7 @@ MAX_ASKED: Final = 8
 """Requests for circuits that are sent to one gate at a time: a gate resets streams that a peer opens faster than it reads them."""
 READ: Final = 65_536
 BIND_S: Final = 1.5
-"""For a data connection, from the first packet, which may be lost once, until the gate has taken it; on a long way so many trips of it:"""
+"""Seconds for a data connection, from the first packet, which may be lost once, until the gate has it; on a long way this many trips:"""
 BIND_TRIPS: Final = 4
 MOST_BIND_S: Final = 3.0
 CANCELLED_S: Final = 0.5
@@ -159,7 +159,7 @@ class RelayClient:
             raise SwarmException(f"the gate …{circuit.gate[-8:]}: {error}") from error
 
     async def _circuit(self, connection: SwarmConn, peer: ID) -> CircuitConn:
-        """This node's half of a circuit, with nothing said on it yet. Raises what a stream with a gate may raise."""
+        """This node's half of a new circuit to `peer`, with nothing said on it yet. Raises what a stream with a gate may raise."""
         async with self._asking.setdefault(connection, trio.Semaphore(MAX_ASKED)):
             stream = await self.open_on(connection, [OWN_HOP, HOP])
         try:
@@ -257,7 +257,7 @@ class CircuitConn(CarriedConnection):
         *,
         initiator: bool,
     ) -> None:
-        """`stream`: on which it was asked for. `binding`: what the gate sent for it; `bound`: the data connection, if there is one."""
+        """`stream`: where the circuit was requested. `binding`: what the gate sent for it; `bound`: the data connection, if any."""
         self.is_initiator = initiator
         self.gate = stream.peer
         self._stream, self._binding, self._bound = stream, binding, bound

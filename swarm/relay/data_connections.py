@@ -55,7 +55,7 @@ class Binding(NamedTuple):
 
     @classmethod
     def parse(cls, body: bytes) -> Binding | None:
-        """None for no bytes: the circuit stays on its stream, without a mask. Raises ValueError for another length."""
+        """The binding in `body`; None if empty: the circuit stays on its stream, without a mask. Raises ValueError for another length."""
         if not body:
             return None
         if len(body) != ID_SIZE + MASK_SIZE:
@@ -122,7 +122,7 @@ class DataConnections:
         expected.over.set()
 
     async def recognise(self, stream: trio.SocketStream, admit: Callable[[], bool]) -> trio.Event | None:
-        """The end of its circuit for a data connection; None for any other, of which nothing has been read. `admit`: whether there is room
+        """The end of the circuit if `stream` is a data connection; None, with nothing read, for any other. `admit`: whether there is room
         for one, asked of those that are expected. Raises `NotTaken` and `trio.BrokenResourceError`."""
         try:
             first = await stream.socket.recv(1, socket.MSG_PEEK)

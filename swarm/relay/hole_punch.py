@@ -39,12 +39,12 @@ from swarm.relay.wire import DCUTR, read_message, write_message
 
 TRIES: Final = 3
 PAUSE_S: Final = 600.0
-"""How long a peer is left alone after `TRIES` tries in vain, and how long tries are counted against `MAX_TRIED`."""
+"""Seconds for which a peer is left alone after `TRIES` failed tries, and for which tries count against `MAX_TRIED`."""
 PLAIN_WITHIN_S: Final = 3.0
-"""For dialling its known addresses: it may just be far away."""
+"""Time limit for dialling a peer's known addresses: the peer may just be far away."""
 ANSWER_WITHIN_S: Final = 10.0
 ROUND_S: Final = 4.0
-"""Of dialling, in one try."""
+"""Seconds of dialling in one try."""
 AGAIN_S: Final = 0.2
 """A dial that is refused at once, because the other's packets had not opened its NAT yet, is made again after this."""
 BETWEEN_S: Final = 1.0
@@ -312,7 +312,7 @@ class Puncher:
 
 
 def _has_place(conn: SwarmConn) -> bool:
-    """Whether it came to our listener, and was given a place there."""
+    """Whether `conn` came to our listener, and was given a place there."""
     return isinstance(conn.muxed_conn, BoundedYamux) and conn.muxed_conn.arrived
 
 

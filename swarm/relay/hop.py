@@ -51,16 +51,16 @@ from swarm.relay.passing import passage
 from swarm.relay.wire import OWN_HOP, OWN_STOP, STATUS, STOP, read_message, write_binding, write_message
 
 ASK_WITHIN_S: Final = 10.0
-"""For a whole request."""
+"""Time limit for a whole request."""
 CALL_WITHIN_S: Final = 8.0
-"""For the target to accept; callers wait a little longer."""
+"""Time limit for the target to accept; callers wait a little longer."""
 SEND_STATUS_WITHIN_S: Final = 5.0
 CHOOSE_WITHIN_S: Final = 5.0
 """For the caller to say where its half of a circuit is."""
 SEND_WITHIN_S: Final = 30.0
 """A peer that reads nothing for this long loses its circuit."""
 QUIET_S: Final = 90.0
-"""So does one on which nothing is sent for this long; both ends ping each other every few seconds."""
+"""A circuit on which nothing is sent for this long ends too; both ends ping each other every few seconds."""
 LAST_WORDS_S: Final = 10.0
 """After one side has finished."""
 
@@ -71,7 +71,7 @@ class _Target(NamedTuple):
     """What a target answered."""
 
     stream: Stream
-    """On which it was asked."""
+    """The stream on which the target was asked."""
     half: Half
     masked: bool
     """It knows the mask."""

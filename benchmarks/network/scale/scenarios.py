@@ -47,7 +47,7 @@ CROWD_S: Final = 60.0
 CUT_S: Final = 600.0
 HEALED_S: Final = 60.0
 SETTLED_S: Final = 60.0
-"""A newcomer counts as one that can be found so long after it came."""
+"""A newcomer counts as one that can be found this many seconds after it came."""
 SOFT: Final = 1_000
 WANT: Final = {"common": 16, "some": 16, "hot": 16, "rare": 2 * TEAM, "fresh": 2 * TEAM, "none": 16}
 SCENARIOS: Final = ("rest", "dead", "churn", "liars", "crowd", "cut")

@@ -83,7 +83,7 @@ def test_simulated_devices_are_shown_as_simulations() -> None:
     advert = build_advert(read_pretended(members(1)[0].pretended).profile(REAL), PEER)
     observed = [ObservedDevice(advert, None, "", match(Requirement(), advert))]
     assert device_info(observed[0]).simulated is True
-    assert "1 of 1 are simulations: these devices are not there" in peer_remarks(observed)
+    assert "1 of 1 are simulated: these devices do not exist" in peer_remarks(observed)
     (column,) = [column for column in peers_table(observed).columns if column.header == "device"]
     assert "(simulation)" in str(next(iter(column.cells)))
 

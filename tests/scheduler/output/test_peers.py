@@ -70,7 +70,7 @@ def test_a_device_is_shown_with_how_often_its_intervals_hold() -> None:
     }
     assert coverage_lines([known, new, few], held) == [
         "known: 47 of 50 intervals hold the median of its other sittings (94 %); 2 % longer at both ends, 95 % do",
-        "95 % are meant to: where fewer do, ask for sittings",
+        "the target is 95 %: if fewer do, measure in several sittings",
     ]
     assert coverage_lines([new, few], held) == []
     for shown in (device_info(known, held), fleet_device(known, {}, {}, held)):

@@ -166,7 +166,7 @@ def test_a_ticket_that_caps_priorities_is_not_promised_more(store: Store, clock:
     )
     assert "Runs of priority 10 or less give way" in capped.remarks[0]
     free = report_of(store, clock, seen=answering())
-    assert free.remarks[0].startswith("Priority 80: higher ones go first")
+    assert free.remarks[0].startswith("Priority 80: higher priorities go first")
     assert "Runs of priority 70 or less give way" in free.remarks[0]
 
 

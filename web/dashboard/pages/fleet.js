@@ -138,7 +138,7 @@ function legend() {
     h("strong", {}, "Work"),
     ": while a device runs a task of this home, also what its sensors show, of the whole device. — is what it has no sensor for. ",
     h("strong", {}, "Coverage"),
-    ": how often the 95 % intervals of a device's results hold, by its own sittings. Results of the same measurement at least ten minutes apart are sittings; of each it is counted whether its interval holds the median of the others. 95 % are meant to. Where fewer do, one sitting says too little: ask for ",
+    ": how often the 95 % intervals of a device's results hold, by its own sittings. Results of the same measurement at least ten minutes apart are sittings; of each it is counted whether its interval holds the median of the others. The target is 95 %. If fewer do, one sitting says too little: ask for ",
     h("code", {}, "sittings: 3"),
     ". Empty: fewer than 5 sittings.",
   );

@@ -158,7 +158,7 @@ function operators({ lines: uses, summary, issued }, draw) {
     h("div", { class: "charts" }, draw("operators", "One inference apart from the timed ones, with the runtime's profiler.")),
     fell.length > 0 && h("ul", {}, fell.map((one) => h("li", {}, `${one.op} fell back to ${one.provider}: ${one.why}`))),
     plainTable("Operators by type", ["Operator", "Ran on", "In the graph#", "Kernels#", "Time#", "Share#"], cells),
-    h("p", { class: "quiet" }, "Nodes of the graph without a kernel were fused into others or computed while the model was loaded.", issued && " A device's times are the host's, to issue the work: the device computes meanwhile."),
+    h("p", { class: "quiet" }, "Nodes of the graph without a kernel were fused into others or computed while the model was loaded.", issued && " The times of a device are the host's times to issue the work; the device computes meanwhile."),
   );
 }
 
