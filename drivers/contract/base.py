@@ -45,6 +45,7 @@ MAX_TOGETHER: Final = 8
 
 
 def is_base64(text: str) -> bool:
+    """Whether `text` is base64 and nothing else."""
     try:
         b64decode(text, validate=True)
     except ValueError:

@@ -310,9 +310,8 @@ async def _measure(
         timed = False
         launches = 0
         try:
-            with contextlib.closing(
-                launch.events()
-            ) as events:  # it ends the processes, whatever is raised here
+            # closing ends the processes, whatever is raised here
+            with contextlib.closing(launch.events()) as events:
                 for event in events:
                     now = clock()
                     if witness is not None and isinstance(event, OutputReport):

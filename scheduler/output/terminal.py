@@ -79,7 +79,6 @@ class ShortName:
     """A name in a table: where it has no room its middle is left out, since names often differ at their ends."""
 
     text: str
-    style: str = ""
 
     def __str__(self) -> str:
         return self.text
@@ -89,7 +88,7 @@ class ShortName:
         return Measurement(min(6, width), width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(cut_middle(self.text, options.max_width), self.style, no_wrap=True)
+        yield Text(cut_middle(self.text, options.max_width), no_wrap=True)
 
 
 def cut_middle(text: str, most: int) -> str:

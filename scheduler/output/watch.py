@@ -144,7 +144,7 @@ def watch(
                         wall(),
                         width=width,
                         height=room,
-                        hint=crashed or waiting or hint,
+                        hint=crashed or "  ".join(filter(None, (waiting, hint))),
                         outcomes=outcomes,
                         standing=None if front is None else front.standing,
                     )
@@ -263,7 +263,7 @@ def waiting_line(campaign: CampaignRow, standing: Standing, now: float) -> str:
     moved = sum(count for state, count in standing.counts.items() if state is not TaskState.PENDING)
     if moved or campaign.ended or now - campaign.created < WAITING_S:
         return ""
-    return f"No device has a task of it yet. Why: sark-node explain {campaign.id}"
+    return f"No device has taken a task yet. Why: sark-node explain {campaign.id}"
 
 
 def _progress_of(campaign: CampaignRow, done: int, tasks: int) -> str:

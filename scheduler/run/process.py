@@ -73,8 +73,7 @@ async def run_process(
 
     A database server that falls silent is waited for. One that does not answer at the start is an error: its address may be wrong.
     """
-    open_store(home).close()
-    pause_s, stop = STORE_RETRY_S[0], trio.Event()
+    pause_s, stop, reached = STORE_RETRY_S[0], trio.Event(), False
     while True:
         for _ in range(LOCK_TRIES):  # the one before us may be on its way out, or somebody is just looking
             if not is_running(home):
@@ -84,6 +83,7 @@ async def run_process(
         began = trio.current_time()
         try:
             with open_store(home) as store:
+                reached = True
                 await _run_once(home, settings, stay, stop_with_stdin, answer, keep_supervisor, store, stop)
             with open_store(home) as store:
                 if stop.is_set() or not store.campaigns.unfinished():
@@ -91,6 +91,8 @@ async def run_process(
         except* LeadershipLost as group:
             log.warning("scheduler.superseded", why=first_error(group).what)
         except* StoreUnreachable as group:
+            if not reached:
+                raise
             silent = True
             if trio.current_time() >= began + STORE_RETRY_S[1]:
                 pause_s = STORE_RETRY_S[0]

@@ -107,9 +107,8 @@ def owe_forgets(
     devices = {one.worker: one.device for one in attempts if one.worker != UNKNOWN_WORKER}
     forgets = tuple(ForgetRow(row.id, worker, device, row.epoch, now) for worker, device in devices.items())
     if forgets:
-        c.execute(
-            t.forgets.delete().where(t.forgets.c.campaign == row.id)
-        )  # of a copy that was imported again
+        # what is still owed of an earlier copy, which was deleted and imported again
+        c.execute(t.forgets.delete().where(t.forgets.c.campaign == row.id))
         c.execute(t.forgets.insert(), [values_of(one) for one in forgets])
     return forgets
 

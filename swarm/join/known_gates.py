@@ -1,4 +1,6 @@
-"""The gates a home knows: files with the addresses of its own running roles, and of gates used before."""
+"""The ways into the swarm that a home knows: files with the addresses of its own running roles, of gates used before, and of peers that
+its roles were connected with lately.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from typing import Final
 
 from swarm.base.durable import write_durably
 from swarm.base.home import Home, Role
-from swarm.net.identity import load_or_create
+from swarm.net.identity import load_or_create, peer_id_bytes
+
+MAX_PEERS: Final = 24
+"""Peers in a file of known peers."""
+ADDRESSES_EACH: Final = 2
 
 
 def local_gates(home: Home) -> tuple[str, ...]:
@@ -71,10 +77,27 @@ def recent_gates(home: Home, roles: Sequence[Role] = ("scheduler", "worker")) ->
     return tuple(dict.fromkeys(gate for role in roles for gate in read_addresses(_recent_file(home, role))))
 
 
+def read_peers(path: Path) -> tuple[str, ...]:
+    """The valid lines of a file of known peers; empty where there is none."""
+    return tuple(line for line in read_addresses(path)[: MAX_PEERS * ADDRESSES_EACH] if _is_valid(line))
+
+
+def _is_valid(line: str) -> bool:
+    from swarm.net.addresses import (  # with them comes libp2p's address parser: not for every command
+        split_peer,
+        usable,
+    )
+
+    try:
+        peer, address = split_peer(line)
+        peer_id_bytes(peer)
+    except ValueError:
+        return False
+    return bool(usable([address]))
+
+
 def known_peers(home: Home, roles: Sequence[Role] = ("scheduler", "worker")) -> tuple[str, ...]:
     """Peers that these roles of the home were connected with lately: ways in when no gate answers."""
-    from swarm.join.presence import read_peers  # loads libp2p: only when it is needed
-
     return tuple(dict.fromkeys(line for role in roles for line in read_peers(home.peers_file(role))))
 
 

@@ -49,12 +49,12 @@ LOCK_WAIT_S: Final = 0.25
 """A command that only checks whether a node runs here holds the lock for a moment."""
 CONTACTS_S: Final = 2.0
 """How long the current gates are remembered: they are asked for many times a second, and stand in files."""
-ROLES_BEFORE: Final[Mapping[Role, tuple[Role, ...]]] = {
+FALLBACK_ROLES: Final[Mapping[Role, tuple[Role, ...]]] = {
     "worker": ("worker",),
     "gate": (),
     "scheduler": ("scheduler", "worker"),
 }
-"""Whose gates a role uses when none is configured and this home has no gate: those that these roles of the home used last."""
+"""For each role, the roles of this home whose last used gates it falls back on, if no gate is configured and this home has none."""
 END_OF_INPUT: Final = "end of input"
 
 
@@ -113,7 +113,7 @@ async def open_node(
 
         def gates() -> tuple[str, ...]:
             """As of now: a gate may start later, or on another port."""
-            ways = gates_in_use(home, settings.gates, ROLES_BEFORE[role])
+            ways = gates_in_use(home, settings.gates, FALLBACK_ROLES[role])
             if role == "scheduler":  # its home's worker is a way in too, should the gate be gone
                 ways = (*ways, *worker_addresses(home))
             return tuple(gate for gate in ways if identity.peer_id not in gate)

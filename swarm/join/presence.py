@@ -19,9 +19,16 @@ from protocol.errors import ResourceError, Unreachable
 from swarm.base.home import Home, Role
 from swarm.base.threads import DISK
 from swarm.index.index import Index
-from swarm.join.known_gates import read_addresses, write_addresses
-from swarm.net.addresses import Address, Contact, is_loopback, parse_tcp, split_peer, usable
-from swarm.net.identity import peer_id_bytes, routing_key
+from swarm.join.known_gates import (
+    ADDRESSES_EACH,
+    MAX_PEERS,
+    known_peers,
+    read_addresses,
+    read_peers,
+    write_addresses,
+)
+from swarm.net.addresses import Address, Contact, is_loopback, parse_tcp, usable
+from swarm.net.identity import routing_key
 from swarm.net.network import Network
 from swarm.net.settings import RoleSettings
 from swarm.reach.autonat import AutoNatServer
@@ -33,11 +40,8 @@ if TYPE_CHECKING:
     from swarm.reach.mdns import Lan
 
 MEET_WITHIN_S: Final = 5.0
-MAX_PEERS: Final = 24
-"""In the file."""
 MAX_NEAR: Final = 16
 """Neighbours among the ways in: whoever is on the LAN can be many of them."""
-ADDRESSES_EACH: Final = 2
 FIRST_S: Final = 20.0
 EVERY_S: Final = 300.0
 SAMPLED: Final = 256
@@ -64,9 +68,7 @@ class FallbackPeers:
         """As `/ip4/…/tcp/…/p2p/12D3Koo…`: the newest neighbours first, but no more than leave room for known peers."""
         near = [] if self.lan is None else list(reversed(self.lan.neighbours.values()))[:MAX_NEAR]
         lines = [f"{address}/p2p/{contact.peer}" for contact in near for address in contact.addresses]
-        for role in self._roles:
-            lines += read_peers(self._home.peers_file(role))
-        return tuple(dict.fromkeys(lines))
+        return tuple(dict.fromkeys((*lines, *known_peers(self._home, self._roles))))
 
 
 async def run_presence(
@@ -113,20 +115,6 @@ async def _meet(network: Network, index: Index, contact: Contact) -> bool:
 
 
 # -- known peers --------------------------------------------------------------------------------------------------------------
-
-
-def read_peers(path: Path) -> tuple[str, ...]:
-    """The valid lines of the file; empty where there is none."""
-    return tuple(line for line in read_addresses(path)[: MAX_PEERS * ADDRESSES_EACH] if _is_valid(line))
-
-
-def _is_valid(line: str) -> bool:
-    try:
-        peer, address = split_peer(line)
-        peer_id_bytes(peer)
-    except ValueError:
-        return False
-    return bool(usable([address]))
 
 
 def select_peers(network: Network, before: Sequence[str], rng: random.Random) -> tuple[str, ...]:

@@ -293,5 +293,5 @@ def test_who_watches_a_campaign_that_no_device_takes_sees_how_to_learn_why(
 ) -> None:
     standing = Standing(counts)
     line = waiting_line(CAMPAIGN, standing, CAMPAIGN.created + after_s)
-    assert line == (f"No device has a task of it yet. Why: sark-node explain {CAMPAIGN.id}" if shown else "")
+    assert line == (f"No device has taken a task yet. Why: sark-node explain {CAMPAIGN.id}" if shown else "")
     assert waiting_line(dataclasses.replace(CAMPAIGN, ended=1.0), standing, CAMPAIGN.created + after_s) == ""

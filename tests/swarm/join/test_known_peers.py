@@ -8,8 +8,8 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from swarm.join.known_gates import write_addresses
-from swarm.join.presence import ADDRESSES_EACH, FIRST_S, MAX_PEERS, read_peers, record_peers, select_peers
+from swarm.join.known_gates import ADDRESSES_EACH, MAX_PEERS, read_peers, write_addresses
+from swarm.join.presence import FIRST_S, record_peers, select_peers
 from swarm.memory.network import MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
