@@ -160,7 +160,7 @@ class Reconciler:
         return entry.id, commands
 
     def progress(self, peer: str, report: Progress, now: float) -> LiveAttempt | None:
-        """A run moved on. None: it is not ours any more."""
+        """A run moved on. Returns what is shown of its task; None if the run is not ours any more, or is a hedge."""
         held = self._state.by_lease(peer, report.lease, report.fence)
         if held is None:
             return None

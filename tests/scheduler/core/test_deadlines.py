@@ -18,6 +18,7 @@ from scheduler.core.commands import (
     CommitTo,
     EndAttempt,
     EndHedge,
+    LiveAttempt,
     RecordEvent,
     RecordGrant,
     ReleaseOn,
@@ -69,10 +70,10 @@ def late(story: Story, seconds: float = ALLOWED_S + 0.1) -> CommitTo:
     return commit
 
 
-def progress(story: Story, number: int, phase: Phase, done: int = 0) -> None:
+def progress(story: Story, number: int, phase: Phase, done: int = 0) -> LiveAttempt | None:
     report = Progress(lease=f"l{number}", fence=fence(number), seq=1, phase=phase, done=done)
     peer = next(each.worker for each in entry_of(story).attempts() if each.lease == f"l{number}")
-    story.core.reconciler.progress(peer, report, story.now)
+    return story.core.reconciler.progress(peer, report, story.now)
 
 
 def result(story: Story, attempt: Attempt, outcome: RunOutcome = RunOutcome.COMPLETE) -> list[Command]:
@@ -111,6 +112,14 @@ def test_a_run_past_its_deadline_is_hedged_at_another_worker_and_goes_on() -> No
     assert entry_of(story).state is TaskState.RUNNING
     assert [len(story.core.renewable_on(peer)) for peer in PEERS[:2]] == [1, 1], "both are renewed"
     assert not of(story.after(1.0), CommitTo)
+
+
+def test_of_a_run_and_its_hedge_the_progress_of_the_run_is_shown() -> None:
+    story = knowing()
+    story.grant(late(story))
+    shown = [progress(story, number, Phase.RUN) for number in (1, 2)]
+    assert [None if each is None else each.attempt for each in shown] == [1, None]
+    assert [attempt.status for attempt in entry_of(story).attempts()] == [AttemptStatus.RUNNING] * 2
 
 
 def test_a_run_that_reports_nothing_at_all_is_hedged_sooner() -> None:
@@ -241,7 +250,7 @@ def test_of_two_workers_past_their_deadline_the_first_one_gives_way_to_a_third()
     assert entry_of(story).tries == 0
 
 
-def test_a_hedge_whose_ticket_comes_up_runs_beside_the_first_attempt() -> None:
+def test_a_hedge_whose_queued_lease_comes_up_runs_beside_the_first_attempt() -> None:
     story = knowing()
     commit = late(story)
     story.grant(commit, queued=True, position=1, start_s=1.0)

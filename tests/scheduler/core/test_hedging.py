@@ -56,7 +56,7 @@ def entry_of(story: Story) -> TaskEntry:
 
 def test_a_task_that_waits_long_at_a_busy_worker_is_hedged_at_another() -> None:
     story, first, second = both()
-    assert [ticket.worker for ticket in entry_of(story).attempts()] == [first, second]
+    assert [attempt.worker for attempt in entry_of(story).attempts()] == [first, second]
     assert entry_of(story).state is TaskState.QUEUED
     assert not of(story.after(10.0), CommitTo), "two are enough"
     assert [len(story.core.renewable_on(peer)) for peer in (A, B)] == [1, 1], "both are renewed"
@@ -235,7 +235,7 @@ def test_after_a_restart_both_queued_leases_go_on() -> None:
             core, core.reconciler.reconcile(peer, "c-one", 1, reports, 1.0, expected=frozenset({lease})), 1.0
         )
         check(core.state)
-    assert [ticket.status for ticket in entry.attempts()] == [AttemptStatus.QUEUED] * 2
+    assert [attempt.status for attempt in entry.attempts()] == [AttemptStatus.QUEUED] * 2
 
 
 def test_after_a_restart_a_second_worker_that_runs_it_already_has_it() -> None:
@@ -306,7 +306,7 @@ def test_the_position_of_a_hedged_task_is_that_of_the_lease_that_starts_first() 
     assert (place.attempt, place.position, place.start_s) == (1, 1, 3.0)
 
 
-def test_the_result_of_a_second_ticket_that_a_backup_knew_only_as_queued_counts() -> None:
+def test_the_result_of_a_second_queued_lease_that_a_backup_knew_only_as_queued_counts() -> None:
     story = Story([], workers=0, looks=False)
     entry = a_live_task(1, TaskState.QUEUED, PEERS[0], "l1", Fence(incarnation=1, number=1))
     entry.hedge = Attempt(2, PEERS[1], "l2", Fence(incarnation=1, number=2), AttemptStatus.RESTORED)

@@ -118,7 +118,7 @@ def test_an_owed_stop_is_over_when_the_lease_must_be() -> None:
     assert not of(story.tell(story.core.failures.confirm_stop(PEERS[0], ["l1"], story.now)), EndStop)
 
 
-def test_nothing_is_owed_by_a_process_that_is_gone_or_for_a_ticket() -> None:
+def test_nothing_is_owed_by_a_process_that_is_gone_or_for_a_queued_lease() -> None:
     for gone, queued in ((True, False), (False, True)):
         story = Story()
         if queued:
@@ -130,7 +130,7 @@ def test_nothing_is_owed_by_a_process_that_is_gone_or_for_a_ticket() -> None:
         assert end.stop is None
 
 
-def test_a_ticket_of_an_earlier_life_may_have_been_started_by_it() -> None:
+def test_a_queued_lease_of_an_earlier_life_may_have_been_started_by_it() -> None:
     story = Story([], workers=0, looks=False)
     entry = a_live_task(1, TaskState.QUEUED, PEERS[0], "l1", Fence(incarnation=1, number=1))
     story.tell(story.core.add(TaskLimits("c-one"), [entry], story.now))
@@ -139,7 +139,7 @@ def test_a_ticket_of_an_earlier_life_may_have_been_started_by_it() -> None:
     assert end.stop is not None
 
 
-def test_a_ticket_that_is_skipped_is_over_and_a_run_that_asks_twice_is_not() -> None:
+def test_a_queued_lease_that_is_skipped_is_over_and_a_run_that_asks_twice_is_not() -> None:
     for begun in (False, True):
         story = Story()
         story.grant(story.commits[0], queued=True)

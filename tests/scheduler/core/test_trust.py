@@ -77,7 +77,7 @@ def test_trust_that_ends_between_the_advert_and_the_commit_counts() -> None:
     assert story.commits == []
 
 
-def test_a_ticket_is_not_hedged_at_a_worker_whose_trust_ended() -> None:
+def test_a_queued_lease_is_not_hedged_at_a_worker_whose_trust_ended() -> None:
     judgement = Judgement({PEERS[0]: OWN, PEERS[1]: OWN})
     story = a_story(judgement, workers=1)
     story.grant(story.commits[0], queued=True, position=3, start_s=60.0)

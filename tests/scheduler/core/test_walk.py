@@ -229,8 +229,9 @@ class Walk(RuleBasedStateMachine):
         self.leases.append((commit, f"l{self.number}", fence))
         lease = f"l{self.number}"
         entry = self.core.state.tasks[commit.task]
-        mine = next((ticket for ticket in entry.attempts() if ticket.number == commit.attempt), None)
+        mine = next((attempt for attempt in entry.attempts() if attempt.number == commit.attempt), None)
         required = mine is not None and mine.lease is None
+        before = {(attempt.number, attempt.lease, attempt.fence) for attempt in entry.attempts()}
         position = self.number % 3 + 1 if queued else None
         self.do(
             self.core.reconciler.grant(
@@ -248,9 +249,8 @@ class Walk(RuleBasedStateMachine):
             )
         )
         if not required:
-            assert lease not in {ticket.lease for ticket in entry.attempts()}, (
-                "an old grant counts for nothing"
-            )
+            held = {(attempt.number, attempt.lease, attempt.fence) for attempt in entry.attempts() if attempt.lease}
+            assert held <= before, "an old grant counts for nothing"
 
     @precondition(lambda self: self.commits)
     @rule(data=st.data(), how=st.sampled_from(["conflict", "denied", "unfit", "lost", "unsent"]))
@@ -343,7 +343,10 @@ class Walk(RuleBasedStateMachine):
         task = self.up(commit.peer, lease, fence)
         progress = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
         live = self.core.reconciler.progress(commit.peer, progress, self.now)
-        if task is not None:
+        hedge = self.core.state.tasks[commit.task].hedge
+        if hedge is not None and hedge.number == commit.attempt:
+            assert live is None, "what is shown of a task is its current attempt"
+        elif task is not None:
             assert live is not None
             assert (live.task, live.attempt) == (task, commit.attempt)
 
@@ -442,15 +445,15 @@ class Walk(RuleBasedStateMachine):
         lines = tuple(
             LiveLease(
                 task=task,
-                attempt=ticket.number,
-                lease=ticket.lease,
-                fence=ticket.fence,
+                attempt=attempt.number,
+                lease=attempt.lease,
+                fence=attempt.fence,
                 reporting=flags[0],
                 settled=flags[1] and not flags[0],
             )
             for task in core.state.worker(peer).held
-            if (ticket := core.state.tasks[task].at(peer)) is not None
-            if ticket.lease is not None and ticket.fence is not None and task.startswith("c-one/")
+            if (attempt := core.state.tasks[task].at(peer)) is not None
+            if attempt.lease is not None and attempt.fence is not None and task.startswith("c-one/")
         )
         expected = frozenset(held.lease for held in core.held_on(peer))
         self.do(core.workers.close_link(peer))
