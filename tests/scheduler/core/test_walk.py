@@ -249,7 +249,11 @@ class Walk(RuleBasedStateMachine):
             )
         )
         if not required:
-            held = {(attempt.number, attempt.lease, attempt.fence) for attempt in entry.attempts() if attempt.lease}
+            held = {
+                (attempt.number, attempt.lease, attempt.fence)
+                for attempt in entry.attempts()
+                if attempt.lease
+            }
             assert held <= before, "an old grant counts for nothing"
 
     @precondition(lambda self: self.commits)
