@@ -3,8 +3,8 @@
 A node publishes to one shard of each of its attributes; a reader turns a requirement into the attributes that must hold for
 every device that fits, and starts with the rarest. Both sides use the functions here, so they can never disagree.
 
-An attribute is one line of text: `node` (everybody), `unit:CPU (ONNX)`, `ram:34:CPU (ONNX)` (2^34 ≤ RAM < 2^35),
-`gpu:NAME`, `label:site=lab`, `pool:NAME`, `device:ID`, `model:SHA256`, `campaign:ID` (while the node holds its leases).
+An attribute is one line of text: `node` (everybody), `unit:CPU (ONNX)`, `ram:34` (2^34 ≤ RAM < 2^35), `gpu:NAME`,
+`label:site=lab`, `pool:NAME`, `device:ID`, `model:SHA256`, `campaign:ID` (while the node holds its leases).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def attributes_of(advert: Advert) -> tuple[str, ...]:
     attributes = [EVERYBODY, f"device:{advert.device}"]
     attributes += [f"unit:{unit}" for unit in units]
     if advert.ram is not None:
-        attributes += [f"ram:{ram_bucket(advert.ram)}:{unit}" for unit in units]
+        attributes.append(f"ram:{ram_bucket(advert.ram)}")
     attributes += [f"gpu:{gpu.name}" for gpu in advert.gpus if gpu.name]
     attributes += [f"label:{name}={value}" for name, value in sorted(advert.labels.items())]
     attributes += [model_attribute(model) for model in advert.models]
@@ -93,9 +93,7 @@ def implied(requirement: Requirement) -> tuple[Alternatives, ...]:
     ways.sort(key=len)
     least = max((_least_ram(clause) for clause in requirement.clauses), default=0)
     if least:
-        units = [str(c.value) for c in requirement.clauses if c.attribute == "units" and c.op is Op.HAS]
-        buckets = range(ram_bucket(least), _HIGHEST_BUCKET + 1)
-        ways += [tuple(f"ram:{bucket}:{unit}" for bucket in buckets) for unit in units]
+        ways.append(tuple(f"ram:{bucket}" for bucket in range(ram_bucket(least), _HIGHEST_BUCKET + 1)))
     return (*ways, (EVERYBODY,))
 
 

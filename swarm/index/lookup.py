@@ -1,8 +1,9 @@
 """Finds the holders of a key by an iterative, hedged lookup that converges before anything is read or stored.
 
-The nearest known peers are asked for nearer ones, eight at a time, until the nearest have all answered: sixteen for readers, four for a
-publisher, for whom those in reach count as answered. A peer slower than the hedging delay no longer blocks the others; one that is silent
-for 1.5 s, or for 3 s at a first connection, is not asked for a while.
+The nearest known peers are asked for nearer ones until the nearest have all answered. A reader asks eight at a time and waits for the
+sixteen nearest. A publisher asks one at a time and waits for the four nearest, of which those in reach count as answered. A peer slower
+than the hedging delay no longer blocks the others; one that is silent for 1.5 s, or for 3 s at a first connection, is not asked for a
+while.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ FARTHER: Final = 4
 """Of the `OUTER` contacts behind the nearest, this many are asked in any case: liars around a key would name only one another."""
 NARROW: Final = 4
 """How many of the nearest a publisher's lookup asks, unless they are in reach."""
-NARROW_ALPHA: Final = 3
-"""Contacts that a publisher's lookup asks at once: the first answers name nearer ones, so that farther ones need not be asked."""
+NARROW_ALPHA: Final = 1
+"""Contacts that a publisher's lookup asks at once: each answer names nearer ones, so that farther ones need not be asked."""
 NARROW_FARTHER: Final = 2
 """Of the contacts behind the nearest: where others may be hidden, its lookup is repeated as a reader's."""
 FEW: Final = 4
@@ -95,6 +96,10 @@ class _Shortlist:
     def waiting(self) -> list[float]:
         """When the peers were asked that may still answer in time."""
         return [c.asked_at for c in self.candidates.values() if c.state is _State.ASKED]
+
+    def in_time(self, now: float, after_s: float) -> int:
+        """Peers that were asked less than `after_s` seconds ago, and may still answer."""
+        return sum(at + after_s > now for at in self.waiting)
 
     @property
     def slow(self) -> bool:
@@ -211,14 +216,17 @@ class Lookups:
                 now = trio.current_time()
                 if not patient:
                     shortlist.hedge(now, client.hedge_s)
-                while len(shortlist.waiting) < alpha and (unasked := shortlist.next(now)) is not None:
+                while (
+                    shortlist.in_time(now, client.hedge_s) < alpha
+                    and (unasked := shortlist.next(now)) is not None
+                ):
                     client.nursery.start_soon(
                         client.ask_into, send, unasked, question, index_messages.FoundPeers
                     )
                 waiting = shortlist.waiting
                 if shortlist.done or not (waiting or shortlist.slow):
                     break
-                wake = min(waiting) + client.hedge_s if waiting and not patient else math.inf
+                wake = min((end for at in waiting if (end := at + client.hedge_s) > now), default=math.inf)
                 with trio.move_on_at(wake):
                     contact, answer = await receive.receive()
                     good = answer is not None and not answer.client

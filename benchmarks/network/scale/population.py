@@ -124,9 +124,7 @@ class Population:
             case "unit":
                 return everybody if value == CPU else everybody[self.units[:, named.index(value)]]
             case "ram":
-                bucket, _, unit = value.partition(":")
-                fits = self.ram == int(bucket) - 32
-                return everybody[fits if unit == CPU else fits & self.units[:, named.index(unit)]]
+                return everybody[self.ram == int(value) - 32]
             case "gpu":
                 has = self.units[:, :3].any(axis=1)
                 return everybody[has & (self.gpu == int(value.removeprefix("GPU model ")))]

@@ -47,7 +47,7 @@ def test_an_advert_lies_under_each_thing_it_says() -> None:
         "node",
         "device:d1",
         "unit:CPU (ONNX)",
-        "ram:35:CPU (ONNX)",
+        "ram:35",
         "gpu:H100",
         "label:site=lab",
         f"model:{'a' * 64}",
@@ -105,15 +105,15 @@ def test_a_unit_is_read_before_everybody() -> None:
     assert implied(needs('units has "CPU (ONNX)"')) == (("unit:CPU (ONNX)",), (EVERYBODY,))
 
 
-def test_memory_alone_has_no_attribute_of_its_own() -> None:
-    assert implied(needs("ram >= 8 GiB")) == ((EVERYBODY,),)
+def test_memory_is_read_from_its_bucket_up() -> None:
+    buckets = tuple(f"ram:{bucket}" for bucket in range(33, 43))
+    assert implied(needs("ram >= 8 GiB")) == (buckets, (EVERYBODY,))
+    assert implied(needs("ram >= 8 GiB", 'units has "NPU"')) == (("unit:NPU",), buckets, (EVERYBODY,))
+    assert implied(needs("ram >= 8 TiB"))[0] == ("ram:42",)
 
 
-def test_memory_with_a_unit_is_read_from_its_bucket_up() -> None:
-    ways = implied(needs("ram >= 8 GiB", 'units has "NPU"'))
-    assert ways[0] == ("unit:NPU",)
-    assert ways[1][0] == "ram:33:NPU"
-    assert ways[1][-1] == "ram:42:NPU"
+def test_an_upper_limit_of_memory_is_no_way_to_read() -> None:
+    assert implied(needs("ram <= 8 GiB")) == ((EVERYBODY,),)
 
 
 def test_one_of_several_labels_is_read_from_all_of_them() -> None:

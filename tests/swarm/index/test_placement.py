@@ -10,6 +10,8 @@ from typing import Any
 import trio
 
 from protocol.values.index_keys import EVERYBODY
+from swarm.index.client import FIRST_S
+from swarm.index.lookup import NARROW
 from swarm.index.publisher import CHECK_S, SWEEP_PAUSE_S, SWEEP_S, _Shard
 from swarm.index.sweep import Sweeps
 from swarm.net.addresses import Contact
@@ -178,3 +180,20 @@ async def test_a_sweep_is_due_for_a_suspect_region_and_for_one_whose_sweep_is_ol
     assert not sweeps.due(KEY, NEAR[20:36], SWEEP_S)
     await trio.sleep(SWEEP_S)
     assert sweeps.due(KEY, NEAR[:16], SWEEP_S)
+
+
+async def test_silent_peers_hold_up_a_publishers_lookup_once_and_not_one_after_the_other(
+    autojump_clock: Jumping,
+) -> None:
+    async with field(60) as grown:
+        await publish_all(grown.members)
+        await trio.sleep(120)
+        publisher = grown.members[1]
+        nearest = publisher.network.table.closest(KEY, 5)
+        reach = distance(nearest[1].peer, KEY) + 1
+        for silent in nearest[2:]:
+            grown.swarm.cut_silently(publisher.peer, silent.peer)
+        since = trio.current_time()
+        found = await publisher.index._lookups._find(KEY, True, width=NARROW, reach=reach)
+        assert FIRST_S <= trio.current_time() - since < 1.5 * FIRST_S
+        assert not {contact.peer for contact in nearest[2:]} & {each.peer for each in found.named()}
