@@ -7,7 +7,7 @@
 The code under test is the product's index, imported with an event heap in trio's place (`heap`, `product`). Up to 300 nodes all are full.
 Of more, those that publish and read are full, and the others light (`light`): their server and store are the product's, whom they know
 and what light publishers stored follow rules. Round trips come from a matrix of seven places, connections cost what libp2p's do. Each
-device has a processor and up to four units more, memory, perhaps a GPU, and a label shared with nine others: 5 to 14 attributes.
+device has a processor and up to four units more, memory, perhaps a GPU, and a label shared with nine others: 5 to 9 attributes.
 
 Scenarios: `rest`; `dead`, a fifth dies at once, a second before the queries; `churn`, half of all leave within an hour and others come,
 for half an hour; `liars`, a fifth collude; `crowd`, as many as there are, 10,000 at most, join within a minute; `cut`, two halves cannot
