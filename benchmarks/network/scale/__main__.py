@@ -1,7 +1,7 @@
 """The index with 10² to 10⁶ nodes, on virtual time: what publishing, finding and being there cost.
 
     python -m benchmarks.network.scale                                   # at rest, 100 to 10,000 nodes: minutes
-    python -m benchmarks.network.scale --nodes 1000000 --scenario dead   # one run; 5 GiB
+    python -m benchmarks.network.scale --nodes 1000000 --scenario dead   # one run
     python -m benchmarks.network.scale --out scale.jsonl                 # figures to draw, one line for each run
 
 The code under test is the product's index, imported with an event heap in trio's place (`heap`, `product`). Up to 300 nodes all are full.
