@@ -279,7 +279,7 @@ class Query:
 
     def _rare(self, ways: Sequence[Alternatives], least: int, *, sure: bool = False) -> Alternatives | None:
         """Of the ways to read the index whose attributes are not covered, the one with fewest devices; empty if there is none, None if
-        nothing is known. `least`: see `seen_covered`. `sure`: by enough holders."""
+        that is not known of some. `least`: see `seen_covered`. `sure`: by enough holders."""
         now = trio.current_time()
         known = {
             attribute: share
@@ -287,8 +287,6 @@ class Query:
             for attribute in way
             if (share := self._shares.get(attribute)) is not None and now - share.at <= SHARES_S
         }
-        if not known:
-            return None
 
         def is_rare(attribute: str) -> bool:
             share = known.get(attribute)
@@ -297,7 +295,9 @@ class Query:
             return not seen_covered(share.depth, share.having, least)
 
         rare = [way for way in ways if all(is_rare(each) for each in way)]
-        return self._rarest(rare) if rare else ()
+        if rare:
+            return self._rarest(rare)
+        return () if all(attribute in known for way in ways for attribute in way) else None
 
     def _rarest(self, ways: Sequence[Alternatives]) -> Alternatives:
         """The way with fewest devices, by what is known."""

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from protocol.messages import index as index_messages
-from protocol.messages.index import StoreVerdict
+from protocol.messages.index import MAX_COUNTED, StoreVerdict
 from protocol.values.advert import ADVERT_TTL_S, Advert, SignedAdvert, UnitOffer, advert_body, advert_message
-from protocol.values.index_keys import EVERYBODY, shard_key, shard_prefix
+from protocol.values.index_keys import EVERYBODY, implied, shard_key, shard_prefix
 from protocol.values.match import compile_requirement
 from protocol.values.requirement import Requirement
 from swarm.index import covered, publisher, query
@@ -350,11 +350,24 @@ async def test_a_part_into_which_few_have_moved_yet_calls_nothing_rare(
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_what_is_not_counted_is_not_taken_for_rare(autojump_clock: Jumping, seed: int) -> None:
-    """RAM implies up to forty attributes for each unit."""
+    """So low a limit of memory implies more attributes than one question has room for."""
     swarm = Swarm(having=500, own=(), lie=0, liars=0)
-    many = needs(*(f'units has "{unit}"' for unit in (CPU, "GPU (ONNX)", "NPU (ONNX)")), "ram >= 1 GiB")
+    many = needs(*(f'units has "{unit}"' for unit in (CPU, "GPU (ONNX)", "NPU (ONNX)")), "ram >= 1 KiB")
+    assert len(implied(many)[-2]) > MAX_COUNTED
     swarm.units = (CPU, "GPU (ONNX)", "NPU (ONNX)")
     assert await swarm.query(seed, many) == EVERYBODY_THERE
+
+
+async def test_who_asks_for_less_than_a_moment_ago_looks_first_how_many_have_it(
+    autojump_clock: Jumping,
+) -> None:
+    swarm = Swarm(having=0, own=(listed(0, ram=2**40),), lie=0, liars=0)
+    query = query_over(swarm.race, SOFT_LIMIT * 2**DEPTH)
+    for limit in ("1 TiB", "512 GiB"):
+        swarm.parts.clear()
+        result = await query.query(needs(f"ram >= {limit}"), 16)
+        assert [each.advert.name for each in result.devices] == ["node-0"]
+        assert len(set(swarm.parts)) == 1, "one part tells that few have so much"
 
 
 async def test_who_was_covered_when_the_swarm_outgrew_one_shard_is_found_before_he_knows(
