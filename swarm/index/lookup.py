@@ -1,9 +1,8 @@
 """Finds the holders of a key by an iterative, hedged lookup that converges before anything is read or stored.
 
 The nearest known peers are asked for nearer ones until the nearest have all answered. A reader asks eight at a time and waits for the
-sixteen nearest. A publisher asks one at a time and waits for the four nearest, of which those in reach count as answered. A peer slower
-than the hedging delay no longer blocks the others; one that is silent for 1.5 s, or for 3 s at a first connection, is not asked for a
-while.
+sixteen nearest. A publisher asks one at a time and waits for the four nearest, of which those in reach count as answered. While a peer is
+slower than the hedging delay another is asked; one that is silent for 1.5 s, or for 3 s at a first connection, is not asked for a while.
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ class Query:
 
     def _rare(self, ways: Sequence[Alternatives], least: int, *, sure: bool = False) -> Alternatives | None:
         """Of the ways to read the index whose attributes are not covered, the one with fewest devices; empty if there is none, None if
-        that is not known of some. `least`: see `seen_covered`. `sure`: by enough holders."""
+        it is not known how common some attribute is. `least`: see `seen_covered`. `sure`: by enough holders."""
         now = trio.current_time()
         known = {
             attribute: share
