@@ -1,1 +1,1 @@
-"""Several results compared: pairs, comparisons, matrices, regressions, verification."""
+"""Compares several results: pairs, comparisons, matrices, regressions, verification."""

@@ -1,8 +1,9 @@
 """When a history changed, and by how much: change points instead of thresholds. Pure.
 
-E-divisive (Matteson and James 2014) on the logs of the values: the split of a stretch whose two sides are furthest apart by their energy
-distance is a change if chance alone would rarely part them so far, by a permutation test with a seed of its own; then both sides are looked
-at again. Nothing is assumed of the values' distribution. A single odd value is no change: a side has at least `SHORTEST` values.
+E-divisive (Matteson and James 2014) on the logs of the values. In each stretch, it takes the split whose two sides have the largest energy
+distance. The split is a change if a permutation test with its own seed finds that chance alone would rarely give such a distance; then both
+sides are examined in the same way. The method assumes no distribution. A single outlier is not a change: a side has at least `SHORTEST`
+values.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from results.row.comparison import MARGIN
 from results.row.stats import median
 
 SHORTEST: Final = 4
-"""Values on each side of a change, at least."""
+"""Minimum values on each side of a change."""
 PERMUTATIONS: Final = 199
 LEVEL: Final = 0.01
-"""How often a stretch without a change is taken to have one, at most."""
+"""Maximum probability of finding a change in a stretch that has none."""
 MOST: Final = 100
-"""Values looked at, the latest: the time grows with the square of their number."""
+"""Maximum values examined, the latest ones: the time grows with the square of their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryChange:
-    """Between two neighbouring values of a history."""
+    """A change between two neighbouring values of a history."""
 
     at: int
-    """Index of the first value after it."""
+    """Index of the first value after the change."""
     before: float
-    """Median from the change before it, or the beginning, on."""
+    """Median since the previous change, or since the start."""
     after: float
-    """Median up to the next change, or the end."""
+    """Median until the next change, or until the end."""
 
     @property
     def ratio(self) -> float:
@@ -44,7 +45,7 @@ class HistoryChange:
 
 
 def changes(values: Sequence[float], *, margin: float = MARGIN) -> tuple[HistoryChange, ...]:
-    """The changes in positive `values`, which are in order of time; changes by less than the share `margin` are left out."""
+    """The changes in positive `values` in time order; changes smaller than the share `margin` are left out."""
     if len(values) < 2 * SHORTEST:
         return ()
     skipped = max(0, len(values) - MOST)
@@ -60,14 +61,14 @@ def changes(values: Sequence[float], *, margin: float = MARGIN) -> tuple[History
 
 
 def _smallest(logs: Sequence[float], ends: Sequence[int]) -> tuple[float, int] | None:
-    """The smallest step between two stretches, and which of `ends` it is."""
+    """The smallest step between two stretches, and its index in `ends`."""
     middles = [median(logs[low:high]) for low, high in itertools.pairwise(ends)]
     steps = [(middles[k] - middles[k - 1], k) for k in range(1, len(middles))]
     return min(steps, key=lambda step: abs(step[0]), default=None)
 
 
 def _splits(logs: Sequence[float], low: int, high: int) -> list[int]:
-    """Where the stretch from `low` up to `high` changes."""
+    """The change points of the stretch from `low` to `high`."""
     count = high - low
     if count < 2 * SHORTEST:
         return []
@@ -89,7 +90,9 @@ def _splits(logs: Sequence[float], low: int, high: int) -> list[int]:
 def _furthest(
     distances: Sequence[Sequence[float]], sums: Sequence[float], order: Sequence[int]
 ) -> tuple[float, int]:
-    """The largest energy distance between the two sides of a split, and where it is. `sums`: of each row of `distances`."""
+    """The largest energy distance between the two sides of a split, and the position of that split. `sums`: the sum of each row of
+    `distances`.
+    """
     count = len(order)
     left = across = 0.0
     right = sum(sums) / 2

@@ -1,9 +1,10 @@
-"""Is B faster than A? A ratio with its interval, and one of four verdicts. Pure and seeded: the same samples give the same answer anywhere.
+"""Is B faster than A? A ratio with its interval, and one of four verdicts. Pure and seeded: the same samples always give the same answer.
 
-`a` and `b` are launches of samples in nanoseconds: `[[ns, ns, …], [ns, …], …]`. `Comparison.ratio` is B's time by A's: below 1 B is FASTER,
-above 1 it is SLOWER. Both verdicts need two things, so that neither chance alone nor a difference too small to matter makes them: the 95 %
-interval of the ratio lies wholly beyond ± 1 %, and the rank test of the launches' medians has a p-value below 1 %. SAME: the interval lies
-within ± 1 %. Else AMBIGUOUS. The interval is a hierarchical bootstrap: launches are drawn anew, and in each its samples.
+`a` and `b` are launches of samples in nanoseconds: `[[ns, ns, …], [ns, …], …]`. `Comparison.ratio` is B's time divided by A's: below 1 B is
+FASTER, above 1 it is SLOWER. Both verdicts have two conditions, so that neither chance alone nor a negligible difference leads to one: the
+95 % interval of the ratio lies wholly beyond ± 1 %, and the rank test of the launches' medians has a p-value below 1 %. SAME: the interval
+lies within ± 1 %. Otherwise AMBIGUOUS. The interval comes from a hierarchical bootstrap: it resamples launches, and samples within each
+launch.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from swarm.base.text import count
 MAX_P_VALUE: Final = 0.01
 DRAWS: Final = 1000
 REDRAWN: Final = 64
-"""Resampled medians that are drawn for each launch in advance; whenever a launch is drawn, one of its medians is taken."""
+"""Resampled medians computed in advance for each launch; each time a launch is drawn, one of them is used."""
 
 Launches = Sequence[Sequence[int]]
 
 
 def compare_samples(a: Launches, b: Launches, *, seed: int = 0) -> Comparison:
-    """B's launches compared with A's, each measured apart. What took turns in one process is for `results.row.rounds`."""
+    """Compare B's launches with A's, each measured separately. For models that took turns in one process, see `results.row.rounds`."""
     left, right = _sorted(a), _sorted(b)
     counts = (len(left), len(right))
     if not left or not right or not all(launch[-1] for launch in left):
@@ -47,7 +48,9 @@ def compare_samples(a: Launches, b: Launches, *, seed: int = 0) -> Comparison:
 def compare_through(
     a: Launches, b: Launches, reference_a: Launches, reference_b: Launches, *, seed: int = 0
 ) -> Comparison:
-    """The same across two devices, each time divided by that of a reference model on the same device: a ratio of ratios."""
+    """Like `compare_samples`, but across two devices, with each time divided by that of a reference model on the same device: a ratio of
+    ratios.
+    """
     sides = [_sorted(side) for side in (a, b, reference_a, reference_b)]
     counts = (min(len(sides[0]), len(sides[2])), min(len(sides[1]), len(sides[3])))
     if min(counts) == 0 or not all(median(launch) for side in sides for launch in side):
@@ -72,7 +75,7 @@ def compare_through(
 
 
 def compare_intervals(a: tuple[float, float, float], b: tuple[float, float, float]) -> Comparison:
-    """Where only medians and their intervals are known, each as (low, median, high): the widest ratio that they leave room for."""
+    """For known medians and intervals only, each as (low, median, high): the ratio with the widest interval that they allow."""
     if min(*a, *b) <= 0:
         return ambiguous("one side took no time that could be measured")
     ratio, low, high = b[1] / a[1], b[0] / a[2], b[2] / a[0]
@@ -103,7 +106,7 @@ def _sorted(launches: Launches) -> list[list[int]]:
 
 
 def _ends(drawn: Sequence[float], launches: int) -> tuple[float, float]:
-    """The middle 95 % of what was drawn, widened about its median in logarithm by sqrt(n / (n - 1)): few launches drawn from
+    """The middle 95 % of the drawn ratios, widened about their median in logarithm by sqrt(n / (n - 1)): a few launches resampled from
     themselves vary less than launches do.
     """
     wider = math.sqrt(launches / (launches - 1))
@@ -114,12 +117,12 @@ def _ends(drawn: Sequence[float], launches: int) -> tuple[float, float]:
 
 
 def _redrawn(ordered: Sequence[int], chance: random.Random) -> list[int]:
-    """`REDRAWN` resampled medians: their places among the sorted samples have a beta distribution, so one draw each is enough."""
+    """`REDRAWN` resampled medians: their positions in the sorted samples have a beta distribution, so one draw each is enough."""
     n = len(ordered)
     half = (n + 1) / 2
     return [ordered[min(int(n * chance.betavariate(half, half)), n - 1)] or 1 for _ in range(REDRAWN)]
 
 
 def _drawn(side: Sequence[Sequence[int]], chance: random.Random) -> float:
-    """The median of as many launches drawn anew, each by one of its redrawn medians."""
+    """The median of a resample of the launches, each represented by one of its resampled medians."""
     return median([chance.choice(launch) for launch in chance.choices(side, k=len(side))])

@@ -1,4 +1,4 @@
-"""How far the answers of a model's runs lie from each other: the same examples, on every unit of every device."""
+"""How far the answers of a model's runs differ: the same examples, on every unit of every device."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Outputs = Sequence["Mapping[str, np.ndarray[Any, Any]] | str"]
 
 @dataclass(frozen=True, slots=True)
 class RowDrift:
-    """Of one run's answers from those of the reference run."""
+    """Drift of one run's answers from the reference run's."""
 
     row: Row
     reference: Row
     """The first complete run of the model with these examples, in the campaign's order."""
     alike: bool = False
-    """Both answered the same, bit for bit."""
+    """Both runs gave the same answers, bit for bit."""
     drift: float | None = None
-    """Median over the examples of the distance, as `results.scoring.drift` has it; None: of texts, or for the reason in `why`."""
+    """Median distance over the examples, as defined in `results.scoring.drift`; None for texts, or for the reason in `why`."""
     drift_max: float | None = None
     why: str = ""
     """Why there is no drift."""
 
 
 def drifts(results: Sequence[RawResult]) -> list[RowDrift]:
-    """Of all runs that answered, in their order; the reference run itself is not among them."""
+    """Drift of all runs with answers, in order, except the reference run itself."""
     references: dict[tuple[str, str], tuple[Row, Outputs]] = {}
     found: list[RowDrift] = []
     for result in results:
@@ -49,7 +49,7 @@ def drifts(results: Sequence[RawResult]) -> list[RowDrift]:
             references[key] = row, _outputs(result)
             continue
         reference, outputs = references[key]
-        if any(isinstance(output, str) for output in outputs):  # texts are the same or not: no distance
+        if any(isinstance(output, str) for output in outputs):  # texts are equal or not, with no distance
             found.append(RowDrift(row, reference, alike=row.answers_sha256 == reference.answers_sha256))
             continue
         if row.answers_sha256 == reference.answers_sha256:
@@ -65,7 +65,7 @@ def drifts(results: Sequence[RawResult]) -> list[RowDrift]:
 
 
 def _outputs(result: RawResult) -> Outputs:
-    """For each example; none where the record or its answers cannot be read."""
+    """The outputs for each example; empty if the record or its answers cannot be read."""
     try:
         record = read_record(base64.b64decode(result.record, validate=True))
         return () if record.answers is None else outputs_of(record.answers)

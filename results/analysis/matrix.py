@@ -1,7 +1,7 @@
-"""Model × device × unit: each median, its ratio to a base, and what it costs in energy and in money. Pure.
+"""Model × device × unit: each median, its ratio to a base, and its cost in energy and money. Pure.
 
-A cell that is not valid carries why, a fact that was not measured is None. Nothing is put in for it: a watt comes from a meter, a price
-from the user's file.
+A cell that is not valid says why. A fact that was not measured is None, and nothing replaces it: watts come from a meter, prices from the
+user's file.
 """
 
 from __future__ import annotations
@@ -34,53 +34,52 @@ class MatrixCell:
     unit: str
     threads: int | None = None
     batch: int | None = None
-    """As asked for; None: the model's own."""
+    """As requested; None: the model's own."""
     variant: str = ""
-    """Which form of the model it is; `model` ends in it."""
+    """The model's variant, with which `model` ends."""
     median_ms: float | None = None
     low_ms: float | None = None
     high_ms: float | None = None
     ratio: float | None = None
-    """Its median by the base's of the same model and batch; None: no base, or not to be compared with it."""
+    """Its median divided by the base's for the same model and batch; None: no base, or not comparable with it."""
     per_s: float | None = None
-    """Inputs in a second: the batch by the median."""
+    """Inputs per second: the batch divided by the median."""
     joules: float | None = None
-    """Of one inference, as the device's meter had it."""
+    """Energy of one inference, from the device's meter."""
     per_watt: float | None = None
-    """Inferences per second and watt, which is per joule."""
+    """Inferences per second per watt, which is inferences per joule."""
     price_per_hour: float | None = None
-    """Of the device, from the price file."""
+    """Price of the device, from the price file."""
     per_million: float | None = None
     """Price of a million inputs."""
     currency: str = ""
     remark: str = ""
-    """Why it is not valid, or has no ratio."""
+    """Why the cell is not valid, or has no ratio."""
     job: str = ""
-    """The task it is from: campaign id and number."""
+    """The task that it comes from: campaign id and number."""
     verdict: str = ""
-    """What the number is worth; empty: there is none."""
+    """What the number is worth; empty if there is none."""
     load_ms: float | None = None
     """Median time to load the model."""
     memory_mb: float | None = None
-    """Most memory above what the process held before, while it ran."""
+    """Peak memory during the run above what the process held before."""
     model_bytes: int | None = None
-    """Of the model's file."""
+    """Size of the model's file."""
     max_error: float | None = None
     """Largest difference of the outputs from the reference."""
     quality: float | None = None
-    """Of the answers, where the model was evaluated: accuracy, or ROUGE-L of summaries."""
+    """Quality of the answers if the model was evaluated: accuracy, or ROUGE-L of summaries."""
     shapes: str = ""
-    """Of the inputs, as in the row."""
+    """Shapes of the inputs, as in the row."""
     energy_source: str = ""
-    """Who read the joules, and of which part: only those of one source compare."""
+    """Which source read the joules, and of which part: only values from one source are comparable."""
 
 
 def make_matrix(
     rows: Sequence[Row], *, base: str = "", prices: Mapping[str, Price] | None = None
 ) -> tuple[MatrixCell, ...]:
-    """A cell for each row, in the order of models, devices, units, threads, batches. `base`: a device (name or id), a unit, a model or a
-    variant. What a cell's ratio is to differs from it in that alone. `prices`: by device or chip. Raises ValueError for a base that is in
-    no row.
+    """A cell for each row, sorted by model, device, unit, threads and batch. `base`: a device (name or id), a unit, a model or a variant. A
+    cell's ratio refers to a row that differs only in that. `prices`: by device or chip. Raises ValueError if no row matches the base.
     """
     ordered = sorted(
         rows,
@@ -107,13 +106,13 @@ def _is_base(row: Row, base: str) -> bool:
 
 
 def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
-    """The row that differs from `row` in that it is the base, and in nothing else that is in the matrix; threads as near as there are."""
+    """The row that matches the base and otherwise equals `row` in everything the matrix shows, preferably also in threads."""
     if not base:
         return None
     bases = []
     for other in rows:
         if not _is_base(other, base) or other.verdict == RowVerdict.MISMATCH:
-            continue  # wrong outputs are no measure
+            continue  # wrong outputs cannot be a base
         model = base == other.file_name or other.file_name == row.file_name
         model = model or (base == other.variant and stem(other) == stem(row))
         device = names_device(base, other) or device_identity(other) == device_identity(row)
@@ -177,7 +176,7 @@ def _cell(row: Row, base: Row | None, base_name: str, prices: Mapping[str, Price
 
 
 class Axis(StrEnum):
-    """What is held against time."""
+    """What can be plotted against time."""
 
     ENERGY = "energy"
     MEMORY = "memory"
@@ -203,8 +202,8 @@ MORE_IS_BETTER: Final = frozenset({Axis.QUALITY})
 
 
 def pareto_front(points: Sequence[tuple[float, float]], *, more_is_better: bool = False) -> list[int]:
-    """Indices of the points (time, value) that no other is at least as good as in both and better than in one, by time. Of points that
-    are alike in both, all are on the front.
+    """Indices of the points (time, value) that no other point matches or beats in both while beating in one, sorted by time. Of identical
+    points, all are on the front.
     """
     sign = -1.0 if more_is_better else 1.0
     matches: list[int] = []
@@ -216,15 +215,15 @@ def pareto_front(points: Sequence[tuple[float, float]], *, more_is_better: bool 
 
 
 def _timed(cells: Sequence[MatrixCell]) -> list[MatrixCell]:
-    """Those with a time that counts: with outputs that agree; simulations where nothing was measured."""
+    """The cells with a time that counts: their outputs agree; simulations only if nothing was measured."""
     return counting(
         cell for cell in cells if cell.median_ms is not None and cell.verdict != RowVerdict.MISMATCH
     )
 
 
 def front(cells: Sequence[MatrixCell], axis: Axis) -> tuple[str, ...]:
-    """Jobs on the front of time against `axis`, the quickest first. Cells without a time or without a value on `axis` are in no front,
-    nor are simulations where anything was measured. None where the values do not compare.
+    """Jobs on the front of time against `axis`, fastest first. Cells without a time or a value on `axis` are on no front, nor are
+    simulations if anything was measured. Empty if the values are not comparable.
     """
     known = [cell for cell in _timed(cells) if getattr(cell, CELL_FIELDS[axis]) is not None]
     if axis is Axis.ENERGY and not one_source(cell.energy_source for cell in known):
@@ -236,7 +235,7 @@ def front(cells: Sequence[MatrixCell], axis: Axis) -> tuple[str, ...]:
 
 
 def fronts(cells: Sequence[MatrixCell]) -> dict[Axis, tuple[str, ...]]:
-    """The front of each axis on which two cells or more have a value that compares."""
+    """The front of each axis on which at least two cells have comparable values."""
     timed = _timed(cells)
     found = {
         axis: front(cells, axis)
@@ -247,7 +246,7 @@ def fronts(cells: Sequence[MatrixCell]) -> dict[Axis, tuple[str, ...]]:
 
 
 def one_source(sources: Iterable[str]) -> bool:
-    """Whether energies compare: a package's are not those of what comes from the plug."""
+    """Whether energies are comparable: those of a package are not those of a meter at the wall."""
     return len(set(sources)) < 2
 
 
@@ -256,7 +255,7 @@ _KEYS: Final = ("currency", "per_hour")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of one device or chip."""
+    """The price of one device or chip."""
 
     per_hour: float
     currency: str

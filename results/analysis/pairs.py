@@ -1,9 +1,9 @@
-"""Two sets of results compared: which rows belong together, whether they may be compared at all, and what comes of it. Pure.
+"""Compares two sets of results: which rows belong together, whether they may be compared, and the outcome. Pure.
 
-Rows belong together by model, unit, threads, batch and device; where the sides share no device, by the others alone, and whatever the
-threads if there is one row of it on either side. Of two results, not of two devices of one: where each side has one model, the two models
-are what is compared; where each side is a single row, the two rows are, such as a task on the CPU and one on the GPU. A pair that may not
-be compared (other shapes, not complete) says so instead.
+Rows belong together if they share model, unit, threads, batch and device. If the two sides share no device, the device is ignored, and
+threads are ignored too where either side has only one such row. There are two exceptions, unless devices are what is compared: if each side
+has one model, those two models are compared; if each side is a single row, those two rows are, such as a task on the CPU and one on the
+GPU. A pair that may not be compared (different shapes, not complete) says so instead.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from results.row.verdicts import RowVerdict
 
 OTHERS_APART: Final = 10.0
 STALL_APART: Final = 20.0
-"""Percentage points: where two hosts differ by more, a difference of the times may come from the hosts."""
+"""Percentage points: if two hosts differ by more, a difference in times may come from the hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A row of B with its row of A; None: the other side has no such row."""
+    """A row of B with its row of A; None: that side has no such row."""
 
     a: Row | None
     b: Row | None
     comparison: Comparison
     note: str = ""
-    """What else matters, such as that either row is noisy."""
+    """Other relevant facts, such as that one of the rows is noisy."""
     in_turns: bool = False
-    """Both took turns in the task of B; A has no row of its own."""
+    """Both models took turns in B's task; A has no row of its own."""
     sittings: int | None = None
-    """Of how many sittings that comparison is pooled; None: it is of one."""
+    """The number of sittings that the comparison pools; None: it is of one sitting."""
 
 
 def pairs_in_turns(rows: Sequence[Row]) -> list[Pair]:
-    """A pair for each row whose model took turns with another; sittings that are pooled give one pair together."""
+    """A pair for each row whose model took turns with another; pooled sittings share one pair."""
     pairs, cells = [], sittings_of(rows)
     for row in pooled_rows(rows):
         if not row.against or row.status is not RowStatus.COMPLETE:
@@ -68,7 +68,7 @@ def pairs_in_turns(rows: Sequence[Row]) -> list[Pair]:
 
 
 def pooled_entries(entries: Sequence[ResultEntry]) -> list[ResultEntry]:
-    """One entry in place of several sittings, known by its interval alone: launches of different sittings must not be mixed."""
+    """One entry in place of several sittings, with only its interval: launches of different sittings must not be mixed."""
     alone = {id(entry.row): entry for entry in entries}
     return [alone.get(id(row)) or ResultEntry(row) for row in pooled_rows([entry.row for entry in entries])]
 
@@ -81,8 +81,8 @@ def pair_up(
     reference: str = "",
     seed: int = 0,
 ) -> list[Pair]:
-    """Pairs in A's order, then what only B has. `across_devices`: devices are what is compared. `reference`: a model that was measured on
-    every device of both sides; each time is divided by its time.
+    """Pairs in A's order, then the rows that only B has. `across_devices`: devices are what is compared. `reference`: a model that was
+    measured on every device of both sides; each time is divided by its time.
     """
     models = {entry.row.file_name for entry in (*a, *b)} - {reference}
     one_model = all(len({entry.row.file_name for entry in side} - {reference}) == 1 for side in (a, b))
@@ -127,7 +127,7 @@ def pair_up(
 
 
 def _once(side: Sequence[ResultEntry], key: Callable[[Row], tuple[object, ...]]) -> set[tuple[object, ...]]:
-    """Keys without threads that one row of a side has: devices have other numbers of cores, and with that of threads."""
+    """Keys without threads that exactly one row of a side has: devices differ in cores, and so in threads."""
     counts = Counter(key(entry.row.model_copy(update={"threads": None})) for entry in side)
     return {name for name, count in counts.items() if count == 1}
 
@@ -172,7 +172,7 @@ def unlike(a: Row, b: Row) -> str:
         return f"A was {spans[0]}, B was {spans[1]}"
     if without_names(a.shapes) != without_names(b.shapes):
         return f"the input shapes differ: {a.shapes or 'unknown'} and {b.shapes or 'unknown'}"
-    variants = bool(a.variant and b.variant) and stem(a) == stem(b)  # other types are what they are for
+    variants = bool(a.variant and b.variant) and stem(a) == stem(b)  # variants exist to differ in types
     if not variants and a.dtypes and b.dtypes and without_names(a.dtypes) != without_names(b.dtypes):
         return f"the element types differ: {a.dtypes} and {b.dtypes}"
     return ""
@@ -184,7 +184,9 @@ def stem(row: Row) -> str:
 
 
 def other_host(a: Row, b: Row) -> str:
-    """How the hosts of two rows differed while they were measured, so that a difference of times may be theirs; empty if they did not."""
+    """How the hosts differed during the two measurements, so that a difference in times may come from them; empty if they did not
+    differ.
+    """
     for name, words, apart in (
         ("others_percent", "of the processors' time went to other work", OTHERS_APART),
         ("stall_percent", "of the time something waited for a processor", STALL_APART),

@@ -1,7 +1,7 @@
-"""The mean of values that differ by more than their own errors say, such as one of each sitting. Pure.
+"""The mean of values that differ by more than their own errors explain, such as one value per sitting. Pure.
 
 The variance between them is DerSimonian and Laird's (1986), the interval Hartung and Knapp's (2001): from Student's t with one degree of
-freedom less than there are values, and never narrower than the values' own errors allow.
+freedom less than there are values, and never narrower than the values' own errors imply.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Final
 from results.row.order import ALPHA, t_quantile
 
 LEAST_ERROR: Final = 1e-4
-"""The least standard error of a log: no clock and no interval of so few launches is better."""
+"""Minimum standard error of a log: no clock, and no interval over so few launches, is more precise."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomEffects:
-    """What values come to together."""
+    """The pooled result of several values."""
 
     centre: float
     half: float
-    """Half of the interval about it."""
+    """Half of the width of the interval."""
     between: float
-    """Share of the values' variance that lies between them and not within (I²)."""
+    """Share of the values' variance that lies between them, not within them (I²)."""
 
 
 def random_effects(
     values: Sequence[float], variances: Sequence[float], alpha: float = ALPHA
 ) -> RandomEffects:
-    """Of at least two values with the variances of their errors. `alpha`: how often the interval may miss."""
+    """Pool at least two values, given the variances of their errors. `alpha`: how often the interval may miss."""
     tau, between = _heterogeneity(values, variances)
     weights = [1 / (variance + tau) for variance in variances]
     centre = _mean(values, weights)
@@ -42,8 +42,8 @@ def random_effects(
 
 
 def log_variance(low: float, high: float, launches: int, alpha: float = ALPHA) -> float:
-    """Of the log of a figure over so many launches whose interval misses in `alpha` of cases: by Student's t, to which that of ranks comes
-    close.
+    """Variance of the log of a figure over `launches` launches whose interval misses in `alpha` of cases, by Student's t, which rank
+    intervals closely follow.
     """
     half = (math.log(high) - math.log(low)) / 2
     return max(LEAST_ERROR, half / t_quantile(1 - alpha / 2, max(1, launches - 1))) ** 2

@@ -1,10 +1,11 @@
-"""Has a result got worse? Each cell of a run against the last good one of the same cell, by the statistics of `compare`. Pure.
+"""Has a result got worse? Compares each cell of a run with the last good result of that cell, by the statistics of `compare`. Pure.
 
-    cell     model, unit, threads, batch, shapes and device: what a history is of
+    cell     model, unit, threads, batch, shapes and device: the subject of a history
     good     complete, with the verdict valid, and itself no regression (or accepted as the new normal)
 
-SLOWER alone raises the alarm, with its interval beyond the threshold, and a valid verdict; what noise does is AMBIGUOUS there. Memory
-raises it when the launches' peaks are more by 5 % and 4 MB, and the ranks of the launches are that far apart by chance in less than 1 %.
+For times, only SLOWER raises the alarm, with its whole interval beyond the threshold and a valid verdict; noise gives AMBIGUOUS. For
+memory, the alarm needs median peaks that are higher by 5 % and by 4 MB, and launches' ranks that chance would put that far apart in less
+than 1 % of cases.
 """
 
 from __future__ import annotations
@@ -41,39 +42,39 @@ BY_MODEL: Final = frozenset(
         Reason.NO_SHAPE,
     )
 )
-"""Why a run failed that is no fault of the swarm."""
+"""Failure reasons that are the model's fault, not the swarm's."""
 
 
 class RegressionFinding(StrEnum):
-    """What a cell is against the last good one, or a whole run against those before."""
+    """The outcome of comparing a cell with the last good one, or a whole run with earlier runs."""
 
     FIRST = "first"
-    """There is none before it."""
+    """There is no earlier good result."""
     SAME = "same"
     FASTER = "faster"
     UNSURE = "unsure"
-    """The samples do not say it surely enough."""
+    """The samples are not conclusive."""
     DOUBTFUL = "doubtful"
-    """Measured, but its verdict is not valid: neither an alarm nor something to compare with."""
+    """Measured, but its verdict is not valid: neither an alarm nor a basis for comparison."""
     SIMULATED = "simulated"
-    """A simulation: nothing was measured, so it is neither an alarm nor something to compare with."""
+    """A simulation: nothing was measured, so it is neither an alarm nor a basis for comparison."""
     SLOWER = "slower"
     MEMORY = "more-memory"
     FAILED = "failed"
-    """Failed by the model, where it was good before."""
+    """The model failed, and its result was good before."""
     ABSENT = "absent"
-    """Not complete, by no fault of the model."""
+    """Not complete, through no fault of the model."""
 
     FINE = "fine"
-    """Of a run: no cell got worse."""
+    """For a run: no cell got worse."""
     REGRESSION = "regression"
-    """Of a run: one did."""
+    """For a run: a cell got worse."""
     CONFIRMING = "confirming"
-    """Of a run: one seems to be slower, or the host left it doubtful, and it is measured again before anything is said."""
+    """For a run: a cell seems slower, or the host left it doubtful, and it is measured again before anything is reported."""
     INCOMPLETE = "incomplete"
-    """Of a run: none did, but not all were measured."""
+    """For a run: no cell got worse, but not all were measured."""
     NOT_STARTED = "not-started"
-    """Of a run that was due: it could not begin."""
+    """For a run that was due: it could not start."""
 
 
 HOST: Final = frozenset(
@@ -85,21 +86,21 @@ HOST: Final = frozenset(
         RowVerdict.NOISY,
     }
 )
-"""Verdicts that another hour may not give: a result that one of them makes doubtful is measured again."""
+"""Verdicts that may differ at another hour: a result that one of them makes doubtful is measured again."""
 _UNMEASURED: Final = frozenset({RegressionFinding.ABSENT, RegressionFinding.SIMULATED})
 WORSE: Final = frozenset({RegressionFinding.SLOWER, RegressionFinding.MEMORY, RegressionFinding.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
 class KnownGood:
-    """The last good result of a cell, and the campaign it is of."""
+    """The last good result of a cell, and its campaign."""
 
     campaign: str
     measured: ResultEntry
 
 
 class CellOutcome(BaseModel):
-    """What one run measured of one cell, against the last good one; times in ms, memory in MB of 1,048,576 bytes."""
+    """One run's result for one cell, compared with the last good one; times in ms, memory in MB of 1,048,576 bytes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
@@ -112,9 +113,9 @@ class CellOutcome(BaseModel):
     memory_mb: float | None = None
     finding: RegressionFinding
     against: str | None = None
-    """The campaign of the good result that it was held against."""
+    """The campaign of the good result that it was compared with."""
     ratio: float | None = None
-    """Its time by that one's."""
+    """Its time divided by the good result's."""
     ratio_low: float | None = None
     ratio_high: float | None = None
     memory_ratio: float | None = None
@@ -125,7 +126,7 @@ class RegressionCell(CellOutcome):
     """One cell of one run. Kept with the run, so that a history outlives campaigns."""
 
     key: str
-    """The same for the same model, unit, threads, batch, shapes and device."""
+    """Equal for equal model, unit, threads, batch, shapes and device."""
     model: str
     unit: str
     device: str
@@ -138,26 +139,26 @@ class RegressionCell(CellOutcome):
     job: str = ""
     """The task that measured it."""
     sha256: str = ""
-    """Of the model's bytes."""
+    """Hash of the model's bytes."""
     against_sha256: str = ""
-    """Of those of the good result that it was held against; empty: not known."""
+    """Hash of the model of the good result that it was compared with; empty: unknown."""
     cleared: bool = False
-    """It seemed slower, and was not when it was measured again: its own time is the host's."""
+    """It seemed slower, but was not when measured again: its own time reflects the host."""
 
     @property
     def good(self) -> bool:
-        """Whether later results may be held against it."""
+        """Whether later results may be compared with it."""
         valid = self.verdict == RowVerdict.VALID and self.finding not in WORSE
         return self._measured and valid and not self.cleared
 
     @property
     def acceptable(self) -> bool:
-        """Whether later results may be held against it once its run is accepted; not if `cleared` as the host's doing without an alarm."""
+        """Whether later results may be compared with it once its run is accepted; not if `cleared` without an alarm."""
         return self._measured and self.median_ms is not None and (not self.cleared or self.finding in WORSE)
 
     @property
     def unsettled(self) -> bool:
-        """Whether it is to be measured again beside the good result: it seems slower, or the host left it doubtful."""
+        """Whether it must be measured again beside the good result: it seems slower, or the host left it doubtful."""
         doubtful = self.finding is RegressionFinding.DOUBTFUL and bool(self.against_sha256)
         return self.finding is RegressionFinding.SLOWER or (doubtful and self.verdict in HOST)
 
@@ -167,7 +168,7 @@ class RegressionCell(CellOutcome):
 
 
 def key_of(row: Row) -> str:
-    """Of its cell."""
+    """The key of the row's cell."""
     lines = (
         row.file_name,
         row.compute_units,
@@ -181,7 +182,7 @@ def key_of(row: Row) -> str:
         None if row.ram is None else round(4 * row.ram),
         row.accelerator,
         row.simulated,
-        *(() if row.batch is None else (row.batch,)),  # histories of before have none
+        *(() if row.batch is None else (row.batch,)),  # older histories have no batch
     )
     return hashlib.sha256("\n".join(map(str, lines)).encode()).hexdigest()[:24]
 
@@ -192,15 +193,15 @@ def judge(
     *,
     alarm: float = MARGIN,
 ) -> tuple[RegressionFinding, tuple[RegressionCell, ...]]:
-    """What a run is against those before. `last_good`: by row and key; of a row that failed, by model, unit, batch and device. `alarm`: the
-    share by which the whole interval must lie beyond the last good time.
+    """Compare a run with earlier ones. `last_good`: looks up a good result by row and key; for a failed row, by model, unit, batch and
+    device. `alarm`: the share by which the whole interval must lie beyond the last good time.
     """
     cells = tuple(_cell(outcome, last_good, alarm) for outcome in results)
     return finding_of(cells), cells
 
 
 def finding_of(cells: Sequence[RegressionCell]) -> RegressionFinding:
-    """What a run with these cells is."""
+    """The finding for a run with these cells."""
     if any(cell.finding in WORSE for cell in cells):
         return RegressionFinding.REGRESSION
     if not cells or any(cell.finding in _UNMEASURED for cell in cells):
@@ -209,7 +210,7 @@ def finding_of(cells: Sequence[RegressionCell]) -> RegressionFinding:
 
 
 def confirming(cells: Sequence[RegressionCell]) -> bool:
-    """Whether a run with these cells waits until some are measured again. What is only doubtful delays no alarm that is sure."""
+    """Whether a run with these cells waits until some are measured again. A merely doubtful cell does not delay a certain alarm."""
     if any(cell.finding is RegressionFinding.SLOWER for cell in cells):
         return True
     return any(cell.unsettled for cell in cells) and not any(cell.finding in WORSE for cell in cells)
@@ -264,9 +265,10 @@ def confirmed(
     alarm: float,
     peaks: Sequence[int] = (),
 ) -> RegressionCell:
-    """An unsettled cell, by what was measured once more. `again`: in turns with the last good model, or, where that is the same one, a
-    second time alone, which is held against `good`. None: it could not be measured; then its finding stands, as it does where the model
-    is not to blame and what it runs on changed. `peaks`: of the launches of the cell itself, whose memory is no matter of the host's.
+    """An unsettled cell, decided by a second measurement. `again`: measured in turns with the last good model, or, if the model is
+    unchanged, measured alone once more and compared with `good`. None: it could not be measured. The finding stands in that case, and also
+    if the model is not to blame but the runtime or system changed. `peaks`: of the launches of the cell itself, because memory does not
+    depend on the host's state.
     """
     if again is None or again.row.status is not RowStatus.COMPLETE:
         row = None if again is None else again.row
@@ -302,7 +304,7 @@ def confirmed(
 
 
 def _changed(good: Row, now: Row) -> str:
-    """What else may have made it slower, and both models that took turns alike: runtime and system, if they are others now."""
+    """What else may explain the slowdown although the models in turns are alike: a changed runtime or system."""
     facts = {"runtime": (good.runtime, now.runtime), "system": (good.device_os, now.device_os)}
     return " and ".join(
         f"the {name} changed from {one} to {other}"
@@ -312,7 +314,7 @@ def _changed(good: Row, now: Row) -> str:
 
 
 def in_turns(row: Row, alarm: float) -> RegressionFinding:
-    """What a row is against the model that took turns with it: SLOWER needs one of the two ratios wholly beyond the alarm."""
+    """The finding for a row against the model that took turns with it: SLOWER needs one of the two ratios wholly beyond the alarm."""
     verdict = ComparisonVerdict(row.compare_verdict or ComparisonVerdict.AMBIGUOUS)
     if (
         verdict is ComparisonVerdict.SLOWER
@@ -327,7 +329,7 @@ def in_turns(row: Row, alarm: float) -> RegressionFinding:
 def compared(
     good: KnownGood, entry: ResultEntry, alarm: float
 ) -> tuple[RegressionFinding, str, dict[str, object]]:
-    """What a complete entry is against the last good one, why, and the ratios."""
+    """How a complete entry compares with the last good one, why, and the ratios."""
     (pair,) = pair_up([good.measured], [entry])
     result, why, row = pair.comparison, pair.comparison.why, entry.row
     memory = more_memory(good.measured.peaks, entry.peaks)
@@ -357,12 +359,12 @@ def compared(
 
 
 def memory_ratio(good: Sequence[int], peaks: Sequence[int]) -> float | None:
-    """Of the launches' median peaks; None where one side has none."""
+    """The ratio of the launches' median peaks; None if either side has none."""
     return median(peaks) / median(good) if good and peaks and median(good) else None
 
 
 def more_memory(good: Sequence[int], peaks: Sequence[int]) -> str:
-    """Why that is surely more memory; empty if it is not."""
+    """Why memory certainly increased; empty if it did not."""
     ratio = memory_ratio(good, peaks)
     if ratio is None or min(len(good), len(peaks)) < MIN_LAUNCHES:
         return ""

@@ -1,8 +1,8 @@
-"""What several sittings say of one device together: the same measurement made again at other times. Pure.
+"""What several sittings say about one device together: the same measurement repeated at other times. Pure.
 
-Launches of one sitting share what held in it: the clock's frequency, the neighbours, where the memory lay. So their interval holds for
-that stretch of time alone. Over sittings the log of each one's median is a draw around the device's own value, with random effects: the
-variance between sittings and the interval are of `results.analysis.random_effects`.
+Launches of one sitting share its conditions: the clock frequency, the neighbours, the memory layout. So their interval holds only for that
+stretch of time. Over several sittings, the log of each median is a draw around the device's own value, with random effects:
+`results.analysis.random_effects` gives the variance between sittings and the interval.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from results.row.stats import MIN_LAUNCHES
 from results.row.verdicts import GRAVITY, RowVerdict
 
 MIN_COUNTED: Final = 5
-"""Sittings from which a device's coverage is said."""
+"""Number of sittings from which a device's coverage is reported."""
 MAX_COUNTED: Final = 50
-"""Sittings of one measurement that are looked at, the latest: a device changes, and the time grows with the square of their number."""
+"""Maximum sittings of one measurement that are examined, the latest ones: a device changes, and the time grows with the square of their
+number."""
 MIN_APART_S: Final = 600.0
-"""Results of one device that end closer together are of one sitting: the latest of them counts."""
+"""Results of one device that end closer together belong to one sitting, and the latest of them counts."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,7 +40,7 @@ class SittingFigure:
     high: float
     launches: int
     at: float
-    """When it ended, in wall seconds."""
+    """When the sitting ended, in wall-clock seconds."""
 
     @property
     def log(self) -> float:
@@ -47,45 +48,45 @@ class SittingFigure:
 
     @property
     def variance(self) -> float:
-        """Of its log, as its interval says."""
+        """The variance of its log, derived from its interval."""
         return log_variance(self.low, self.high, self.launches)
 
 
 @dataclass(frozen=True, slots=True)
 class PooledMedian:
-    """Of a device over sittings, in ms."""
+    """The median of a device over its sittings, in ms."""
 
     median: float
     low: float | None
-    """Ends of the 95 % interval of the long-run median; None of one sitting."""
+    """Ends of the 95 % interval of the long-run median; None for one sitting."""
     high: float | None
     sittings: int
     span_s: float
-    """From the end of the first to the end of the last."""
+    """From the end of the first sitting to the end of the last."""
     between: float | None
-    """Share of the medians' variance that lies between sittings and not within (I²); None of one sitting."""
+    """Share of the medians' variance that lies between sittings, not within them (I²); None for one sitting."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldIntervals:
-    """How many sittings' intervals hold the median that the other sittings of the same have together."""
+    """How many sittings' intervals hold the pooled median of the other sittings of the same measurement."""
 
     held: int = 0
     sittings: int = 0
     missed_by: tuple[float, ...] = ()
-    """For each interval that does not hold that median: the log of the factor by which its nearer end falls short."""
+    """For each interval that misses that median: the log of the factor by which its nearer end falls short."""
 
     @property
     def share(self) -> float | None:
-        """None below `MIN_COUNTED`."""
+        """The share of intervals that hold; None below `MIN_COUNTED`."""
         return self.held / self.sittings if self.sittings >= MIN_COUNTED else None
 
     @property
     def margin(self) -> float | None:
-        """The log of the factor by which both ends have to move out, so that the interval of one more sitting holds with 95 %.
+        """The log of the factor by which both ends must move out so that the interval of one more sitting holds with 95 %.
 
-        It is the rank ⌈0.95 (n+1)⌉ of what each of the n sittings needed, as in split conformal prediction, so it takes no shape of their
-        distribution for granted. None: they are too few, below 19.
+        It is the value at rank ⌈0.95 (n+1)⌉ of what each of the n sittings needed, as in split conformal prediction, so it assumes no
+        distribution. None for fewer than 19 sittings, which are too few.
         """
         rank = -(-95 * (self.sittings + 1) // 100)
         if rank > self.sittings:
@@ -99,7 +100,7 @@ class HeldIntervals:
 
 
 def figure_of(row: Row, at: float) -> SittingFigure | None:
-    """The figure of one row; None where it has no interval, or was not really measured."""
+    """The figure of one row; None if it has no interval, or was not really measured."""
     median, low, high = row.inference_ms_median, row.inference_ms_median_low, row.inference_ms_median_high
     if row.status is not RowStatus.COMPLETE or row.simulated or row.verdict == RowVerdict.UNREADABLE:
         return None
@@ -109,10 +110,10 @@ def figure_of(row: Row, at: float) -> SittingFigure | None:
 
 
 def pool(figures: Sequence[SittingFigure]) -> PooledMedian | None:
-    """Of sittings of rows with one fingerprint; None of none."""
+    """The pooled median of sittings with one fingerprint; None if there are none."""
     if not figures:
         return None
-    figures = sorted(figures)  # sums of floats depend on their order
+    figures = sorted(figures)  # sums of floats depend on the order
     times = [figure.at for figure in figures]
     span_s, count = max(times) - min(times), len(figures)
     if count == 1:
@@ -123,7 +124,7 @@ def pool(figures: Sequence[SittingFigure]) -> PooledMedian | None:
 
 
 class SittingPool:
-    """The figures of sittings, as far as they are known; of one row once, however often it is added."""
+    """The known figures of sittings; a row counts once, however often it is added."""
 
     def __init__(self) -> None:
         self._cells: dict[tuple[str, str], dict[str, SittingFigure]] = defaultdict(dict)
@@ -135,7 +136,7 @@ class SittingPool:
                 self._cells[row.first_sitting, row.fingerprint][row.job_id] = figure
 
     def pooled(self, rows: Iterable[Row]) -> list[Row]:
-        """`rows` with what the sittings of each come to together; others are left as they are."""
+        """`rows` with the pooled figures of their sittings; rows without sittings stay unchanged."""
         return [row.model_copy(update=self._columns(row)) for row in rows]
 
     def _columns(self, row: Row) -> dict[str, object]:
@@ -145,7 +146,7 @@ class SittingPool:
 
 
 def pool_sittings(rows: Sequence[Row]) -> list[Row]:
-    """`rows` of campaigns with what the sittings of each come to together; others are left as they are."""
+    """`rows` of campaigns with the pooled figures of their sittings; rows without sittings stay unchanged."""
     sittings = SittingPool()
     sittings.add(rows)
     return sittings.pooled(rows)
@@ -167,7 +168,7 @@ def _columns(pooled: PooledMedian) -> dict[str, object]:
 
 
 def sittings_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The rows that are pooled, by what they are sittings of."""
+    """The pooled rows, grouped by the measurement that they repeat."""
     found: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row.sittings and row.sitting:
@@ -176,8 +177,8 @@ def sittings_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def pooled_row(row: Row, sittings: Sequence[Row]) -> Row:
-    """One row for all `sittings` of `row`: the pooled median and ratio in place of its own, their gravest verdict, the rest of this one.
-    It is no sitting itself.
+    """One row for all `sittings` of `row`: the pooled median and ratio in place of its own, their gravest verdict, and everything else from
+    `row`. It is not a sitting itself.
     """
     before, median = row.inference_ms_median, row.pooled_ms_median
     if before is None or median is None:
@@ -206,8 +207,8 @@ def pooled_row(row: Row, sittings: Sequence[Row]) -> Row:
 
 
 def pooled_rows(rows: Sequence[Row]) -> list[Row]:
-    """For whatever compares devices and models: one row in place of the sittings that are pooled, and of those beside them that came to
-    nothing. What was measured in another way (another fingerprint, such as a newer runtime) stays.
+    """For comparisons of devices and models: one row replaces the pooled sittings, and those of them that failed. Complete rows measured
+    differently (another fingerprint, such as a newer runtime) stay.
     """
     cells = sittings_of(rows)
     together = {first for first, _ in cells}
@@ -226,13 +227,13 @@ def pooled_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def coverage(figures: Sequence[SittingFigure]) -> HeldIntervals:
-    """Of the latest sittings of rows with one fingerprint, those that are far enough apart."""
+    """Coverage of the latest sittings with one fingerprint that are far enough apart."""
     return held_intervals(_apart(figures)[-MAX_COUNTED:])
 
 
 def held_intervals(sittings: Sequence[SittingFigure]) -> HeldIntervals:
-    """Each interval against the pooled median of the others. As that is itself only known so well, the interval is widened by what the
-    others add to its error: of three sittings as of fifty, 95 % hold it if they are what they claim. Nothing of fewer than three.
+    """Compare each interval with the pooled median of the others. That median has an error itself, so the interval is widened by it: if
+    sittings are what they claim, 95 % of intervals hold it, for three sittings as for fifty. Empty for fewer than three.
     """
     if len(sittings) < 3:
         return HeldIntervals()
@@ -248,7 +249,7 @@ def held_intervals(sittings: Sequence[SittingFigure]) -> HeldIntervals:
 
 
 def coverage_of_devices(measured: Iterable[tuple[str, str, SittingFigure]]) -> dict[str, HeldIntervals]:
-    """Of each device, over all that it measured more than once. `measured`: device, fingerprint and figure of each row."""
+    """Coverage of each device over everything it measured more than once. `measured`: device, fingerprint and figure of each row."""
     cells: dict[tuple[str, str], list[SittingFigure]] = defaultdict(list)
     for device, fingerprint, figure in measured:
         cells[device, fingerprint].append(figure)
@@ -259,7 +260,7 @@ def coverage_of_devices(measured: Iterable[tuple[str, str, SittingFigure]]) -> d
 
 
 def _apart(figures: Iterable[SittingFigure]) -> list[SittingFigure]:
-    """In their order in time; of those that end closer together than `MIN_APART_S`, the latest."""
+    """In time order; of sittings that end closer together than `MIN_APART_S`, the latest."""
     chosen: list[SittingFigure] = []
     for figure in sorted(figures, key=lambda each: each.at):
         if chosen and figure.at - chosen[-1].at < MIN_APART_S:

@@ -1,8 +1,8 @@
-"""Two models that took turns, as rows say it: in one sitting, and over several together. Pure.
+"""Two models that took turns, according to rows: in one sitting, and over several together. Pure.
 
-Each sitting's ratio is one value, with the error that its interval over launches has; over sittings they are pooled on the log by random
-effects, as medians are. The pooled answer is one look, so its intervals have all of the error that the looks of one sitting share: those of
-wall and CPU time hold the ratio beyond these sittings together in at least 98 % of comparisons.
+Each sitting's ratio is one value, whose error follows from its interval over launches. Over sittings, these values are pooled on the log by
+random effects, as medians are. The pooled answer is one look, so its intervals spend the entire error that the looks of one sitting share:
+the intervals of wall and CPU time hold the ratio beyond these sittings together in at least 98 % of comparisons.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from results.row.row import Row, RowStatus
 from results.row.stats import median
 
 Measured = tuple[RatioInterval, int, float]
-"""Measurement of one sitting: the ratio, its number of launches, and the probability that its interval misses."""
+"""The measurement of one sitting: the ratio, its number of launches, and the probability that its interval misses."""
 
 
 def comparison_in(row: Row) -> Comparison:
-    """The comparison that stands in a row."""
+    """The comparison stored in a row."""
     launches = row.launches or 0
     return Comparison(
         ComparisonVerdict(row.compare_verdict or ComparisonVerdict.AMBIGUOUS),
@@ -38,14 +38,14 @@ def comparison_in(row: Row) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class PooledTurns:
-    """What several sittings say together of a model and the one that took turns with it."""
+    """What several sittings together say about a model and the model that took turns with it."""
 
     comparison: Comparison
     sittings: int
 
 
 def pooled_turns(rows: Sequence[Row]) -> PooledTurns | None:
-    """Of sittings of the same; None: fewer than two have a ratio with its interval."""
+    """Pool sittings of one comparison; None if fewer than two have a ratio with its interval."""
     measured = [(row, ratio) for row in rows if (ratio := _wall_ratio(row)) is not None]
     if len(measured) < 2:
         return None
@@ -78,7 +78,7 @@ def _pooled(measured: Sequence[Measured], alpha: float) -> RatioInterval:
 
 
 def _alpha(row: Row) -> float:
-    """How often either interval of the row's ratios may miss."""
+    """How often each interval of the row's ratios may miss."""
     return alpha_at(row.launches or 1, 1 if _cpu_ratio(row) is None else 2)
 
 

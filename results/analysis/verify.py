@@ -1,7 +1,7 @@
-"""Verifies results: the worker's signature, task and model by their hashes, and the row made again from the raw samples. Pure.
+"""Verifies results: the worker's signature, task and model by their hashes, and the row recomputed from the raw samples. Pure.
 
-What a worker signed is its record; everything else in a file of results must follow from it. What does not, such as why the scheduler gave
-a task up, is the scheduler's own account and marked as unsigned.
+A worker signs its record; everything else in a file of results must follow from it. Facts that do not, such as why the scheduler gave up a
+task, are the scheduler's own account and marked as unsigned.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _STATES: Final = {
 
 
 class VerifyFinding(JsonModel):
-    """What came of checking one task, or the file as a whole."""
+    """The outcome of checking one task, or the file as a whole."""
 
     task: str | None
     """Null: the file as a whole."""
@@ -62,7 +62,7 @@ class VerifyFinding(JsonModel):
     worker: str | None = None
     fingerprint: str | None = None
     wrong: tuple[str, ...] = ()
-    """Each thing that does not hold, a line each; empty: all holds."""
+    """A line for each thing that does not hold; empty if everything holds."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -83,10 +83,10 @@ def check_results(
     model_sha256: str | None = None,
     table: str | None = None,
 ) -> list[VerifyFinding]:
-    """A finding for each of `results`, and one for each file that differs from what follows from them.
+    """A finding for each of `results`, and one for each file that differs from what the results imply.
 
-    `text`: the whole file they were read from, which must be byte for byte what they are written as. `model_sha256`: of the model to check
-    for. `table`: a CSV that must have their rows.
+    `text`: the whole file that they were read from, which must equal byte for byte what Sark would write. `model_sha256`: hash of the model
+    to check for. `table`: a CSV that must have their rows.
     """
     with Scorer() as scorer:
         checked = [_check_one(result, model_sha256, scorer) for result in results]
@@ -110,7 +110,7 @@ def check_results(
 def _check_one(
     result: RawResult, model_sha256: str | None, scorer: Scorer
 ) -> tuple[Row, RawResult | None, VerifyFinding]:
-    """The row made again, everything made again (None where that cannot be), and what is wrong so far."""
+    """The recomputed row, the recomputed raw result (None if impossible), and what is wrong so far."""
     name = result.row.job_id
     try:
         body = _bytes(result.task, "task")
@@ -155,7 +155,7 @@ def _record_problems(task: Task, body: bytes, record: Record, signed: SignedReco
 
 
 def _judgement_problems(result: RawResult, task: Task, record: Record) -> list[str]:
-    """Where the row's status, or why its worker was believed, does not follow from the record and from what was witnessed of it."""
+    """Where the row's status, or the trust in its worker, does not follow from the record and what was witnessed of it."""
     row, account = result.row, result.account
     wrong = []
     if record.reveal is not None and row.trust != TrustKind.STRANGER:
@@ -174,7 +174,7 @@ def _judgement_problems(result: RawResult, task: Task, record: Record) -> list[s
 
 
 def _refusals(task: Task, record: Record, account: WitnessAccount | None) -> list[str]:
-    """Why a record of a complete measurement may not be accepted."""
+    """Why the record of a complete measurement may not be accepted."""
     try:
         check_whole(record, task)
     except RemoteProtocolError as exc:
@@ -192,8 +192,9 @@ def _remake(
     account: WitnessAccount | None,
     scores: Scores | None = None,
 ) -> Row:
-    """Only the scheduler's own account is taken over: why it believed the worker, whose it held the device to be, what it witnessed,
-    how often the task gave way, when a sitting ended, where the results go, and how a task ended that did not succeed."""
+    """Recompute the row. It takes over only the scheduler's own account: its trust in the worker, the key it attributes the device to, what
+    it witnessed, how often the task gave way, when a sitting ended, where the results go, and how an unsuccessful task ended.
+    """
     state = _STATES[row.status]
     if row.status is RowStatus.COMPLETE:
         return make_row(
@@ -227,7 +228,7 @@ def _remake(
 
 
 def _bytes(text: str, what: str) -> bytes:
-    """Of canonical base64: other spellings of the same bytes are refused."""
+    """Decode canonical base64: other spellings of the same bytes are refused."""
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as exc:
@@ -281,7 +282,7 @@ def _whole_file(campaign: str, results: Sequence[RawResult], text: str) -> list[
 
 
 def _check_table(table: str, rows: Sequence[Row]) -> list[VerifyFinding]:
-    """Row by row and column by column, as text; rows may be in any order, and some may be left out."""
+    """Compare row by row and column by column, as text; rows may be in any order, and some may be missing."""
     try:
         return _check_lines(csv.DictReader(io.StringIO(table, newline="")), rows)
     except csv.Error as exc:

@@ -1,6 +1,6 @@
-"""Verifies the scores of a row: the metrics run once more on the answers that the worker signed.
+"""Verifies the scores of a row: runs the metrics again on the answers that the worker signed.
 
-A row that claims a score must follow from its answers. Why scores are missing is the scheduler's own account, as is which package scored.
+A claimed score must follow from the row's answers. Why scores are missing is the scheduler's own account, and so is which package scored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from results.scoring.scorer import Scorer, shown_score
 def check_scores(
     result: RawResult, task: Task, record: Record, scorer: Scorer
 ) -> tuple[list[str], Scores | None]:
-    """What is wrong with the row's scores, a line each, and what the row is made again with."""
+    """What is wrong with the row's scores, one line each, and the scores to recompute the row with."""
     if task.examples is None or record.outcome is not RunOutcome.COMPLETE:
         return [], None
     row = result.row
@@ -54,7 +54,7 @@ def check_scores(
 
 
 def _in_full(row: Row, claimed: dict[str, float]) -> dict[str, float]:
-    """With all digits, where a score has a column of its own that says the same."""
+    """The claimed scores with all digits, taken from a score's own column if that agrees."""
     figures = dict(claimed)
     for name, field in ROUGE.items():
         figure = getattr(row, field)
@@ -64,7 +64,7 @@ def _in_full(row: Row, claimed: dict[str, float]) -> dict[str, float]:
 
 
 def _versions(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Which packages scored, where others are installed here."""
+    """Which packages scored, if different ones are installed here."""
     changed = [
         f"{name}: scored with {package}, installed here is {now.get(name, 'none')}"
         for name, package in sorted(then.items())

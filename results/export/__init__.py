@@ -1,1 +1,1 @@
-"""Results as files: CSV, raw JSON, JSON Lines, Parquet; and the columns that lists and pivots read."""
+"""Results as files (CSV, raw JSON, JSON Lines, Parquet), and the columns that lists and pivots read."""

@@ -1,7 +1,7 @@
-"""Results for other programs: JSON Lines and Parquet, a row for each task with its raw samples. `results/export/csv.py` writes the CSV.
+"""Results for other programs: JSON Lines and Parquet, one row per task with its raw samples. `results/export/csv.py` writes the CSV.
 
-The columns are the CSV's, then the samples launch by launch, in nanoseconds. Texts are on one line of visible characters, as in the CSV;
-the raw results (`results --raw`) have them byte for byte under their signatures. Parquet's columns carry their unit and meaning.
+The columns are those of the CSV, then the samples launch by launch, in nanoseconds. Texts are single lines of visible characters, as in the
+CSV; the raw results (`results --raw`) have them byte for byte under their signatures. Parquet columns carry their unit and meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from swarm.base.text import safe_text
 
 INSTALL: Final = "python -m pip install 'sark-node[report]'"
 GROUP: Final = 1000
-"""Results in a row group of Parquet: what is held at once."""
+"""Results in a row group of Parquet, and so in memory at once."""
 MAX_INT: Final = 2**63 - 1
 SAMPLES: Final[dict[str, str]] = {
     "LoadsNs": "Each load, in order.",
@@ -32,9 +32,9 @@ SAMPLES: Final[dict[str, str]] = {
     "WarmupsNs": "Warm-up inferences, a list for each launch, in order.",
     "InferencesNs": "Timed samples, a list for each launch, in order; each is the mean of PerSample inferences.",
 }
-"""What follows the columns of the CSV, and what it says."""
+"""The columns after those of the CSV, with their meanings."""
 
-_UNITS: Final = (  # the first that the field's name ends in or has as a word
+_UNITS: Final = (  # the first suffix of the field's name decides
     ("_percent", "%"),
     ("gpu_util", "%"),
     ("_mhz", "MHz"),
@@ -66,13 +66,13 @@ def unit_of(field: str) -> str:
 
 
 def jsonl_lines(results: Iterable[RawResult]) -> Iterator[str]:
-    """One JSON object for each result, each on a line of its own. All characters are ASCII: nothing in it moves a terminal."""
+    """One JSON object per result, each on its own line. All characters are ASCII, so that none controls a terminal."""
     for result in results:
         yield json.dumps(_cells(result)) + "\n"
 
 
 def _cells(result: RawResult) -> dict[str, Any]:
-    """By column, in order."""
+    """Cells by column, in order."""
     cells = {column_name(name): _cell(getattr(result.row, name)) for name in Row.model_fields}
     return cells | {
         "LoadsNs": list(result.loads_ns),
@@ -90,7 +90,7 @@ def _cell(value: object) -> object:
 
 
 def need(module: str, what: str) -> Any:
-    """The module of the extra `[report]`. Raises `ResourceError` where it is not installed."""
+    """Import a module of the extra `[report]`. Raises `ResourceError` if it is not installed."""
     try:
         return import_module(module)
     except ImportError:
@@ -101,13 +101,13 @@ def need(module: str, what: str) -> Any:
 
 
 def write_parquet(path: Path, campaign: str, results: Iterable[RawResult]) -> None:
-    """Write `results` to `path`, all or nothing. Raises `ResourceError`, also where pyarrow is missing. Blocking."""
-    need("pyarrow.parquet", "Parquet")  # before a file is begun
+    """Write `results` to `path`, all or nothing. Raises `ResourceError`, also if pyarrow is missing. Blocking."""
+    need("pyarrow.parquet", "Parquet")  # before creating a file
     replace_bytes(path, lambda out: _write(out, campaign, results))
 
 
 def parquet_bytes(campaign: str, results: Iterable[RawResult]) -> bytes:
-    """A Parquet file of `results`; the same results make the same bytes. Raises `ResourceError` where pyarrow is missing. Blocking."""
+    """A Parquet file of `results`; the same results give the same bytes. Raises `ResourceError` if pyarrow is missing. Blocking."""
     out = io.BytesIO()
     _write(out, campaign, results)
     return out.getvalue()
@@ -125,7 +125,7 @@ def _write(out: IO[bytes], campaign: str, results: Iterable[RawResult]) -> None:
 
 
 def _fitting(value: Any) -> Any:
-    """None for an empty text, which was not measured either, and for what no 64 bits hold, which was never measured."""
+    """None for an empty text, which means not measured, and for an integer beyond 64 bits, which no device measured."""
     if isinstance(value, list):
         return [_fitting(item) for item in value]
     if isinstance(value, int) and value > MAX_INT:

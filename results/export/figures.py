@@ -1,4 +1,4 @@
-"""From a signed record to the columns that lists and pivots read."""
+"""Turns a signed record into the columns that lists and pivots read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FACTS: Final[dict[str, str]] = {
     "fingerprint": "fingerprint",
     "remarks": "remarks",
 }
-"""Columns, and the field of the row that each has."""
+"""Columns, each with its field of the row."""
 _FIELDS: Final = _FACTS | {str(figure): str(figure) for figure in FigureColumn}
 _UNSET: Final[dict[str, Any]] = {field: Row.model_fields[field].default for field in _FIELDS.values()}
 
@@ -37,27 +37,28 @@ def figures_of(
     account: WitnessAccount | None = None,
     observed: RecordView | None = None,
 ) -> dict[str, Any]:
-    """The columns that follow from a record, by name; no figures where it does not say that it is complete. `observed`: what is in it, if
-    it was unpacked already."""
+    """The columns that follow from a record, by name; no figures unless the record says that it is complete. `observed`: the record's
+    contents, if already unpacked.
+    """
     complete = record.outcome is RunOutcome.COMPLETE
     try:
         return _columns(record_fields(task, record, account, observed, complete=complete, listed=True))
-    except ArithmeticError:  # a stranger's numbers: a list without them is no reason not to record the result
+    except ArithmeticError:  # a stranger's absurd numbers: record the result without them
         return {}
 
 
 def unconfirmed(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a stranger's record of which no inference was confirmed: `unchecked`, or what is graver."""
+    """`columns` for a stranger's record without a confirmed inference: the verdict is `unchecked` or graver."""
     verdict = columns.get("verdict", "")
     milder = verdict == RowVerdict.VALID or verdict in GRAVITY[GRAVITY.index(RowVerdict.UNCHECKED) :]
     return {**columns, "verdict": str(RowVerdict.UNCHECKED)} if milder else dict(columns)
 
 
 def columns_of(row: Row) -> dict[str, Any]:
-    """The same from a row."""
+    """The columns of a row."""
     return _columns({field: getattr(row, field) for field in _FIELDS.values()})
 
 
 def _columns(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """From fields of a row; one that is not there has the value that it has in every row."""
+    """Columns from fields of a row; a missing field gets the row's default."""
     return {name: fields.get(field, _UNSET[field]) for name, field in _FIELDS.items()}

@@ -1,6 +1,6 @@
-"""What lists and pivots show of a task that has ended: a few facts and figures of its row, kept as columns so that no record need be read.
+"""What lists and pivots show of an ended task: some facts and figures of its row, stored as columns so that no record need be read.
 
-Names of figures are those of `results.row.row.Row`. A task that did not succeed has no figures; what was not measured is None.
+Figures are named as in `results.row.row.Row`. A task that did not succeed has no figures; a figure that was not measured is None.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from protocol.values.attempt import TaskState
 
 
 class Dimension(StrEnum):
-    """What a pivot can have as rows or columns, and a list be narrowed by."""
+    """A dimension of a pivot's rows or columns, and of filters on a list."""
 
     CAMPAIGN = "campaign"
     MODEL = "model"
@@ -29,7 +29,7 @@ class Dimension(StrEnum):
 
 
 class FigureColumn(StrEnum):
-    """What can be in a pivot's cells: fields of `Row`, in the unit of their name."""
+    """The figures for a pivot's cells: fields of `Row`, in the unit of their name."""
 
     INFERENCE = "inference_ms_median"
     INFERENCE_LOW = "inference_ms_median_low"
@@ -49,31 +49,31 @@ class FigureColumn(StrEnum):
 
 
 def without_figures(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """For a task that did not succeed, whatever its record says."""
+    """The columns of a task that did not succeed, whatever its record says."""
     dropped = {*FigureColumn, "verdict", "remarks"}
     return {name: value for name, value in columns.items() if name not in dropped}
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which ended tasks are meant; None: whichever."""
+    """Conditions on ended tasks; None: any value."""
 
     campaign: str | None = None
-    """Its whole id."""
+    """The full id."""
     model: str | None = None
     sha256: str | None = None
     unit: str | None = None
     device: str | None = None
-    """Name, id, key, or id and key with a space between."""
+    """Name, id, key, or id and key separated by a space."""
     soc: str | None = None
     state: TaskState | None = None
     verdict: str | None = None
     simulated: bool | None = None
-    """True: simulations alone; False: without them."""
+    """True: only simulations; False: no simulations."""
     since: float | None = None
-    """Ended then or later, in seconds since 1970."""
+    """Ended at this time or later, in seconds since 1970."""
     until: float | None = None
-    """Ended before."""
+    """Ended before this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ResultLine:
     device: str = ""
     device_id: str = ""
     device_key: str = ""
-    """Whose the device id is: results are of one device only if they share both."""
+    """The key that the device id belongs to: results are of one device only if they share both."""
     soc: str = ""
     system: str = ""
     runtime: str = ""
@@ -103,14 +103,14 @@ class ResultLine:
     replica: int | None = None
     trust: str = ""
     figures: Mapping[FigureColumn, float | None] = field(default_factory=dict)
-    """Every one of them."""
+    """Every figure."""
     remarks: str = ""
-    """What is worth knowing of it though its verdict stands."""
+    """Noteworthy facts that do not change the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultsPage:
-    """Ended tasks, the latest first. `next`: what to give as `after` for those that follow; None: there are none."""
+    """Ended tasks, latest first. `next`: the value of `after` for the next page; None: this is the last page."""
 
     results: tuple[ResultLine, ...]
     next: str | None
@@ -130,7 +130,7 @@ class PivotCell:
 
 @dataclass(frozen=True, slots=True)
 class Pivot:
-    """Succeeded tasks that have the figure, by two dimensions. A cell that is not there has no result."""
+    """Succeeded tasks that have the figure, by two dimensions. A missing cell has no result."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]

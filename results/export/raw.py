@@ -1,4 +1,4 @@
-"""Raw results: all samples with the signed records, so that anyone can compute the numbers again. Files appear whole or not at all."""
+"""Raw results: all samples with the signed records, so that anyone can recompute the numbers. Files are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ FORMAT: Final = "sark results 1"
 
 
 Number = Annotated[int, Field(ge=0)]
-"""How many there are of something. Below 0 it would have launches share their samples, and a small file would fill the memory."""
+"""A count. A count below 0 would let launches share samples, and so a small file could fill the memory."""
 
 
 class RawResult(BaseModel):
-    """One task with everything that was observed, and the bytes and signature to check it by."""
+    """One task with everything that was observed, and the bytes and signature that verify it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     row: Row
     loads_ns: tuple[int, ...] = ()
     load_kinds: tuple[str, ...] = ()
-    """Of each load: cold, fresh or warm."""
+    """The kind of each load: cold, fresh or warm."""
     warmup_ns: tuple[int, ...] = ()
     warmups: tuple[Number, ...] = ()
-    """So many of `warmup_ns` belong to each launch."""
+    """The number of samples in `warmup_ns` of each launch."""
     inference_ns: tuple[int, ...] = ()
     """Timed samples of all launches, in order."""
     samples: tuple[Number, ...] = ()
-    """So many of `inference_ns` belong to each launch."""
+    """The number of samples in `inference_ns` of each launch."""
     per_sample: tuple[Number, ...] = ()
     """Inferences behind each sample of a launch, which is their mean."""
     series_ns: dict[str, tuple[int, ...]] = {}
     """Other times by name."""
     ran: RunFacts | None = None
-    """What really ran, with the resolved shapes."""
+    """What actually ran, with the resolved shapes."""
     task: str = ""
     """The task's canonical bytes, in base64."""
     record: str = ""
@@ -62,7 +62,7 @@ class RawResult(BaseModel):
     account: WitnessAccount | None = None
     """What the scheduler witnessed of a stranger's run: its own account, which no worker signed."""
     evaluation: EvaluationAccount | None = Field(default=None, exclude_if=lambda known: known is None)
-    """How its answers are scored, with the references: the scheduler's own account too."""
+    """How its answers are scored, with the references: also the scheduler's own account."""
 
     @property
     def launches(self) -> tuple[tuple[int, ...], ...]:
@@ -90,7 +90,7 @@ def raw_result(
     account: WitnessAccount | None = None,
     evaluation: EvaluationAccount | None = None,
 ) -> RawResult:
-    """`row` with its raw samples. A record that cannot be read goes out as its bytes alone."""
+    """`row` with its raw samples. For an unreadable record, only its bytes are included."""
     base = RawResult(
         row=row, task=base64.b64encode(task_body).decode(), account=account, evaluation=evaluation
     )
@@ -122,7 +122,7 @@ def raw_result(
 
 
 def json_lines(campaign: str, results: Iterable[RawResult]) -> Iterable[str]:
-    """One JSON document in pieces, one result on each line, so that a large campaign need not be held at once."""
+    """One JSON document in pieces, one result per line, so that a large campaign need not be in memory at once."""
     yield f'{{"format": {json.dumps(FORMAT)}, "campaign": {json.dumps(campaign)}, "results": [\n'
     comma = ""
     for result in results:
@@ -145,17 +145,17 @@ def read_raw(data: bytes) -> tuple[RawResult, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ResultEntry:
-    """One row, with its launches' samples where they are known."""
+    """One row, with its launches' samples if known."""
 
     row: Row
     launches: tuple[tuple[int, ...], ...] = ()
     peaks: tuple[int, ...] = ()
-    """The peak memory of each launch in bytes, where it is asked for."""
+    """The peak memory of each launch in bytes, if requested."""
     record: str = ""
-    """Where its model took turns: what was measured, in base64."""
+    """If its model took turns: the record, in base64."""
 
     def turns(self) -> tuple[tuple[int, ...], ...]:
-        """Of each launch in which its model took turns: its time by that of the one beside it, in billionths."""
+        """For each launch in which the model took turns: its time divided by that of the model beside it, in billionths."""
         try:
             rounds = observe(read_record(base64.b64decode(self.record))).rounds
         except (RemoteProtocolError, ValueError):
@@ -166,17 +166,17 @@ class ResultEntry:
 
 @dataclass(frozen=True, slots=True)
 class ResultSource:
-    """Results under the name by which they were asked for."""
+    """Results under the name by which they were requested."""
 
     name: str
     campaign: str
     results: tuple[RawResult, ...] = ()
     """Empty for a CSV, which has no raw samples."""
     text: str | None = None
-    """The whole file, where it was one."""
+    """The whole file, if the source was one."""
     rows: tuple[Row, ...] = ()
     whole: tuple[RawResult, ...] = ()
-    """Of one task's results: its campaign's, among which are the replicas that it was compared with."""
+    """For the results of one task: all results of its campaign, including replicas it was compared with."""
 
     def entries(self) -> tuple[ResultEntry, ...]:
         if not self.results:
@@ -188,11 +188,11 @@ class ResultSource:
 
 
 def check_folder(path: Path) -> None:
-    """Raise `ResourceError` unless the folder in which `path` is to be written exists: none is made for a name mistyped."""
+    """Raise `ResourceError` unless the folder of `path` exists: a mistyped name must not create one."""
     folder = path.absolute().parent
     try:
         there = folder.is_dir()
-    except OSError:  # somebody else's
+    except OSError:  # no permission
         there = False
     if not there:
         raise ResourceError(
@@ -207,13 +207,13 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     def as_bytes(out: IO[bytes]) -> None:
         text = io.TextIOWrapper(out, encoding="utf-8", newline="")
         text.writelines(lines)
-        text.detach()  # which flushes, and leaves the file open
+        text.detach()  # flushes, and leaves the file open
 
     replace_bytes(path, as_bytes)
 
 
 def replace_bytes(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Replace `path` by a file that `write` writes, all or nothing, flushed to the disk. Raises `ResourceError`. Blocking."""
+    """Replace `path` with a file written by `write`, all or nothing, flushed to disk. Raises `ResourceError`. Blocking."""
     check_folder(path)
     try:
         with replacing(path, mode=0o666) as out:

@@ -1,6 +1,6 @@
-"""Charts of several results: medians as bars, samples as strips, ratios, and time against something else. Pure.
+"""Charts of several results: medians as bars, samples as strips, ratios, and time against another figure. Pure.
 
-Each row has its name above it. In a page a chart is narrow and as high as its rows; on a slide it fills the sheet.
+Each row's name stands above it. In a page a chart is narrow and as high as its rows; on a slide it fills the sheet.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from swarm.base.text import count, safe_text
 
 PAGE_WIDTH: Final = 400.0
 MAX_DOTS: Final = 150
-"""Dots in a strip; of more samples, so many at even ranks."""
+"""Maximum dots in a strip; of more samples, this many at even ranks are drawn."""
 MAX_NAMES: Final = 24
-"""Points of a Pareto chart that are named."""
+"""Maximum points of a Pareto chart that get a name."""
 JITTER: Final = 0.618034
 _TONES: Final = {"FASTER": Tone.GOOD, "SLOWER": Tone.BAD, "SAME": Tone.FIRST, "AMBIGUOUS": Tone.WARN}
 
@@ -56,22 +56,22 @@ class ChartKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """How large a chart is. `height` None: in a page, as high as its rows need, without a title of its own."""
+    """The size of a chart. `height` None: in a page, as high as its rows need, without a title of its own."""
 
     width: float = PAGE_WIDTH
     height: float | None = None
     type: float = 12.0
-    """Size of its letters; those of the rows are smaller on a slide with many rows."""
+    """Font size; a slide with many rows uses a smaller size for the rows."""
 
 
 def complete(rows: Sequence[Row]) -> list[Row]:
-    """Those with a median."""
+    """The rows with a median."""
     return [row for row in rows if row.status is RowStatus.COMPLETE and row.inference_ms_median is not None]
 
 
 def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
-    """What tells each of `rows` from the others: of model, device, unit, threads and batch those in which they differ; the task if none
-    do. A simulation is marked. `model`: it is named, even if there is one only.
+    """Names that tell `rows` apart: the properties in which they differ, out of model, device, unit, threads and batch, or else the task.
+    Simulations are marked. `model`: always name the model, even if there is only one.
     """
     rows = with_distinct_names(rows)
     parts: list[Callable[[Row], str]] = [
@@ -101,7 +101,7 @@ def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where rows lie: from `left` to `right`, each `depth` deep, its middle at `ys`; names and title are drawn, in letters of `size`."""
+    """The layout of rows: from `left` to `right`, each `depth` deep and centred on `ys`, with names and title drawn in font size `size`."""
 
     left: float
     right: float
@@ -115,7 +115,9 @@ class _Rows:
 
 
 def _lay_out(sheet: Sheet, title: str, names: Sequence[str], depth: float, end: float) -> _Rows:
-    """`depth`: what a row needs below its name, in letters. `end`: space right of the rows. A slide has the rows that fit on it."""
+    """Lay out the rows. `depth`: height of a row below its name, in font sizes. `end`: space to the right of the rows. A slide shows only
+    the rows that fit.
+    """
     size, top, margin, number = sheet.type, 4.0, 0.0, len(names)
     step = size * (1.5 + depth)
     marks: list[Mark] = []
@@ -131,7 +133,7 @@ def _lay_out(sheet: Sheet, title: str, names: Sequence[str], depth: float, end: 
             marks.append(TextLabel(margin, y, note, Tone.QUIET, sheet.type * 0.8))
     for at, name in enumerate(names[:number]):
         y, space = top + step * at, sheet.width - 2 * margin
-        back = min(text_width(name, size), space) + 4  # the grid does not go through the name
+        back = min(text_width(name, size), space) + 4  # keeps grid lines out of the name
         marks.append(Box(margin + 2, y, back, size * 1.45, Tone.PAPER))
         marks.append(TextLabel(margin + 4, y + size * 1.1, fit_text(name, size, space - 8), Tone.INK, size))
     depth = step - size * 1.5
@@ -149,7 +151,9 @@ def _slide_title(sheet: Sheet, title: str) -> TextLabel:
 def strip_marks(
     ordered: Sequence[float], scale: Scale, y: float, depth: float, *, edge: float, hint: str
 ) -> list[Mark]:
-    """Sorted samples as dots around `y`, their middle half as a box and their median as a bar; a wedge for those beyond `edge`."""
+    """Sorted samples as dots around `y`, with their middle half as a box and their median as a bar; a wedge stands for samples beyond
+    `edge`.
+    """
     low, high = scale.at(nearest_rank(ordered, 25)), scale.at(nearest_rank(ordered, 75))
     dots = [
         (scale.at(value), y + ((at * JITTER) % 1 - 0.5) * depth * 0.64)
@@ -168,7 +172,7 @@ def strip_marks(
 
 
 def at_even_ranks(ordered: Sequence[float]) -> Sequence[float]:
-    """At most `MAX_DOTS` of sorted samples, the least and the greatest among them."""
+    """At most `MAX_DOTS` of the sorted samples, including the smallest and the largest."""
     last = len(ordered) - 1
     if last < MAX_DOTS:
         return ordered
@@ -181,7 +185,7 @@ def at_even_ranks(ordered: Sequence[float]) -> Sequence[float]:
 def bars(
     rows: Sequence[Row], sheet: Sheet = Sheet(), *, title: str = "", model: bool = True
 ) -> Drawing | None:
-    """Medians as bars from 0 with their intervals; over a wide range as points on a logarithmic axis. None where there are no medians."""
+    """Medians as bars from 0 with their intervals, or as points on a logarithmic axis if they span a wide range. None without medians."""
     rows = complete(rows)
     if not rows:
         return None
@@ -224,7 +228,7 @@ def _whisker(low: float, high: float, y: float, half: float, tone: Tone, width: 
 
 
 def _median_and_verdict(row: Row) -> str:
-    """A simulation's verdict stands in its name."""
+    """The median with a verdict other than `valid`. A simulation's verdict is part of its name."""
     median = f"{digits(row.inference_ms_median or 0.0)} ms"
     return median if row.verdict in (RowVerdict.VALID, RowVerdict.SIMULATED) else f"{median}  {row.verdict}"
 
@@ -241,7 +245,7 @@ def _spoken(row: Row) -> str:
 
 
 def strips(entries: Sequence[ResultEntry], sheet: Sheet = Sheet(), *, title: str = "") -> Drawing | None:
-    """All samples of each task as dots on one axis, with their middle half and the median. None where there are no samples."""
+    """All samples of each task as dots on one axis, with their middle half and median. None without samples."""
     entries = [entry for entry in entries if complete([entry.row]) and any(entry.launches)]
     if not entries:
         return None
@@ -270,7 +274,7 @@ def strips(entries: Sequence[ResultEntry], sheet: Sheet = Sheet(), *, title: str
 
 
 def ratios(pairs: Sequence[tuple[str, Pair]], sheet: Sheet = Sheet(), *, title: str = "") -> Drawing | None:
-    """Each named pair's ratio with its interval; 1 is no difference. None where no pair has a ratio."""
+    """The ratio of each named pair with its interval; 1 is no difference. None if no pair has a ratio."""
     rated = [
         (name, comparison, comparison.ratio)
         for name, comparison in ((name, pair.comparison) for name, pair in pairs)
@@ -311,13 +315,13 @@ _COSTS: Final[dict[Axis, tuple[str, str, str]]] = {
     Axis.ERROR: ("max_error", "largest difference from the reference", ""),
     Axis.QUALITY: ("quality", "quality (accuracy, or ROUGE-L)", ""),
 }
-"""Field of a row, words and unit."""
+"""Field of a row, label and unit."""
 CHART_AXES: Final = tuple(_COSTS)
-"""What `pareto` can draw: rows have no price."""
+"""The axes that `pareto` can draw: rows have no price."""
 
 
 def default_axis(rows: Sequence[Row]) -> Axis:
-    """What can be held against the time: energy where two tasks have it from one source, else memory."""
+    """The axis to plot against time: energy if two tasks have it from one source, else memory."""
     sources = [row.energy_source for row in complete(rows) if row.energy_per_inference_j is not None]
     return Axis.ENERGY if len(sources) > 1 and one_source(sources) else Axis.MEMORY
 
@@ -325,8 +329,8 @@ def default_axis(rows: Sequence[Row]) -> Axis:
 def pareto(
     rows: Sequence[Row], sheet: Sheet = Sheet(), *, title: str = "", axis: Axis | None = None
 ) -> Drawing | None:
-    """The time of one inference against `axis`, one of `CHART_AXES`; those that nothing beats in both are joined. None where fewer than
-    two rows have both, or the energies are of several sources.
+    """The time of one inference against `axis`, one of `CHART_AXES`; a line joins the results that no other beats in both. None if fewer
+    than two rows have both values, or their energies come from different sources.
     """
     axis = axis or default_axis(rows)
     field, words, unit = _COSTS[axis]
@@ -376,7 +380,7 @@ def _name_point(
     ends: tuple[float, float],
     taken: list[tuple[float, float, float]],
 ) -> list[Mark]:
-    """The name next to its point, on the side with more space; none where another name is."""
+    """The name next to its point, on the side with more space; empty if other names leave no room."""
     to_the_right = x < (ends[0] + ends[1]) / 2
     name = fit_text(name, size, (ends[1] - x if to_the_right else x - ends[0]) - size)
     width = text_width(name, size)

@@ -1,4 +1,4 @@
-"""A report as a page: its facts, its summary in plain sentences, then its other sections in order. Pure."""
+"""A report as a page: its facts, a summary in plain sentences, then the other sections in order. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from swarm.base.text import count
 from swarm.base.units import show_duration
 
 MAX_NAMES: Final = 6
-"""Names in a sentence; of more, how many."""
+"""Maximum names in a sentence; the rest are counted."""
 MAX_MODELS: Final = 12
-"""Models of which the summary says which device was fastest."""
+"""Maximum models for which the summary says which device was fastest."""
 
 
 def make_page(report: Report) -> ReportPage:
@@ -174,7 +174,7 @@ def _time(row: Row) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    """`a, b and c`; of many, the first and how many more."""
+    """`a, b and c`; for many names, the first ones and the number of the rest."""
     shown = [quote(name) for name in (names if len(names) <= MAX_NAMES else names[: MAX_NAMES - 1])]
     last = f"{len(names) - len(shown)} more" if len(shown) < len(names) else shown.pop()
     return f"{', '.join(shown)} and {last}" if shown else last

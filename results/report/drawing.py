@@ -1,6 +1,6 @@
 """A chart as plain values (lines, boxes, dots, text) and as SVG or PNG.
 
-A tone is what a mark means (ink, grid, first series); a theme gives it a colour. Text is made safe here, whoever wrote it.
+A tone is the meaning of a mark (ink, grid, first series); a theme gives it a colour. All text is made safe here, whatever its source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swarm.base.text import safe_text
 Anchor = Literal["start", "middle", "end"]
 Point = tuple[float, float]
 Theme = Literal["page", "light", "dark"]
-"""`page`: classes instead of colours, for a page with a style sheet; else a document of its own."""
+"""`page`: CSS classes instead of colours, for a page with a style sheet; otherwise a standalone document."""
 
 
 class Tone(StrEnum):
@@ -62,7 +62,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A filled rectangle. `hint`: what it stands for, shown when pointed at."""
+    """A filled rectangle. `hint`: what it stands for, shown on hover."""
 
     x: float
     y: float
@@ -75,7 +75,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """Round spots, `size` across. `hint`: what they stand for, shown when pointed at."""
+    """Dots with diameter `size`. `hint`: what they stand for, shown on hover."""
 
     points: Sequence[Point]
     tone: Tone = Tone.FIRST
@@ -86,7 +86,7 @@ class Dots:
 
 @dataclass(frozen=True, slots=True)
 class Wedge:
-    """A small triangle with its tip at (x, y): more lies in that direction."""
+    """A small triangle with its tip at (x, y): more samples lie in that direction."""
 
     x: float
     y: float
@@ -133,8 +133,8 @@ class Drawing:
 
 
 def svg(drawing: Drawing, theme: Theme = "page", *, name: str = "chart") -> str:
-    """`drawing` as an `svg` element. With `theme` "page" marks have the classes `f-TONE` (filled) and `s-TONE` (stroked); else it is a
-    document by itself. `name`: prefix of its ids, unique in the page.
+    """`drawing` as an `svg` element. With `theme` "page", marks have the classes `f-TONE` (filled) and `s-TONE` (stroked); otherwise the
+    result is a standalone document. `name`: prefix of its ids, unique in the page.
     """
     palette = _PALETTES.get(theme)
     size = f'viewBox="0 0 {_number(drawing.width)} {_number(drawing.height)}"'
@@ -163,7 +163,7 @@ def _mark(mark: Mark, palette: Mapping[Tone, str] | None) -> str:
             corner = f'x="{_number(mark.x)}" y="{_number(mark.y)}"'
             size = f'width="{_number(mark.width)}" height="{_number(mark.height)}"'
             return _element("rect", f"{corner} {size}{_fill(mark.tone, mark.opacity, palette)}", mark.hint)
-        case Dots(points=points):  # strokes without length and with round ends: a tenth of as many circles
+        case Dots(points=points):  # zero-length strokes with round ends: a tenth of the size of circles
             path = "".join(f"M{_number(x)} {_number(y)}h0" for x, y in points)
             stroke = _stroke(mark.tone, mark.size, mark.opacity, palette)
             attributes = f'd="{path}" fill="none" stroke-linecap="round"{stroke}'
@@ -209,14 +209,14 @@ def _text(text: str, limit: int = 300) -> str:
 
 DPI: Final = 100
 SHARPNESS: Final = 2.0
-"""Pixels of a PNG for each unit of the drawing."""
+"""Pixels of a PNG per unit of the drawing."""
 _ALIGNMENT: Final = {"start": "left", "middle": "center", "end": "right"}
 
 
 def png_bytes(drawing: Drawing, *, dark: bool = False) -> bytes:
-    """`drawing` through matplotlib and the typeface that comes with it: the same drawing gives the same bytes on any machine.
+    """Render `drawing` with matplotlib and its bundled typeface: the same drawing gives the same bytes on any machine.
 
-    Raises `ResourceError` where matplotlib is not installed. Blocking.
+    Raises `ResourceError` if matplotlib is not installed. Blocking.
     """
     palette = DARK if dark else LIGHT
     figures = need("matplotlib.figure", "PNG")
@@ -232,7 +232,7 @@ def png_bytes(drawing: Drawing, *, dark: bool = False) -> bytes:
         _plot(axes, patches, mark, palette[mark.tone], order)
     out = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a letter that the typeface lacks is shown as a box
+        warnings.simplefilter("ignore", UserWarning)  # a character that the typeface lacks is shown as a box
         figure.savefig(out, format="png", metadata={"Software": None}, facecolor=figure.get_facecolor())
     return out.getvalue()
 
@@ -265,7 +265,7 @@ def _plot(axes: Any, patches: Any, mark: Mark, colour: str, order: int) -> None:
                 fontweight="bold" if mark.bold else "normal",
                 ha=_ALIGNMENT[mark.anchor],
                 va="baseline",
-                parse_math=False,  # a name with two dollars is no formula
+                parse_math=False,  # a name with two dollar signs is not a formula
                 zorder=order,
             )
 
@@ -274,12 +274,12 @@ def _plot(axes: Any, patches: Any, mark: Mark, colour: str, order: int) -> None:
 
 
 def text_width(text: str, size: float) -> float:
-    """About how wide `text` is: enough to leave space for it, in whatever sans-serif it is shown."""
+    """The approximate width of `text`: enough to reserve space for it in any sans-serif font."""
     return size * sum(1.0 if unicodedata.east_asian_width(char) in "WF" else 0.58 for char in text)
 
 
 def fit_text(text: str, size: float, width: float) -> str:
-    """`text`, safe, with its end left out where it is wider than `width`."""
+    """`text`, made safe, and truncated if it is wider than `width`."""
     text = safe_text(text)
     if text_width(text, size) <= width:
         return text
@@ -297,7 +297,7 @@ def digits(value: float) -> str:
 
 
 def tick_text(value: float) -> str:
-    """A tick's value without needless digits."""
+    """A tick's value without superfluous digits."""
     text = f"{value:,.6f}".rstrip("0").rstrip(".") if abs(value) < 1e6 else f"{value:,.0f}"
     return text if text not in ("0", "-0") or value == 0 else f"{value:.2g}"
 
@@ -305,7 +305,7 @@ def tick_text(value: float) -> str:
 # -- axes --------------------------------------------------------------------------------------------------------------------------------
 
 WIDE_RANGE: Final = 30.0
-"""From the least to the greatest value, above which a logarithmic axis is easier to read."""
+"""Ratio of the largest to the smallest value above which a logarithmic axis is easier to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,14 +319,14 @@ class Scale:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Where `value` lies, held within the line."""
+        """The position of `value`, clamped to the line."""
         low, high, value = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(value)
         return self.start + (self.end - self.start) * (value - low) / (high - low)
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Round values along it, about so many."""
+        """About `about` round values along the scale."""
         if self.log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             values: list[float] = []
@@ -345,7 +345,9 @@ class Scale:
 def scale_over(
     values: Sequence[float], start: float, end: float, *, zero: bool = False, log: bool | None = None
 ) -> Scale:
-    """A scale with some margin around `values`. `log` None: where they reach over a wide range. `zero`: it begins there, if linear."""
+    """A scale with some margin around `values`. `log` None: logarithmic if they span a wide range. `zero`: a linear scale starts at
+    zero.
+    """
     positive = [value for value in values if value > 0] or [1.0]
     low, high = min(positive), max(positive)
     if log if log is not None else high / low > WIDE_RANGE:
@@ -358,7 +360,7 @@ def scale_over(
 
 
 def axis_below(scale: Scale, top: float, bottom: float, name: str, size: float) -> list[Mark]:
-    """Grid, ticks and name of a level axis below `bottom`; `size` of its letters."""
+    """Grid, ticks and name of a horizontal axis below `bottom`; `size`: font size."""
     marks: list[Mark] = []
     for value in scale.ticks(5):
         x = scale.at(value)
@@ -372,7 +374,7 @@ def axis_below(scale: Scale, top: float, bottom: float, name: str, size: float) 
 
 
 def axis_left(scale: Scale, left: float, right: float, size: float) -> list[Mark]:
-    """Grid and ticks of an upright axis left of `left`."""
+    """Grid and ticks of a vertical axis left of `left`."""
     marks: list[Mark] = []
     for value in scale.ticks(4):
         y = scale.at(value)

@@ -23,15 +23,15 @@ from results.row.row import Row
 from results.row.simulated import counting
 
 MAX_PAIRS: Final = 100
-"""Comparisons within a campaign: each draws a thousand times."""
+"""Maximum comparisons within a campaign: each draws a thousand samples."""
 MAX_VERIFIED: Final = 2000
-"""Results up to which a report verifies them itself: each row is made again."""
+"""Number of results up to which a report verifies them itself, which recomputes each row."""
 
 NamedPair = tuple[str, Pair]
 
 
 class CampaignFacts(Protocol):
-    """What a report says of the campaign itself; a row of the store has all of it. Instants are wall seconds since 1970."""
+    """What a report says about the campaign itself; a row of the store has all of it. Times are wall-clock seconds since 1970."""
 
     @property
     def created(self) -> float: ...
@@ -45,31 +45,31 @@ class CampaignFacts(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """Results and what follows from them, computed when it is read."""
+    """Results and the facts derived from them, computed on first use."""
 
     results: Sequence[RawResult]
     campaign: str
     title: str
     written: float
-    """In wall seconds since 1970, by the sark-node of `version`."""
+    """Wall-clock seconds since 1970. `version` is the sark-node that wrote it."""
     version: str
     stored: CampaignFacts | None = None
-    """The campaign, if it is this home's; a file does not say when it ran."""
+    """The campaign, if this home has it; a file does not say when the campaign ran."""
     all_tasks: int | None = None
-    """Tasks of the campaign, ended or not, if more than `results`."""
+    """Number of the campaign's tasks, ended or not, if there are more than `results`."""
     source: str = ""
-    """Name by which the results are read, if not the campaign's."""
+    """Name under which the results are read, if not the campaign's."""
     from_file: bool = False
-    """That name is a raw file's."""
+    """Whether `source` is the name of a raw file."""
     checked: Sequence[RawResult] = ()
-    """The campaign's results if `results` are of one task: replicas are verified together."""
+    """All of the campaign's results if `results` are of one task, because replicas are verified together."""
     other: Sequence[ResultEntry] = ()
-    """Results to compare these with: those are A, these are B."""
+    """Results to compare with: they are A, this report's are B."""
     other_name: str = ""
 
     @cached_property
     def rows(self) -> list[Row]:
-        """In the campaign's order, with distinct names of devices."""
+        """All rows in the campaign's order, with distinct device names."""
         return with_distinct_names([result.row for result in self.results])
 
     @cached_property
@@ -79,7 +79,7 @@ class Report:
 
     @cached_property
     def compared(self) -> list[Row]:
-        """The same with one row in place of several sittings, unless the report is of one task."""
+        """Like `done`, but with one pooled row in place of several sittings, unless the report is of one task."""
         return self.done if self.checked else complete(pooled_rows(self.rows))
 
     @cached_property
@@ -88,7 +88,7 @@ class Report:
 
     @cached_property
     def signed_tasks(self) -> list[Task]:
-        """Those of the results; tasks that cannot be read are left out."""
+        """The signed tasks of the results; unreadable tasks are left out."""
         tasks = []
         for result in self.results:
             try:
@@ -104,7 +104,7 @@ class Report:
 
     @cached_property
     def findings(self) -> Sequence[VerifyFinding] | None:
-        """Of verifying the results; None: there are too many."""
+        """Findings from verifying the results; None if there are too many results."""
         checked, jobs = self.checked or self.results, {row.job_id for row in self.rows}
         if len(checked) > MAX_VERIFIED:
             return None
@@ -112,7 +112,7 @@ class Report:
 
     @cached_property
     def raw_sha256(self) -> str:
-        """Of the file that `results --raw` writes."""
+        """sha256 of the file that `results --raw` writes."""
         digest = hashlib.sha256()
         for line in json_lines(self.campaign, self.checked or self.results):
             digest.update(line.encode())
@@ -120,7 +120,7 @@ class Report:
 
     @cached_property
     def within(self) -> Sequence[NamedPair]:
-        """Each complete row with the fastest of its model, at most `MAX_PAIRS`."""
+        """Each complete row compared with the fastest row of its model, at most `MAX_PAIRS`."""
         pairs: list[NamedPair] = []
         for model in dict.fromkeys(row.file_name for row in self.compared):
             ordered = self.all_of_model(model)
@@ -133,19 +133,19 @@ class Report:
 
     @cached_property
     def in_turns(self) -> Sequence[NamedPair]:
-        """Models that took turns with another on the same device."""
+        """Models that took turns with another model on the same device."""
         pairs = pairs_in_turns(self.rows)
         names = names_of([pair.b for pair in pairs if pair.b is not None])
         return list(zip(names, pairs, strict=True))
 
     @property
     def left_out(self) -> int:
-        """Comparisons beyond `MAX_PAIRS`."""
+        """Number of comparisons beyond `MAX_PAIRS`."""
         return len(self.compared) - len({row.file_name for row in self.compared}) - len(self.within)
 
     @cached_property
     def against(self) -> Sequence[NamedPair]:
-        """These results with the others."""
+        """These results compared with `other`."""
         pairs = pair_up(pooled_entries(self.other), list(self._entries.values())) if self.other_name else []
         rows = [row for pair in pairs if (row := pair.b or pair.a) is not None]
         return list(zip(names_of(rows), pairs, strict=True))
@@ -161,7 +161,7 @@ class Report:
 
     @property
     def status(self) -> str:
-        """In a word or two; of a file, the states of its rows."""
+        """The status in a word or two; for a file, the states of its rows."""
         if self.stored is None:
             states = Counter(str(row.status).lower() for row in self.rows)
             return ", ".join(f"{count} {state}" for state, count in states.items()) or "no results"
@@ -170,16 +170,16 @@ class Report:
         return {"adopted": "carried on elsewhere"}.get(str(self.stored.outcome), str(self.stored.outcome))
 
     def of_model(self, name: str) -> list[Row]:
-        """Its rows that were measured, the fastest first; where there are none, those of simulations."""
+        """The model's measured rows, fastest first; its simulated rows if there are none."""
         return counting(self.all_of_model(name))
 
     def all_of_model(self, name: str) -> list[Row]:
-        """Its complete rows, the fastest first, simulations last."""
+        """The model's complete rows, fastest first, simulations last."""
         return sorted((row for row in self.compared if row.file_name == name), key=_fastest_first)
 
 
 def _fastest_first(row: Row) -> tuple[bool, float, str]:
-    """What was measured before what was not."""
+    """Sort key: measured rows before simulated ones, then fastest first."""
     return bool(row.simulated), row.inference_ms_median or 0.0, row.job_id
 
 

@@ -1,7 +1,7 @@
-"""A report as one HTML file that needs nothing else: no script, no other host, its own policy. Pure.
+"""A report as one self-contained HTML file: no script, no other host, its own policy. Pure.
 
-The policy allows the file's own style, by its hash, and nothing else: whatever a name or an error's text holds, nothing in it runs or is
-fetched. Tables turn into cards on a narrow page; their roles are written out because some readers forget them then.
+The policy allows only the file's own style, by its hash. Whatever a name or an error text contains, nothing in the file can run or be
+fetched. Tables turn into cards on a narrow page; their roles are written out because some screen readers lose them in that layout.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _HEAD: Final = """<!doctype html>
 
 @cache
 def style() -> str:
-    """The style sheet, with the charts' colours by day and by night."""
+    """The style sheet, with the charts' colours for light and dark mode."""
     day = "".join(f"--{tone}:{LIGHT[tone]};" for tone in Tone)
     night = "".join(f"--{tone}:{DARK[tone]};" for tone in Tone)
     marks = "".join(f".f-{tone}{{fill:var(--{tone})}}.s-{tone}{{stroke:var(--{tone})}}" for tone in Tone)
@@ -66,7 +66,7 @@ def policy() -> str:
 
 
 def html_report(page: ReportPage) -> str:
-    """The whole file. The same page gives the same text."""
+    """The whole file. The same page always gives the same text."""
     numbers = count(1)
     kicker = escape(page.kicker)
     links = "".join(f'<li><a href="#{one.name}">{escape(one.title)}</a></li>' for one in page.sections)
@@ -115,7 +115,7 @@ def _figure(drawing: Drawing, block: Figures, numbers: count[int]) -> str:
 
 
 def _table(table: Table) -> str:
-    """With its caption, a header for each column and each row."""
+    """A table with a caption and a header for each column and each row."""
     heads = "".join(
         '<th scope="col" role="columnheader"' + ' class="n"' * head.endswith("#") + f">{_label(head)}</th>"
         for head in table.heads
@@ -149,7 +149,7 @@ def _label(head: str) -> str:
 
 
 def _line(line: str) -> str:
-    """Quoted text is isolated: in a script that runs to the left it reverses nothing that follows."""
+    """A line in which quoted text is isolated, so that a right-to-left script does not reverse what follows it."""
     return render_line(
         line,
         escape,

@@ -1,6 +1,6 @@
-"""A report as Markdown (as GitHub, GitLab and most wikis read it): the same sections, with charts described in words. Pure.
+"""A report as Markdown (in the dialect of GitHub, GitLab and most wikis): the same sections, with charts described in words. Pure.
 
-Others' words stand in code spans: there no markup, link, mention or HTML begins, whatever they are.
+Foreign text stands in code spans, where it cannot start markup, a link, a mention or HTML.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MARKUP: Final = re.compile(r"([\\`*_\[\]<>|#~&$])")
 
 
 def markdown_report(page: ReportPage) -> str:
-    """The whole file. The same page gives the same text."""
+    """The whole file. The same page always gives the same text."""
     parts = [f"# {_line(quote(page.title))}", _ours(page.kicker)]
     parts.append("\n".join(f"- {_ours(name)}: {_line(line)}" for name, line in page.facts))
     for section in page.sections:
@@ -52,7 +52,7 @@ def _block(block: Block) -> str:
         case ShellCommands():
             lines = (safe_text(line, TEXT).replace("```", "'''") for line in block.lines)
             return "\n".join(["```", *lines, "```"])
-        case Figures():  # what a table has is not repeated
+        case Figures():  # figures that a table shows are not repeated
             drawings = block.drawings if block.described else ()
             texts = [safe_text(f"{drawing.title}: {drawing.description}", TEXT) for drawing in drawings]
             return "\n\n".join(_ours(text) if _is_plain(text) else _line(quote(text)) for text in texts)
@@ -61,7 +61,7 @@ def _block(block: Block) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether nobody else's text can be in it that means something in Markdown."""
+    """Whether the text cannot contain foreign text with a meaning in Markdown."""
     return bool(re.fullmatch(r"[A-Za-z0-9 ,.;:%'’–…-]*", text)) and "://" not in text and "www." not in text
 
 
@@ -81,7 +81,9 @@ def _line(line: str, *, in_table: bool = False) -> str:
 
 
 def _code(text: str, *, in_table: bool) -> str:
-    """A bar ends a cell even within a code span, unless it is escaped; a backslash before the bar would undo that."""
+    """A code span. Within a table, a bar ends the cell even inside a code span unless escaped, and a backslash before it would undo the
+    escape.
+    """
     safe = text.replace("`", "'")
     if in_table:
         safe = safe.replace("\\", "/").replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""What a report says of results: medians by model, device and unit, comparisons, charts of the samples, what failed and why. Pure."""
+"""A report's results: medians by model, device and unit, comparisons, charts of the samples, and what failed and why. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from results.row.verdicts import RowVerdict
 from swarm.base.text import count
 
 MAX_CHARTS: Final = 60
-"""Tasks that have charts of their samples; about 15 kB each."""
+"""Maximum tasks with charts of their samples, each about 15 kB."""
 MAX_BARS: Final = 40
-"""Bars in one chart."""
+"""Maximum bars in one chart."""
 _TONES: Final = {"FASTER": "good", "SLOWER": "bad", "SAME": "", "AMBIGUOUS": "warn"}
 
 _OPTIONAL_COLUMNS: Final = {
@@ -47,11 +47,11 @@ _OPTIONAL_COLUMNS: Final = {
     "goodput per s": "goodput",
     "ROUGE-L": "rouge_l",
 }
-"""Fields of a row in a table where any row has them."""
+"""Table columns that appear only if any row has the field."""
 
 
 def number(value: float | int | None) -> str:
-    """Empty for what was not measured."""
+    """The formatted number; empty if it was not measured."""
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else digits(value)
@@ -62,12 +62,12 @@ def task_number(row: Row) -> str:
 
 
 def device_name(row: Row) -> str:
-    """The device's name, with the mark of a simulated one."""
+    """The device's name, marked if simulated."""
     return quote(marked(row.device_name or "none", row.simulated))
 
 
 def verdict(row: Row) -> Badge:
-    """The verdict of a complete row, the status of another."""
+    """The verdict of a complete row, or the status of any other row."""
     if row.status is RowStatus.COMPLETE:
         words = " · ".join(filter(None, (row.verdict, row.remarks)))
         return Badge(quote(words), "good" if row.verdict == RowVerdict.VALID else "warn")
@@ -75,7 +75,7 @@ def verdict(row: Row) -> Badge:
 
 
 def interval(row: Row, to: str) -> str:
-    """The ends of the median's interval; empty if there is none."""
+    """The ends of the median's interval; empty without one."""
     low, high = row.inference_ms_median_low, row.inference_ms_median_high
     return "" if low is None or high is None else f"{digits(low)}{to}{digits(high)}"
 
@@ -93,7 +93,7 @@ def medians(report: Report) -> Section:
     blocks: list[Block] = []
     for model in report.models:
         rows = report.all_of_model(model)
-        for simulated in (False, True):  # a table of each, so that neither is among the other's
+        for simulated in (False, True):  # separate tables, so that the two are never mixed
             if alike := [row for row in rows if bool(row.simulated) == simulated]:
                 name = marked(model, simulated)
                 blocks += [Heading(quote(name)), *_of_model(name, alike)]
@@ -153,7 +153,7 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
 
 
 def _optional(row: Row, field: str) -> float | None:
-    """Without a batch the inputs per second say no more than the median."""
+    """The field's value. Without a batch, inputs per second add nothing to the median."""
     value: float | None = getattr(row, field)
     return None if field == "throughput_per_s" and row.batch is None else value
 
@@ -162,7 +162,7 @@ def _optional(row: Row, field: str) -> float | None:
 
 
 def comparison(report: Report) -> Section | None:
-    """Each row with the fastest of its model, and all with other results."""
+    """Each row compared with the fastest of its model, and all rows compared with other results."""
     blocks: list[Block] = []
     if report.in_turns:
         blocks.append(Heading("In turns: each model compared with the one beside it"))
@@ -297,7 +297,7 @@ def distributions(report: Report) -> Section | None:
 
 
 def failures(report: Report) -> Section | None:
-    """What has no figure, and why."""
+    """The tasks without a figure, and why."""
     rows = [
         row for row in report.rows if row.status is not RowStatus.COMPLETE or row.inference_ms_median is None
     ]

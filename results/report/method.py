@@ -1,4 +1,4 @@
-"""What a report says so that its figures can be trusted and made again: host, method, devices, models, runtimes, how to verify. Pure."""
+"""What makes a report's figures trustworthy and reproducible: host, method, devices, models, runtimes, verification. Pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _HOST: Final = {
     "GPU °C": "gpu_temperature_c",
     "GPU slowed": "gpu_throttled",
 }
-"""Fields of a row in the table of the hosts, where any row has them."""
+"""Columns of the host table, each shown if any row has the field."""
 
 
 def host(report: Report) -> Section | None:
@@ -148,7 +148,7 @@ def method(report: Report) -> Section:
 
 
 def _notes(report: Report) -> list[str]:
-    """Each note once; of those that differ in their figures alone, the first."""
+    """Each note once; of notes that differ only in their figures, the first."""
     alike: dict[str, list[str]] = {}
     for note in sorted({note for row in report.done for note in row.notes.split("; ") if note}):
         alike.setdefault(re.sub(r"[\d.]+", "#", note), []).append(note)

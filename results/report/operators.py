@@ -13,9 +13,9 @@ from results.row.operators import OperatorLine, OperatorUses, operator_uses
 from results.row.row import RowStatus
 
 MAX_TASKS: Final = 20
-"""Tasks of a report whose operators are shown."""
+"""Maximum tasks of a report whose operators are shown."""
 MAX_PARTS: Final = 10
-"""Types in the bar of one provider; the rest is one part."""
+"""Maximum types in a provider's bar; the rest form one part."""
 LETTERS: Final = 11.0
 ISSUED: Final = "The times of a device are the host's times to issue the work; the device computes meanwhile."
 SEPARATE: Final = (
@@ -24,7 +24,7 @@ SEPARATE: Final = (
 
 
 def operators_chart(uses: OperatorUses | None) -> Drawing | None:
-    """A bar for each provider, its parts the types of operators: their time, or how many there are where none are timed."""
+    """A bar for each provider, split by operator type: by time, or by number of operators if none is timed."""
     if uses is None:
         return None
     timed = any(line.ms for line in uses.lines)
@@ -71,7 +71,7 @@ def _size(line: OperatorLine, timed: bool) -> float:
 
 
 def where_it_ran(report: Report) -> Section | None:
-    """Of each task whose record tells; those of which something fell back first."""
+    """Operators of each task whose record has them; tasks with operators that fell back come first."""
     done = [result for result in report.results if result.row.status is RowStatus.COMPLETE]
     names = names_of([result.row for result in done])
     known = [

@@ -1,6 +1,6 @@
-"""What a report consists of before it is HTML or Markdown: sections of paragraphs, tables, charts and commands. Plain values.
+"""The parts of a report before it becomes HTML or Markdown: sections of paragraphs, tables, charts and commands. Plain values.
 
-A line is our text, with marks around what others wrote (`quote`, `code`): both forms show that so that it can do nothing.
+A line is our text, with marks around foreign text (`quote`, `code`), which both output forms render harmless.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from results.report.drawing import Drawing
 from swarm.base.text import safe_text
 
 TEXT: Final = 2000
-"""Characters of one text."""
+"""Maximum characters of one text."""
 _MARKED: Final = re.compile("([\x02\x03])([^\x04]*)\x04")  # safe text has no control characters
 
 
 def quote(text: str) -> str:
-    """Text that others wrote, such as a device's name or an error, in a line."""
+    """Mark foreign text, such as a device's name or an error, within a line."""
     return f"\x02{safe_text(text, TEXT)}\x04" if text else ""
 
 
 def code(text: str) -> str:
-    """The same in a font of one width, such as a hash."""
+    """Like `quote`, in a monospaced font, for example for a hash."""
     return f"\x03{safe_text(text, TEXT)}\x04" if text else ""
 
 
 def render_line(
     line: str, ours: Callable[[str], str], quoted: Callable[[str], str], coded: Callable[[str], str]
 ) -> str:
-    """`line` with each of its parts as a form shows it."""
+    """`line` with each of its parts rendered by the matching function."""
     parts = _MARKED.split(line)
     shown = [ours(parts[0])]
     for mark, others, rest in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
@@ -41,7 +41,7 @@ def render_line(
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """A cell with a tone: good, warn or bad, which its words say too."""
+    """A cell with a tone (good, warn or bad) that its words express too."""
 
     line: str
     tone: str
@@ -49,7 +49,7 @@ class Badge:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A column head that ends in # is over numbers. The first cell of each row is its header."""
+    """A table. Column heads that end in # mark numbers. The first cell of each row is its header."""
 
     caption: str
     heads: Sequence[str]
@@ -76,7 +76,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Charts side by side where there is space. `described`: their text alternatives are shown, too, for no table says the same."""
+    """Charts side by side if there is space. `described`: also show their text alternatives, because no table has the same content."""
 
     drawings: Sequence[Drawing]
     described: bool = True
@@ -84,13 +84,13 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class ShellCommands:
-    """For a shell, a line each."""
+    """Shell commands, one per line."""
 
     lines: Sequence[str]
 
 
 Block = str | Warn | Bullets | Table | Heading | Figures | ShellCommands
-"""A text is a paragraph."""
+"""A plain string is a paragraph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """A whole report. `kicker`: above the title; `facts`: below it, name and value."""
+    """A whole report. `kicker`: the text above the title; `facts`: names and values below it."""
 
     title: str
     kicker: str

@@ -1,4 +1,4 @@
-"""The section of a report on how well models answer: scores of their answers, and how far these lie apart."""
+"""The report section on answer quality: the scores of the models' answers, and how far the answers lie apart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_METRICS: Final = 8
 
 
 def quality(report: Report) -> Section | None:
-    """None: no model was evaluated."""
+    """The section; None if no model was evaluated."""
     rows = [row for row in report.rows if row.examples_sha256 and row.status is RowStatus.COMPLETE]
     if not rows:
         return None
@@ -69,7 +69,7 @@ def _of_model(title: str, rows: Sequence[Row], apart: dict[str, RowDrift]) -> It
 
 
 def _share(value: float | None) -> str:
-    """Two digits, of whatever size."""
+    """Two significant digits."""
     return "" if value is None else f"{value:.2g}"
 
 

@@ -1,4 +1,4 @@
-"""A sustained run over time: medians of stretches and levels, the rest and its probes; heat, clock and power where known. Pure."""
+"""A sustained run over time: medians of stretches and levels, the rest and its probes; heat, clock and power if known. Pure."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _PANELS: Final[tuple[tuple[str, str, Callable[[Stretch], float | None]], ...]] =
     ("clock", "MHz", lambda one: one.clock_mhz),
     ("power", "W", lambda one: one.joules / one.wall_s if one.joules is not None and one.wall_s else None),
 )
-"""Name, unit, and the value of a stretch; None: not known."""
+"""Name, unit, and the value of a stretch; None: unknown."""
 
 
 def sustained_chart(record: Record) -> Drawing | None:
-    """None of a run that was not sustained. Raises `RemoteProtocolError` for a record that cannot be read."""
+    """The chart; None for a run that was not sustained. Raises `RemoteProtocolError` if the record cannot be read."""
     observed = observe(record)
     energy = measured_energy(record, observed)
     stretches = stretches_of(observed, energy.stretch_j if energy else ())
@@ -63,7 +63,7 @@ def sustained_chart(record: Record) -> Drawing | None:
 
 
 def sustained_runs(report: Report) -> Section | None:
-    """Of each sustained task, with a chart."""
+    """A chart for each sustained task."""
     done = [result for result in report.results if result.row.sustained]
     if not done:
         return None
@@ -79,7 +79,7 @@ def sustained_runs(report: Report) -> Section | None:
 
 
 def _chart_of(result: RawResult) -> Drawing | None:
-    """None too of a record that cannot be read, as a file may have one."""
+    """The chart; also None if the record cannot be read, since results may come from a file."""
     try:
         return sustained_chart(read_record(base64.b64decode(result.record)))
     except (RemoteProtocolError, ValueError):
@@ -141,7 +141,7 @@ def _panel(
     across: Scale,
     top: float,
 ) -> list[Mark]:
-    """A line over the stretches of which the value is known."""
+    """A line over the stretches whose value is known."""
     known = [value for value in values if value is not None]
     scale = scale_over(known, top + LOW, top, log=False)
     marks: list[Mark] = [TextLabel(4, top - 7, f"{name}, {unit}", Tone.QUIET, LETTERS)]

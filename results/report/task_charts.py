@@ -1,6 +1,6 @@
 """Charts of one task, from its raw samples and the facts in its record. Pure.
 
-Nothing is dropped: what lies so far out that the rest would shrink to a line is drawn as a triangle at the edge, counted and described.
+Nothing is dropped: samples so far out that they would shrink the rest to a line are drawn as triangles at the edge, counted and described.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from results.row.stats import histogram_bins, median, middle, nearest_rank
 from swarm.base.text import count
 
 MAX_POINTS: Final = 240
-"""Corners of a launch's line; of more samples, the least and the greatest of each stretch."""
+"""Maximum points of a launch's line; for more samples, the minimum and maximum of each stretch."""
 MAX_BLOCKS: Final = 300
-"""Blocks of the host's state that are drawn; more are put together, neighbours with neighbours."""
+"""Maximum blocks of the host's state that are drawn; beyond that, neighbouring blocks are merged."""
 FAR: Final = 6.0
-"""Beyond so many widths of the middle half above it a sample is drawn at the edge."""
+"""A sample further above the middle half than this many of its widths is drawn at the edge."""
 COLD: Final = 4.0
-"""Times the median up to which first inferences are drawn to scale."""
+"""First inferences are drawn to scale up to this many times the median."""
 LETTERS: Final = 11.0
 
 Launches = Sequence[Sequence[int]]
@@ -63,9 +63,9 @@ class TaskChart(StrEnum):
 
 
 def task_chart(kind: TaskChart, record: Record, row: Row | None = None) -> Drawing | None:
-    """A chart of what `record` holds; None where it holds nothing to draw. `row`: its median and interval are drawn where it has them.
+    """A chart of `record`; None if there is nothing to draw. `row`: source of the median and interval to draw, if it has them.
 
-    Raises `RemoteProtocolError` for a record that cannot be read.
+    Raises `RemoteProtocolError` if the record cannot be read.
     """
     observed = observe(record)
     launches = [launch.samples for launch in observed.launches]
@@ -90,7 +90,7 @@ def task_chart(kind: TaskChart, record: Record, row: Row | None = None) -> Drawi
 
 
 def histogram_chart(samples: Sequence[int], row: Row | None = None) -> Drawing | None:
-    """All timed samples, counted, with the median and its interval. None without samples."""
+    """A histogram of all timed samples, with the median and its interval. None without samples."""
     bins = histogram_bins(samples)
     if not bins.counts:
         return None
@@ -106,7 +106,7 @@ def histogram_chart(samples: Sequence[int], row: Row | None = None) -> Drawing |
     marks += _interval(row, across, top, bottom)
     for number, first, last in zip(bins.counts, edges, edges[1:], strict=False):
         if number:
-            x, y = across.at(first), min(upward.at(number), bottom - 1.5)  # a single sample can be seen
+            x, y = across.at(first), min(upward.at(number), bottom - 1.5)  # a single sample stays visible
             width = max(across.at(last) - x - 0.5, 1.0)
             hint = f"{digits(first)} to {digits(last)} ms: {count(number, 'sample')}, {number / len(samples):.2%}"
             marks.append(Box(x, y, width, bottom - y, Tone.FIRST, 0.85, hint))
@@ -117,7 +117,7 @@ def histogram_chart(samples: Sequence[int], row: Row | None = None) -> Drawing |
 
 
 def distribution_chart(launches: Launches, row: Row | None = None) -> Drawing | None:
-    """A strip of dots for each launch, its middle half and median, and the interval of the whole. None without samples."""
+    """A strip of dots for each launch with its middle half and median, and the overall interval. None without samples."""
     times = [[ns / 1e6 for ns in sorted(launch)] for launch in launches if launch]
     if not times:
         return None
@@ -152,7 +152,7 @@ def distribution_chart(launches: Launches, row: Row | None = None) -> Drawing | 
 
 
 def _ends(row: Row | None) -> tuple[float, ...]:
-    """Of the median's interval; none where there is no interval."""
+    """The ends of the median's interval; empty without one."""
     if row is None or row.inference_ms_median_low is None or row.inference_ms_median_high is None:
         return ()
     return row.inference_ms_median_low, row.inference_ms_median_high
@@ -190,7 +190,7 @@ def _beyond_text(times: Sequence[float], edge: float, name: str) -> str:
 
 
 def _edge(ordered: Sequence[float], launches: Sequence[Sequence[float]]) -> float:
-    """Up to which times are drawn to scale: never less than what a launch has for its middle half."""
+    """The largest time drawn to scale: never so low that it cuts into a launch's middle half."""
     low, high = nearest_rank(ordered, 25), nearest_rank(ordered, 75)
     most = max(nearest_rank(launch, 75) for launch in launches)
     return max(high + FAR * max(high - low, high * 0.01), most * 1.05)
@@ -200,7 +200,7 @@ def _edge(ordered: Sequence[float], launches: Sequence[Sequence[float]]) -> floa
 
 
 def trace_chart(launches: Launches, warmups: Launches) -> Drawing | None:
-    """All times in the order in which they came: warm-up and timed inferences of each launch. None without samples."""
+    """All times in measuring order: warm-up and timed inferences of each launch. None without samples."""
     timed = [[ns / 1e6 for ns in launch] for launch in launches]
     warm = [[ns / 1e6 for ns in launch] for launch in warmups]
     warm += [[]] * (len(timed) - len(warm))
@@ -209,7 +209,7 @@ def trace_chart(launches: Launches, warmups: Launches) -> Drawing | None:
         return None
     edge = _edge(every, [sorted(launch) for launch in timed if launch]) * 1.15
     firsts = [launch[0] for launch in warm if launch]
-    if firsts:  # how the first differ is what a warm-up is drawn for
+    if firsts:  # the warm-up is drawn to show how first inferences differ
         edge = max(edge, min(median(firsts) * 1.1, COLD * middle(every)))
     left, top, bottom, right = 52.0, 22.0, 172.0, PAGE_WIDTH - 8
     drawn = [*every, *(ms for launch in warm for ms in launch)]
@@ -254,7 +254,7 @@ def _trace_text(warm: Sequence[Sequence[float]], timed: Sequence[Sequence[float]
 
 
 def _line(points: Sequence[Point], scale: Scale, edge: float) -> list[Point]:
-    """Corners of a line, held below the edge; of too many, the least and the greatest of each stretch."""
+    """Points of a line, held below the edge; for too many, the minimum and maximum of each stretch."""
 
     def time(point: Point) -> float:
         return point[1]
@@ -268,7 +268,7 @@ def _line(points: Sequence[Point], scale: Scale, edge: float) -> list[Point]:
 
 
 def _apart(places: Sequence[float]) -> list[float]:
-    """Triangles far enough apart to be distinct."""
+    """The positions of triangles, far enough apart to be distinct."""
     matches: list[float] = []
     for x in places:
         if not matches or x - matches[-1] >= 4:
@@ -283,11 +283,11 @@ _HOST: Final[tuple[tuple[str, str, float, Callable[[Sequence[RecordBlock]], floa
     ("processor time of the process; 100 % is one core", "%", 100, lambda blocks: _percent(blocks, "cpu_ns")),
     ("times the system took the processor away", "times", 1, lambda blocks: _sum(blocks, "switches")),
 )
-"""Each panel's name, unit, least range, and its value over a stretch of blocks; None: the system does not report it."""
+"""Each panel's name, unit, minimum range, and its value over a stretch of blocks; None: the system does not report it."""
 
 
 def host_chart(observed: RecordView, began_s: Sequence[float]) -> Drawing | None:
-    """What the device did meanwhile, over the blocks of the launches, which began at `began_s` seconds. None where it reports nothing."""
+    """The state of the device over the blocks of the launches, which began at `began_s` seconds. None if the device reports nothing."""
     size = -(-sum(len(launch.blocks) for launch in observed.launches) // MAX_BLOCKS) or 1
     stretches: list[tuple[int, float, float, Sequence[RecordBlock]]] = []
     for number, (observed_launch, start) in enumerate(zip(observed.launches, began_s, strict=True), start=1):
@@ -347,7 +347,7 @@ def _percent(blocks: Sequence[RecordBlock], field: str) -> float | None:
 
 
 def stages_chart(stages: Sequence[tuple[str, float]]) -> Drawing | None:
-    """Stages that followed each other, each with its seconds, as bars on one time line. None without stages."""
+    """Consecutive stages as bars on one time line, with their seconds. None without stages."""
     total = sum(seconds for _, seconds in stages)
     if not total:
         return None

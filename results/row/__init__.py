@@ -1,1 +1,1 @@
-"""One signed record becomes figures, one row and one verdict."""
+"""Turns one signed record into figures, one row and one verdict."""

@@ -1,4 +1,4 @@
-"""Whether a signed record answers its task: whole, sensible, and measured as the task asks."""
+"""Checks that a signed record answers its task: complete, plausible, and measured as the task asks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from results.row.witness import CLOCKS
 from swarm.net.identity import verify
 
 WINDOW_SAMPLES: Final = 10_000
-"""Most samples of one launch where the task names no number; our drivers take half as many, also to warm up."""
+"""Maximum samples of one launch when the task gives no number; our drivers take at most half as many, warm-up included."""
 LAUNCH_BLOCKS: Final = 4096
 LASTED: Final = 0.9
-"""Least share of the time asked for in which a sustained run infers: between two stretches the host is read."""
+"""Minimum share of the requested time that a sustained run must spend on inferences: the host is read between stretches."""
 CLOCK_NS: Final = 1000
-"""Nanoseconds by which a window and the times in it may differ: both come through floating point."""
+"""Nanoseconds by which a window may differ from the sum of its times: both have passed through floating point."""
 
 
 def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) -> tuple[Record, RecordView]:
-    """The record in `body`, and what is in it, if `peer` signed it and it is of this task, attempt, fence and model; a complete one holds
-    all the loads and inferences that the task asks for. Else `RemoteProtocolError`.
+    """Return the record in `body` and its unpacked contents. Raises `RemoteProtocolError` unless `peer` signed it and it belongs to this
+    task, attempt, fence and model; a complete record must also hold all loads and inferences that the task asks for.
     """
     if not verify(peer, record_message(body), result.signature):
         raise RemoteProtocolError(f"the record of {result.task} is not signed by the worker that sent it")
@@ -54,8 +54,8 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
 
 
 def check_whole(record: Record, task: Task) -> RecordView:
-    """What is in a complete record. Raises `RemoteProtocolError` unless it has as many loads and inferences as the task asks for; with a
-    precision, which asks for no number, as many as that may come to.
+    """Return the contents of a complete record. Raises `RemoteProtocolError` unless it has as many loads and inferences as the task asks
+    for. A task with a precision asks for no number, so any number up to the limit passes.
     """
     name = f"the record of {task.task}"
     if record.ran is None or not record.timings:
@@ -73,10 +73,10 @@ def check_whole(record: Record, task: Task) -> RecordView:
         return observed
     runs = len(observed.runs)
     asked_runs = runs if measure.precision is not None else measure.runs
-    if task.unit.startswith(SERVED) and not loads:  # a server has loaded the model long ago
+    if task.unit.startswith(SERVED) and not loads:  # the server loaded the model long before
         asked_loads, asked_launches = 0, 1
     elif measure.precision is not None:
-        # each launch loads and times: a load without its times would be a launch that was left out
+        # each launch loads and times, so a load without times would be an omitted launch
         asked_loads = asked_launches = min(max(loads, 1), MAX_LAUNCHES)
     else:
         asked_loads, asked_launches = measure.loads, min(launches, measure.loads)
@@ -93,7 +93,7 @@ def check_whole(record: Record, task: Task) -> RecordView:
 
 
 def _check_rounds(name: str, record: Record, task: Task, observed: RecordView) -> None:
-    """Raise `RemoteProtocolError` unless all models took turns in each launch, and the task's own times are those of its rounds."""
+    """Raise `RemoteProtocolError` unless all models took turns in every launch, and the task's own times are the times of its rounds."""
     beside = len(task.beside or ())
     if len(record.ran_beside or ()) != beside:
         raise RemoteProtocolError(
@@ -109,8 +109,9 @@ def _check_rounds(name: str, record: Record, task: Task, observed: RecordView) -
 
 
 def _check_sustained(name: str, record: Record, task: Task, observed: RecordView) -> None:
-    """Raise `RemoteProtocolError` unless it is one launch that lasted as long as the task asks for. A record that was not sustained at
-    all is none: `not_as_asked` tells."""
+    """Raise `RemoteProtocolError` unless the record is one launch that lasted as long as the task asks for. A record without a sustained
+    run passes here; `not_as_asked` reports it.
+    """
     asked = task.measure.sustain_s
     if record.sustained is None:
         return
@@ -132,7 +133,7 @@ def _check_sustained(name: str, record: Record, task: Task, observed: RecordView
 
 
 def bounds_of(task: Task) -> RecordBounds:
-    """How many numbers a record of the task may hold."""
+    """The limits on how many numbers a record of the task may hold."""
     measure, launches = task.measure, launches_of(task)
     samples = measure.runs if measure.precision is None else launches * WINDOW_SAMPLES
     if task.beside is not None:
@@ -161,7 +162,7 @@ def _read(record: Record, task: Task) -> RecordView:
 
 
 def check_sense(record: Record, task: Task, observed: RecordView) -> None:
-    """Raise `RemoteProtocolError` for what no measurement can show, whatever was measured."""
+    """Raise `RemoteProtocolError` for values that no measurement can produce, whatever was measured."""
     name = f"the record of {task.task}"
     ran, request = record.ran, task.measure.threads
     if ran is not None and request is not None and ran.threads > request:
@@ -180,41 +181,39 @@ def check_sense(record: Record, task: Task, observed: RecordView) -> None:
 
 
 def _is_hurried(record: Record, task: Task) -> bool:
-    """Launches lie closer together than the task asks for."""
+    """Whether launches lie closer together than the task asks for."""
     measure, launches = task.measure, len(record.timings)
     gap = gap_s(measure.over_s, launches if measure.precision is None else FEWEST_LAUNCHES)
     return any(each.began_s < number * gap * (1 - CLOCKS) for number, each in enumerate(record.timings))
 
 
 def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
-    """Why a complete measurement is one of something else than the task asks for: on another unit, with another batch or other shapes.
-    None where it is as asked.
-    """
+    """Why a complete measurement is not what the task asks for, such as another unit, batch or shape. None if it is."""
     ran, batch = record.ran, task.measure.batch
     if record.outcome is not RunOutcome.COMPLETE or ran is None:
         return None
     if ran.unit != task.unit:
         return Reason.WRONG_UNIT, f"{task.unit} was asked for, {ran.unit} ran the model"
-    if batch is not None and ran.batch != batch:  # a worker of a version that knows no batches
+    if batch is not None and ran.batch != batch:  # a worker whose version does not support batches
         return Reason.DOES_NOT_FIT, f"a batch of {batch} was asked for, the worker ran {ran.batch or 'none'}"
-    if task.beside is not None and record.rounds is None:  # a worker of a version that measures models alone
+    if task.beside is not None and record.rounds is None:  # a worker whose version only measures models alone
         return (
             Reason.DOES_NOT_FIT,
             f"it was to take turns with {task.beside[0].name}, the worker ran it alone",
         )
     for other, unit in zip(record.ran_beside or (), task.units()[1:], strict=False):
-        if other.unit != unit:  # also a worker of a version that runs all models in one process
+        if other.unit != unit:  # also a worker whose version runs all models in one process
             return Reason.WRONG_UNIT, f"{unit} was asked for, {other.unit} ran the model beside"
     if task.measure.sustain_s is not None and record.sustained is None:
         return Reason.DOES_NOT_FIT, "a sustained run was asked for, the worker's version makes none"
-    if _is_hurried(record, task):  # also a worker of a version that knows no gaps
+    if _is_hurried(record, task):  # also a worker whose version does not support gaps
         asked = task.measure.over_s or 0.0
         return (
             Reason.DOES_NOT_FIT,
             f"launches spread over {asked:g} s were asked for, the worker made them sooner, or its version knows no gaps",
         )
     for name, shape in task.measure.shapes.items():
-        if ran.shapes.get(name) != shape:  # a worker of a version that knows no shapes
+        if ran.shapes.get(name) != shape:  # a worker whose version does not support shapes
             seen = "×".join(map(str, ran.shapes.get(name, ()))) or "another shape"
             return (
                 Reason.DOES_NOT_FIT,

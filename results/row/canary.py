@@ -1,7 +1,7 @@
 """A canary: an inference of a stranger's run that the scheduler repeats, with outputs that the worker could not know. Pure.
 
-Another input's outputs, the decoy, say what a near answer is worth: of a model that puts out nearly the same for all inputs, everybody has
-the right outputs without running it.
+The decoy, the outputs for another input, shows what a close answer is worth: if a model outputs nearly the same for all inputs, anybody can
+give the right outputs without running it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocol.values.record import LaunchOutput, Record
 from results.row.sketches import distance, same_form, tolerance_of
 
 APART: Final = 4.0
-"""How many times as far as the worker's answer the decoy must be from this home's outputs."""
+"""The decoy must be at least this many times as far from this home's outputs as the worker's answer is."""
 
 
 class CanaryOutcome(StrEnum):
@@ -26,24 +26,24 @@ class CanaryOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CanaryVerdict:
-    """What came of one canary, and why in words."""
+    """The outcome of one canary, and the reason in words."""
 
     outcome: CanaryOutcome
     why: str
 
     @property
     def text(self) -> str:
-        """For a row."""
+        """The text for a row."""
         return f"{self.outcome}: {self.why}" if self.outcome is CanaryOutcome.UNCHECKED else self.why
 
 
 def unchecked(why: str) -> CanaryVerdict:
-    """It says nothing for or against the worker."""
+    """A verdict neither for nor against the worker."""
     return CanaryVerdict(CanaryOutcome.UNCHECKED, why)
 
 
 def seed_of(record: Record, launch: int) -> int | None:
-    """Seed of the inputs of a launch, from 1; None where the record has no chain to it."""
+    """The seed of the inputs of a launch, counted from 1. None if the record's chain does not reach that launch."""
     if record.opening is None or record.reveal is None or not 1 <= launch <= len(record.timings):
         return None
     if launch == 1:
@@ -53,7 +53,7 @@ def seed_of(record: Record, launch: int) -> int | None:
 
 
 def judge_canary(launch: int, said: LaunchOutput, own: LaunchOutput, decoy: LaunchOutput) -> CanaryVerdict:
-    """`said`: what the worker put out; `own`: what this home puts out for the same inputs; `decoy`: for others."""
+    """`said`: the worker's outputs; `own`: this home's outputs for the same inputs; `decoy`: this home's outputs for other inputs."""
     if own.sketches and not said.sketches and said.sha256 != own.sha256:
         return CanaryVerdict(CanaryOutcome.REFUTED, f"launch {launch} does not tell what it put out")
     apart, other = distance(said, own), distance(own, decoy)

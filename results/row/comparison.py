@@ -1,4 +1,4 @@
-"""What a comparison of two models says: a ratio with its interval, one of four verdicts, and why."""
+"""The result of comparing two models: a ratio with its interval, one of four verdicts, and why."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Final
 
 MARGIN: Final = 0.01
-"""Times that are closer than this share are the same to whoever reads them."""
+"""Times that differ by less than this share count as the same."""
 
 
 class ComparisonVerdict(StrEnum):
-    """What B is, compared with A."""
+    """How B compares with A."""
 
     FASTER = "FASTER"
     SLOWER = "SLOWER"
@@ -23,13 +23,13 @@ _THAN: Final = {"FASTER": "FASTER than", "SLOWER": "SLOWER than", "SAME": "the S
 
 
 def than(verdict: str) -> str:
-    """`FASTER than`, for before the name of A."""
+    """`FASTER than`, to be followed by the name of A."""
     return _THAN.get(verdict, "AMBIGUOUS beside")
 
 
 @dataclass(frozen=True, slots=True)
 class RatioInterval:
-    """B's time by A's, and the ends of its interval."""
+    """B's time divided by A's, and the ends of its interval."""
 
     ratio: float
     low: float
@@ -46,22 +46,22 @@ class Comparison:
     verdict: ComparisonVerdict
     why: str
     ratio: float | None = None
-    """B's time by A's; None where one of them has no samples or takes no time."""
+    """B's time divided by A's; None if either side has no samples or takes no time."""
     low: float | None = None
-    """Ends of its 95 % interval; None below `MIN_LAUNCHES` of either side: fewer ranks never differ surely enough."""
+    """Ends of its 95 % interval; None if either side has fewer than `MIN_LAUNCHES`, too few for a significant difference in ranks."""
     high: float | None = None
     p_value: float | None = None
-    """How often chance alone puts the ranks this far apart."""
+    """The probability that chance alone puts the ranks this far apart."""
     launches: tuple[int, int] = (0, 0)
-    """That each side has."""
+    """Launches of each side."""
     medians_ms: tuple[float, float] | None = None
-    """Of either side's launches, in ms, where no rows have them."""
+    """Medians of each side's launches, in ms, if no rows hold them."""
     cpu: RatioInterval | None = None
-    """By the CPU time of all threads, where both were measured in turns (`results.row.rounds`); `ratio` is then by wall time."""
+    """The ratio by the CPU time of all threads, if both were measured in turns (`results.row.rounds`); `ratio` is then by wall time."""
     contention: bool = False
-    """Wall and CPU time give ratios that differ surely: one side waits more than the other, beside what it computes."""
+    """Whether the wall-time and CPU-time ratios differ significantly: one side waits more than the other."""
 
 
 def ambiguous(why: str, ratio: float | None = None, launches: tuple[int, int] = (0, 0)) -> Comparison:
-    """A comparison of which nothing can be said, and why."""
+    """An inconclusive comparison, and why it is inconclusive."""
     return Comparison(ComparisonVerdict.AMBIGUOUS, why, ratio, launches=launches)

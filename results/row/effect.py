@@ -1,11 +1,11 @@
-"""What the host did to the numbers, not only that it was busy: by how much waiting made the median longer, and which shares are raised.
+"""The effect of the host on the numbers: how much waiting lengthened the median, and which shares of other work are high.
 
     a stretch of inferences: wall time, CPU time of all threads ──▶ time in which the model did not compute as in the best stretches
     that time is taken from the longest inferences first ──▶ the median without it
 
-A processor that is shared with others hits some inferences and leaves the others as they are: of short ones few, so that the median stays
-what it is, of long ones all. What others take of caches, of memory's bandwidth and of the clock makes CPU time itself longer, which no
-figure of a record tells apart from a slow model: above `HEAVY` a row says so rather than nothing.
+Other work on a processor delays some inferences and leaves the rest unchanged. Of short inferences it hits few, so the median stays the
+same; of long ones it hits all. Contention for caches, memory bandwidth and clock speed makes CPU time itself longer, which no figure of a
+record can tell apart from a slow model: above `HEAVY` a row says so.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from results.row.record import RecordLaunch
 from results.row.stats import launch_medians, median, nearest_rank
 
 EFFECT: Final = 0.03
-"""Longer by this share of the median: waiting has spoiled it. Of one thread …"""
+"""If waiting lengthened the median by more than this share, the median is spoiled. For one thread …"""
 THREADS_EFFECT: Final = 0.10
-"""… and of several, which wait for each other too, more in some stretches than in others: by up to 8 % on a quiet host."""
+"""… and for several threads, which also wait for each other, by up to 8 % in some stretches even on a quiet host."""
 RAISED: Final = 0.05
-"""A share of the time, or of the processors, that is worth saying …"""
+"""A share of the time, or of the processors, that is worth reporting …"""
 BLAMED: Final = 0.15
-"""… one that launches which disagree are put down to …"""
+"""… one that explains why launches disagree …"""
 HEAVY: Final = 0.20
-"""… and one above which its effect may be there though nothing shows it."""
+"""… and one above which the effect may be present although nothing shows it."""
 SURE: Final = 0.05
-"""Added to the limit of a share that is the mean of n launches, by √n: a few glances tell little."""
+"""Divided by √n and added to the limit of a share that is the mean of n launches: few readings say little."""
 TICK_NS: Final = 10_000_000
-"""Nanoseconds in which the kernel counts pressure: one tick more or less in a launch says nothing, nor do √n ticks in n launches."""
+"""The kernel counts pressure in ticks of this many nanoseconds: one tick per launch is noise, and so are √n ticks in n launches."""
 CPU_TICK_NS: Final = 125_000
-"""Clocks of CPU time that count in ticks of 15.625, 10, 4 or 1 ms count in these: of a stretch of some of their ticks they tell nothing."""
+"""The common divisor of CPU-time clocks that tick every 15.625, 10, 4 or 1 ms. Such clocks are too coarse for a stretch of a few ticks."""
 BEST: Final = 80
-"""Percentile of the stretches' CPU time by wall time that is taken for that of an undisturbed stretch."""
+"""The percentile of the stretches' CPU time per wall time that stands for an undisturbed stretch."""
 BLUR: Final = 0.02
-"""Share of a stretch that threads wait for each other by chance, more than in the best."""
+"""Share of a stretch in which threads wait for each other by chance, beyond what they do in the best stretches."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFigure:
-    """A share that something other than the run had."""
+    """A share of time that went to something other than the run."""
 
     share: float
     words: str
-    """Words after the share: what it is a share of."""
+    """The words after the share: what it is a share of."""
     remark: str = ""
-    """Before it, in a few words; empty: above `limit` it is never a mere remark."""
+    """A few words before the share in a remark; empty if the figure is never a mere remark."""
     limit: float = RAISED
-    """Below it, it is not worth saying."""
+    """Below this limit, the share is not worth reporting."""
     most: float = HEAVY
-    """Above it, its effect may be there though nothing shows it."""
+    """Above this limit, the effect may be present although nothing shows it."""
     unseen: str = ""
-    """Words for what that effect would be."""
+    """Words for that hidden effect."""
 
     def __str__(self) -> str:
         return f"{self.share:.0%} {self.words}"
@@ -74,8 +74,9 @@ class HostFigure:
 
 
 def waiting_effect(launches: Sequence[RecordLaunch], threads: int | None) -> float | None:
-    """By what share the median of the launches is longer than without the time in which its threads had no processor. `threads`: that
-    compute an inference; None: no processor of this device does. None too where stretches are not known, or their CPU time came in ticks.
+    """The share by which the median of the launches exceeds the median without the time in which its threads had no processor. `threads`:
+    the number that compute an inference; None if no processor of this device computes it. Returns None too if stretches are unknown, or
+    their CPU time came in ticks.
     """
     launches = [launch for launch in launches if launch.samples]
     blocks = [block for launch in launches for block in launch.blocks if block.wall_ns > 0]
@@ -103,12 +104,12 @@ def waiting_effect(launches: Sequence[RecordLaunch], threads: int | None) -> flo
 
 
 def spoiled(effect: float | None, threads: int | None) -> bool:
-    """Whether waiting made the median so much longer that it is not what it would be on a quiet host."""
+    """Whether waiting lengthened the median so much that it no longer represents a quiet host."""
     return effect is not None and effect > (EFFECT if threads == 1 else THREADS_EFFECT)
 
 
 def without(samples: Sequence[int], waited: float) -> list[float]:
-    """`samples` less `waited` in sum, taken from the longest: they are cut at one level."""
+    """`samples` with `waited` subtracted in total, taken from the longest: those are cut to one level."""
     if waited <= 0:
         return list(samples)
     longest = in_order(samples)[::-1]
@@ -124,8 +125,8 @@ def without(samples: Sequence[int], waited: float) -> list[float]:
 def host_figures(
     launches: Sequence[RecordLaunch], crowded: bool = False, *, seen: bool = False
 ) -> list[HostFigure]:
-    """All that are known. `crowded`: its threads wait for each other, so that something waited says nothing of others. `seen`: the effect
-    of waiting is known (`waiting_effect`), so that none is unseen.
+    """All known figures of the host. `crowded`: the run's threads wait for each other, so waiting threads say nothing about other work.
+    `seen`: the effect of waiting is known (`waiting_effect`), so waiting has no hidden effect.
     """
     slack = math.sqrt(max(1, len(launches)))
     figures = []
@@ -147,21 +148,21 @@ def host_figures(
 
 
 def remarks(launches: Sequence[RecordLaunch], crowded: bool = False) -> list[str]:
-    """What is worth saying of the host of a row whose verdict does not say it."""
+    """What is worth saying about the host of a row whose verdict does not mention it."""
     launches = [launch for launch in launches if launch.samples]
     raised = [each for each in host_figures(launches, crowded) if each.raised and each.remark]
     return [f"{each.remark} {each.share:.0%}" for each in raised]
 
 
 def stall_share(launches: Iterable[RecordLaunch]) -> float | None:
-    """Share of the wall time in which something waited for a processor, over the blocks that tell it; at most 1."""
+    """The share of wall time in which something waited for a processor, over the blocks that report it; at most 1."""
     blocks = [block for launch in launches for block in launch.blocks if block.stall_ns is not None]
     wall = sum(block.wall_ns for block in blocks)
     return min(sum(block.stall_ns or 0 for block in blocks) / wall, 1.0) if wall else None
 
 
 def mean_share(launches: Iterable[RecordLaunch], name: str) -> float | None:
-    """`others` or `steal` of the launches that have it, weighted by their wall time."""
+    """`others` or `steal` of the launches that report it, weighted by their wall time."""
     shares = [
         (share, launch.wall_s) for launch in launches if (share := getattr(launch.host, name)) is not None
     ]
@@ -172,5 +173,5 @@ def mean_share(launches: Iterable[RecordLaunch], name: str) -> float | None:
 
 
 def _covered(launch: RecordLaunch) -> bool:
-    """Whether the launch's blocks hold all its samples, and no others."""
+    """Whether the launch's blocks hold exactly its samples."""
     return sum(block.samples for block in launch.blocks) == len(launch.samples)

@@ -1,9 +1,9 @@
-"""Joules of a run: which of its record's meters count, and what they say. Pure.
+"""Joules of a run: which of its record's meters count, and what they measured. Pure.
 
-    wall  >  gpu + package + dram, as many of them as were read
+    wall  >  gpu + package + dram, as far as they were read
 
-A part of which one meter is silent (one of two packages) is unknown, and left out. What AMD's GPUs report may hold the processor on the
-same chip, so no package is added to it.
+A part is unknown, and left out, if one of its meters has no reading (such as one of two packages). What AMD's GPUs report may include the
+processor on the same chip, so no package is added to it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _WHOLE_CHIP: Final = "amdgpu"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEnergy:
-    """Of the timed windows."""
+    """The energy of the timed windows."""
 
     joules: float
     source: str
-    """Who read which part, such as `nvml gpu + rapl package`."""
+    """Which source read which part, such as `nvml gpu + rapl package`."""
     stretch_j: tuple[float | None, ...] = ()
-    """Of each stretch of a sustained run; empty: not read by stretches."""
+    """Joules of each stretch of a sustained run; empty if not read by stretches."""
 
 
 def measured_energy(record: Record, observed: RecordView) -> MeasuredEnergy | None:
-    """None where no meter covers the windows."""
+    """The measured energy; None if no meter covers the windows."""
     if record.meters is None:
         old = record.accelerator
         return (
@@ -60,7 +60,7 @@ def measured_energy(record: Record, observed: RecordView) -> MeasuredEnergy | No
 def _of_part(
     read: Sequence[tuple[MeterSample, tuple[int, ...] | None]], part: MeteredPart
 ) -> list[tuple[MeterSample, tuple[int, ...] | None]]:
-    """All meters of the part; none where one of them does not say."""
+    """All meters of the part; none if one of them has no reading."""
     own = [one for one in read if one[0].part == part]
     return own if all(meter.energy_j is not None for meter, _ in own) else []
 

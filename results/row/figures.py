@@ -1,4 +1,4 @@
-"""The numbers of a complete row, by field name, from an unpacked record. What was not measured is None, and its cell empty."""
+"""The numbers of a complete row, by field name, from an unpacked record. A number that was not measured is None, and its cell empty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from results.row.witness import WitnessAccount, doubts, unexplained_s, unrepeate
 
 MB: Final = 1024 * 1024
 TICKS_S: Final = 0.2
-"""Processor time of a process with a limit, as a run has, comes in ticks of up to 10 ms: over less time they say nothing."""
+"""The processor time of a process with a limit, such as a run, comes in ticks of up to 10 ms: over less than this it means nothing."""
 
 FIGURES: Final[dict[str, str]] = {
     "output_tokens_per_s": "tokens_per_second",
@@ -33,7 +33,7 @@ FIGURES: Final[dict[str, str]] = {
     "pre_ms": "pre_ms",
     "post_ms": "post_ms",
 }
-"""Figures of a record that have a column of their own, and its field. Those of ROUGE are of records from before devices sent answers."""
+"""Figures of a record that have a column of their own, with its field. Records from before devices sent answers have the ROUGE figures."""
 SERIES: Final[dict[str, str]] = {
     "ttft": "ttft_ms_median",
     "itl": "itl_ms_median",
@@ -42,7 +42,7 @@ SERIES: Final[dict[str, str]] = {
     "pre": "pre_ms",
     "post": "post_ms",
 }
-"""Series of a record and the field that has its median."""
+"""Series of a record, with the field that holds the series' median."""
 
 PROCESSORS: Final = "CPU "
 """Prefix of units that are the device's processors."""
@@ -59,8 +59,9 @@ def measure_figures(
     *,
     listed: bool = False,
 ) -> dict[str, object]:
-    """All that was measured of a complete task, by field of its row, and the verdict on it. `simulated`: nothing was measured at all.
-    `account`: what the scheduler witnessed, if a stranger measured it. `listed`: without some that no list shows (`FigureColumn`)."""
+    """All measurements of a complete task, by field of its row, and the verdict. `simulated`: nothing was measured. `account`: what the
+    scheduler witnessed, if a stranger measured it. `listed`: leave out figures that no list shows (`FigureColumn`).
+    """
     ran = record.ran
     reasons = judge(record, observed, measure, simulated=simulated, account=account)
     verdict, why = reasons[0][0], "; ".join(why for _, why in reasons)
@@ -117,7 +118,7 @@ def judge(
     simulated: bool = False,
     account: WitnessAccount | None = None,
 ) -> list[Finding]:
-    """What the numbers of a complete record are worth: each reason, the gravest first."""
+    """What the numbers of a complete record are worth: each reason, gravest first."""
     ran = [each for each in (record.ran, *(record.ran_beside or ())) if each is not None]
     differs = next((each for each in ran if each.agrees is False), None)
     checked = bool(ran) and all(each.agrees for each in ran)
@@ -149,8 +150,8 @@ def _witnessed(observed: RecordView, account: WitnessAccount | None) -> dict[str
 
 
 def crowded(record: Record, observed: RecordView) -> bool:
-    """Whether the run's own threads wait for each other, so that something that waited says nothing of others: on more threads than cores
-    always; on as many at times, and then others' share says whether it was theirs.
+    """Whether the run's own threads wait for each other, so that waiting says nothing about other work. With more threads than cores,
+    always; with as many threads as cores, only if the others' share is known and so can tell whose waiting it was.
     """
     cores = record.device.cores
     if record.ran is None or not cores:
@@ -160,13 +161,15 @@ def crowded(record: Record, observed: RecordView) -> bool:
 
 
 def _threads(record: Record) -> int | None:
-    """Threads of an inference that the device's processors compute; None: something else computes it, or the number is not known."""
+    """Threads that compute an inference on the device's processors; None if something else computes it, or the number is unknown."""
     ran = record.ran
     return ran.threads or None if ran is not None and ran.unit.startswith(PROCESSORS) else None
 
 
 def access(record: Record) -> Access:
-    """How much the driver could see: white, it loaded the model itself; gray, a server's process and its answers; black, answers alone."""
+    """How much the driver could see: white, it loaded the model itself; gray, it saw a server's process and its answers; black, only
+    answers.
+    """
     ran = record.ran
     if ran is None or not ran.unit.startswith(SERVED):
         return "white"
@@ -174,7 +177,7 @@ def access(record: Record) -> Access:
 
 
 def _loads(record: Record, observed: RecordView) -> dict[str, object]:
-    """A cold load stands apart; where there is no other, it is all that is known of loading."""
+    """Cold loads are kept apart from the other loads; if all loads were cold, the figures are of those."""
     load = summarise(observed.fresh or observed.cold)
     warm = summarise(observed.warm)
     fresh = tuple(load for load in record.loads if load.kind != "warm")
@@ -198,7 +201,7 @@ def _inferences(record: Record, observed: RecordView, batch: int | None) -> dict
     ordered = [launch.ordered for launch in observed.launches]
     run, middle = summarise(list(chain.from_iterable(ordered))), centre(ordered)
     per_sample = max(timing.per_sample for timing in timings)
-    # means of several inferences scatter less than single ones: leave spread and percentiles empty
+    # means of several inferences scatter less than single inferences: leave spread and percentiles empty
     single = per_sample == 1
     switches = [timing.switches for timing in timings]
     served = record.ran is not None and record.ran.unit.startswith(SERVED)
@@ -232,7 +235,7 @@ def _inferences(record: Record, observed: RecordView, batch: int | None) -> dict
 
 
 def _outliers(observed: RecordView) -> dict[str, object]:
-    """Of single inferences: means of several have others."""
+    """Outliers of single inferences: means of several scatter differently."""
     if any(launch.per_sample != 1 for launch in observed.launches):
         return {}
     odd = outliers([launch.ordered for launch in observed.launches])
@@ -271,7 +274,7 @@ def _accelerator(facts: Accelerator) -> dict[str, object]:
 
 
 def _cpu_percent(record: Record) -> float | None:
-    """Of the process that ran the model, which is not the client of a server. None for too few ticks."""
+    """CPU use of the process that ran the model, which for a server is not its client. None for too few ticks."""
     wall_s = sum(timing.wall_s for timing in record.timings)
     if wall_s < TICKS_S or (record.ran is not None and record.ran.driver == "api"):
         return None
@@ -279,7 +282,7 @@ def _cpu_percent(record: Record) -> float | None:
 
 
 def _series(record: Record, observed: RecordView) -> dict[str, object]:
-    """Series and figures: those with a column, and the other figures in one."""
+    """Medians of series, figures that have a column, and all other figures in one column."""
     fields: dict[str, object] = {
         field: median(times) / 1e6 for name, field in SERIES.items() if (times := observed.series.get(name))
     }
@@ -292,7 +295,7 @@ def _series(record: Record, observed: RecordView) -> dict[str, object]:
 
 
 def _percent(part: float | None, whole: float = 1.0) -> float | None:
-    """None where the quotient says nothing: of no time, or of so little that it is no number."""
+    """None if the quotient is meaningless: over no time, or over so little that it is not finite."""
     if part is None or whole <= 0:
         return None
     percent = 100 * part / whole
@@ -300,7 +303,7 @@ def _percent(part: float | None, whole: float = 1.0) -> float | None:
 
 
 def _highest(samples: tuple[LoadSample, ...] | tuple[Timing, ...], *, above: bool) -> float | None:
-    """The highest peak in MB, in all or above each one's baseline; None where none was measured."""
+    """The highest peak in MB, in total or above each sample's baseline; None if none was measured."""
     peaks = [
         max(sample.peak - (sample.baseline or 0 if above else 0), 0)
         for sample in samples

@@ -1,4 +1,4 @@
-"""How rows and what belongs to them are written: the base of JSON values, instants, and short words for tables."""
+"""How rows and related values are written: the base of JSON values, timestamps, and short words for tables."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class JsonModel(BaseModel):
 
 
 def utc(instant: float | None, timespec: str = "seconds") -> str | None:
-    """Wall seconds since 1970 for programs."""
+    """Wall-clock seconds since 1970, as ISO 8601 text for programs."""
     return None if instant is None else datetime.fromtimestamp(instant, UTC).isoformat(timespec=timespec)
 
 
 def instant(text: str) -> float:
-    """What `utc` wrote, as wall seconds. Raises ValueError for other text."""
+    """The inverse of `utc`: wall-clock seconds. Raises ValueError for other text."""
     return datetime.fromisoformat(text).timestamp()
 
 
 def without_names(text: str) -> tuple[str, ...]:
-    """Of `Row.shapes` or `Row.dtypes`, without the inputs' names: another format of a model calls them otherwise."""
+    """`Row.shapes` or `Row.dtypes` without the inputs' names, which differ in other formats of a model."""
     return tuple(sorted(part.rpartition(" ")[2] for part in text.split("; ")))
 
 
 def short_shapes(shapes: str) -> str:
-    """`Row.shapes` for a table: `1×3×48×320` of one input, `ids 1×128 +2` of several."""
+    """`Row.shapes` for a table: `1×3×48×320` for one input, `ids 1×128 +2` for several."""
     inputs = [part.rpartition(" ") for part in shapes.split("; ") if part]
     if not inputs:
         return ""
@@ -45,7 +45,7 @@ def short_shapes(shapes: str) -> str:
 
 
 def median_text(median_ms: float | None, low_ms: float | None, high_ms: float | None) -> str:
-    """`12.5 ms ±2 %`: a median with half of its 95 % interval, where that is known; empty for none."""
+    """`12.5 ms ±2 %`: a median with half of its 95 % interval, if known; empty without a median."""
     if median_ms is None:
         return ""
     if not median_ms or low_ms is None or high_ms is None:
@@ -54,7 +54,7 @@ def median_text(median_ms: float | None, low_ms: float | None, high_ms: float | 
 
 
 def against_words(model: str, unit: str, own_model: str, own_unit: str) -> str:
-    """What something is compared with, as far as that is something else: `yolo fp32`, `CPU (ONNX)` or `yolo fp32 on CPU (ONNX)`."""
+    """What a model is compared with, naming only what differs: `yolo fp32`, `CPU (ONNX)` or `yolo fp32 on CPU (ONNX)`."""
     if unit == own_unit:
         return model
     return unit if model == own_model else f"{model} on {unit}"
@@ -62,7 +62,9 @@ def against_words(model: str, unit: str, own_model: str, own_unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """With how many threads and which batch a task is measured, which tells tasks of one model on one unit apart. None: as chosen there."""
+    """The threads and batch that a task is measured with, which tell apart tasks of one model on one unit. None: the device's own
+    choice.
+    """
 
     threads: int | None = None
     batch: int | None = None
@@ -74,7 +76,7 @@ class Configuration:
 
 
 def configurations_of(bodies: Mapping[str, bytes]) -> dict[str, Configuration]:
-    """Of tasks by their ids and canonical bytes; of one that cannot be read, an empty one."""
+    """Configurations of tasks, given their ids and canonical bytes; an unreadable task gets an empty one."""
     reader, found = TaskReader(), dict[str, Configuration]()
     for task, body in bodies.items():
         try:

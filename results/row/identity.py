@@ -1,8 +1,8 @@
 """Which device a row is of, and who answers for it. Pure.
 
-A device id, a name and a processor are what a worker says of itself, and anybody can say the same. So a row's device is its id together
-with a key: that of its worker, or where the submitter knows several keys as workers of one machine (`scheduler.trust.identities`), the
-first of them. Rows of other keys are never of that device.
+A worker states its own device id, name and processor, and anybody can claim the same. So a row's device is its id together with a key: the
+worker's, or, if the submitter knows several keys as workers of one machine (`scheduler.trust.identities`), the first of them. Rows with
+other keys are never rows of that device.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class FromDevice(Protocol):
 
 
 def device_identity(row: FromDevice) -> str:
-    """Equal for rows of one device only: the device id and its key. Empty where no worker said on which device it was."""
+    """Device id and key: equal only for rows of one device. Empty if no worker said which device it ran on."""
     return f"{row.device_id} {row.device_key or row.worker_id}".rstrip() if row.device_id else ""
 
 
 def names_device(name: str, row: FromDevice) -> bool:
-    """Whether the user means the row's device by `name`: what it is called, its id, its key, or both."""
+    """Whether `name` refers to the row's device: by its name, its id, its key, or id and key."""
     return bool(name) and name in (row.device_name, row.device_id, row.device_key, device_identity(row))
 
 
 def trust_root(row: FromDevice) -> str:
-    """Who answers for the row, as far as it says: of strangers it says no network, so all of them count as one."""
+    """Who answers for the row, as far as the row says. A stranger's row names no network, so all strangers count as one."""
     return row.trust if row.trust == TrustKind.STRANGER else _signer(row)
 
 

@@ -54,10 +54,10 @@ def make_row(
     scores: Scores | None = None,
     results_url: str = "",
 ) -> Row:
-    """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
-    are the scheduler's own and stand where the record says nothing. `trust`: the scheduler's, in the worker; `device_key`: whose it holds
-    the device id to be, by default the worker's; `preempted`: how often the task gave way. `account`: what it witnessed of a stranger's
-    run; without one nobody did. `ended_at`: when a sitting's result was stored. `scores`: what its
+    """The row of `task`. `record`: the record of the attempt that decided it, if any; `reason`, `detail`, `attempt` and `device` (a name)
+    are the scheduler's own and apply if the record has none. `trust`: the scheduler's trust in the worker; `device_key`: the key to which
+    it attributes the device id, by default the worker's; `preempted`: how often the task gave way. `account`: what the scheduler witnessed
+    of a stranger's run; without one, the run counts as unwitnessed. `ended_at`: when a sitting's result was stored. `scores`: what its
     answers scored. `results_url`: where the campaign's results go.
     """
     row = Row(
@@ -108,8 +108,8 @@ def record_fields(
     scores: Scores | None = None,
     listed: bool = False,
 ) -> dict[str, object]:
-    """The fields of a row that follow from its record. `complete`: it has the figures; `observed`: what is in the record, if it was
-    unpacked already; `listed`: without some that no list shows.
+    """The fields of a row that follow from its record. `complete`: include the figures; `observed`: the record's contents, if already
+    unpacked; `listed`: leave out figures that no list shows.
     """
     facts = _context(record) | {"fingerprint": fingerprint(task, record)}
     if not complete:
@@ -125,7 +125,7 @@ def record_fields(
 
 
 def _compared(rounds: Sequence[LaunchRounds], *, apart: bool) -> dict[str, object]:
-    """Of models that took turns: the task's own, the last, with the first. `apart`: each had a process of its own."""
+    """For models that took turns: the task's own, which is the last, compared with the first. `apart`: each had a process of its own."""
     if not rounds:
         return {}
     result = compare_rounds(rounds)[-1]
@@ -155,7 +155,7 @@ def compared_columns(result: Comparison) -> dict[str, object]:
 
 
 def _context(record: Record) -> dict[str, object]:
-    """Where and with what it ran: facts that hold for failures too."""
+    """Where and with what the run happened: facts that failures have too."""
     device, ran = record.device, record.ran
     facts: dict[str, object] = {
         "device_name": device.name,
@@ -190,8 +190,8 @@ def _context(record: Record) -> dict[str, object]:
 
 
 def fingerprint(task: Task, record: Record) -> str:
-    """What a measurement was one of, as 64 hexadecimal digits: rows with the same fingerprint were made alike, and no others may be
-    averaged. Empty for a run that never came to run anything.
+    """What was measured and how, as 64 hexadecimal digits. Only rows with the same fingerprint may be averaged. Empty for an attempt that
+    never ran a model.
     """
     ran = record.ran
     if ran is None:

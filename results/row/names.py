@@ -10,8 +10,8 @@ from swarm.base.names import tell_apart
 
 
 def with_distinct_names(rows: Sequence[Row]) -> list[Row]:
-    """The rows for people: where different devices are called the same or look alike, each name ends with a key of its device. Workers of
-    one device go by one name, unless a campaign measured the same on several of them.
+    """The rows for people: if different devices have the same or similar names, each name ends with a key of its device. Workers of one
+    device share one name, unless a campaign measured the same on several of them.
     """
     apart = _measured_by_worker(rows)
     keys = [
@@ -25,14 +25,14 @@ def with_distinct_names(rows: Sequence[Row]) -> list[Row]:
     labels = tell_apart(names)
     shown = [labels.get(key, row.device_name) for row, key in zip(rows, keys, strict=True)]
     return [
-        # unchecked: a label may be longer than a name
+        # not validated: a label may be longer than a name
         row if label == row.device_name else row.model_copy(update={"device_name": label})
         for row, label in zip(rows, shown, strict=True)
     ]
 
 
 def _measured_by_worker(rows: Sequence[Row]) -> set[str]:
-    """Devices of which a campaign asked the same of several workers: `spread: worker`."""
+    """Devices on which a campaign measured the same with several workers: `spread: worker`."""
     asked: dict[tuple[object, ...], str] = {}
     apart = set()
     for row in rows:

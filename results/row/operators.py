@@ -1,4 +1,6 @@
-"""Where a model's operators ran, as a record has it, with what each took of the whole and what is not on the unit's own provider. Pure."""
+"""Where a model's operators ran, according to a record: each type's share of the time, and what did not run on the unit's own provider.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from swarm.base.text import count
 
 NO_REASON: Final = "the runtime gives no reason"
 MAX_LINES: Final = 12
-"""Types of operators of one task in a table; those that fell back are all shown."""
+"""Maximum operator types of one task in a table; types that fell back are always shown."""
 _ENDING: Final = "ExecutionProvider"
 
 
@@ -21,35 +23,35 @@ class OperatorLine(JsonModel):
 
     op: str
     domain: str
-    """Empty: ONNX's own."""
+    """Empty: ONNX's own domain."""
     provider: str
     """Such as `CUDA`."""
     fell_back: bool
-    """It is not the unit's own provider."""
+    """It did not run on the unit's own provider."""
     nodes: int | None
-    """Of the model's graph, before any were fused. null: the runtime does not tell."""
+    """Nodes of the model's graph, before fusing. null: the runtime does not tell."""
     ran: int
     """Kernels that ran; 0: all were fused into others or computed while loading."""
     ms: float | None
-    """They took in one inference."""
+    """Milliseconds they took in one inference."""
     share: float | None
-    """Of what all took, 0 to 1."""
+    """Share of the time of all operators, 0 to 1."""
     why: str
-    """They fell back."""
+    """Why they fell back."""
 
 
 class OperatorUses(JsonModel):
-    """Where all of them ran."""
+    """Where all operators of a model ran."""
 
     lines: tuple[OperatorLine, ...]
-    """What takes longest first."""
+    """The slowest first."""
     summary: str
     """A sentence or two."""
     issued: bool
-    """Times of a device are those of issuing its work."""
+    """A device's times are the times of issuing its work."""
 
     def first(self) -> tuple[list[OperatorLine], int, float]:
-        """The first `MAX_LINES` and all that fell back; how many others there are, and their share of the time."""
+        """The first `MAX_LINES` and all that fell back; the number of lines left out, and their share of the time."""
         shown = [line for at, line in enumerate(self.lines) if at < MAX_LINES or line.fell_back]
         share = sum(line.share or 0.0 for line in self.lines[MAX_LINES:] if not line.fell_back)
         return shown, len(self.lines) - len(shown), share
@@ -61,7 +63,7 @@ def show_provider(name: str) -> str:
 
 
 def operator_uses(ran: RunFacts | None) -> OperatorUses | None:
-    """None: the record does not tell."""
+    """The uses; None if the record has none."""
     if ran is None or not ran.operators:
         return None
     own = ran.providers[0] if ran.providers else ran.operators[0].provider

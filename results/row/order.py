@@ -1,6 +1,6 @@
-"""Intervals over few values: by ranks, which need no distribution, and by Student's t. Pure, exact where that is cheap, without scipy.
+"""Intervals over few values: by ranks, which assume no distribution, and by Student's t. Pure, exact where that is cheap, without scipy.
 
-The values are independent of each other, such as one figure per launch. `alpha`: how often an interval may miss what it is to hold.
+The values are independent of each other, such as one figure per launch. `alpha`: how often an interval may miss the true value.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from statistics import NormalDist, fmean, stdev
 from typing import Final, TypeVar
 
 EXACT: Final = 200
-"""Values up to which the ranks of the median's interval are counted exactly."""
+"""Number of values up to which the ranks of the median's interval are counted exactly."""
 EXACT_SIGNED: Final = 60
-"""Values up to which the signed ranks' distribution is counted exactly."""
+"""Number of values up to which the distribution of signed ranks is counted exactly."""
 ALPHA: Final = 0.05
 AT_ONCE: Final = 1 << 15
-"""Values that are sorted in one call: a hundredth of a second, in which no other thread of the process has its turn."""
+"""Maximum values sorted in one call: it takes a hundredth of a second, during which no other thread of the process runs."""
 PARTS: Final = 256
 
 Interval = tuple[float, float]
@@ -27,7 +27,7 @@ Number = TypeVar("Number", int, float)
 
 
 def in_order(values: Sequence[Number]) -> list[Number]:
-    """The same as `sorted`. Of very many values in parts, so that other threads, such as the one that answers messages, need not wait."""
+    """Like `sorted`, but sorts very many values in parts, so that other threads, such as the one that answers messages, need not wait."""
     if len(values) <= AT_ONCE:
         return sorted(values)
     bounds = sorted(values[:: len(values) // PARTS])
@@ -45,7 +45,7 @@ def interval_rank(n: int, alpha: float = ALPHA) -> int:
     """The largest k with 2 P(Binomial(n, 1/2) < k) <= `alpha`, at least 1: the ends of the median's interval are the k-th value from
     either side.
     """
-    if n > EXACT:  # by the normal approximation, rounded to the outside
+    if n > EXACT:  # by the normal approximation, rounded outwards
         return max(1, math.floor((n - _normal(alpha) * math.sqrt(n)) / 2))
     below, rank = 0, 0
     while True:
@@ -56,8 +56,8 @@ def interval_rank(n: int, alpha: float = ALPHA) -> int:
 
 
 def hodges_lehmann(values: Sequence[float]) -> float:
-    """The median of the means of all pairs, each value with itself too: as robust as a median, nearly as exact as a mean. At least one
-    value; time and memory grow with the square of their number.
+    """The median of the means of all pairs, including each value with itself: as robust as a median, nearly as precise as a mean. Needs at
+    least one value; time and memory grow with the square of their number.
     """
     means = _walsh(values)
     half = len(means) // 2
@@ -65,8 +65,8 @@ def hodges_lehmann(values: Sequence[float]) -> float:
 
 
 def signed_rank_interval(values: Sequence[float], alpha: float) -> Interval | None:
-    """Ends of an interval about `hodges_lehmann` that holds the centre of any symmetric distribution: those shifts that the signed-rank
-    test does not refuse (Tukey). None where so few values cannot give such an interval.
+    """Ends of an interval about `hodges_lehmann` that holds the centre of any symmetric distribution: the shifts that the signed-rank test
+    does not reject (Tukey). None if there are too few values for such an interval.
     """
     rank = signed_rank_order(len(values), alpha)
     if rank == 0:
@@ -77,8 +77,8 @@ def signed_rank_interval(values: Sequence[float], alpha: float) -> Interval | No
 
 @lru_cache(maxsize=64)
 def signed_rank_order(n: int, alpha: float) -> int:
-    """The largest k with 2 P(T < k) <= `alpha`, T being the sum of the positive ones' ranks: the interval's ends are the k-th mean of a
-    pair from either side. 0 if there is none.
+    """The largest k with 2 P(T < k) <= `alpha`, where T is the sum of the ranks of the positive values: the interval's ends are the k-th
+    pair mean from either side. 0 if there is no such k.
     """
     if n > EXACT_SIGNED:
         middle, variance = n * (n + 1) / 4, n * (n + 1) * (2 * n + 1) / 24
@@ -103,7 +103,7 @@ def t_interval(values: Sequence[float], alpha: float) -> Interval:
 
 @lru_cache(maxsize=64)
 def t_quantile(p: float, freedom: int) -> float:
-    """What Student's t with so many degrees of freedom stays below with probability `p`, 0 < p < 1; to ten digits."""
+    """The value that Student's t with `freedom` degrees of freedom stays below with probability `p`, 0 < p < 1; to ten digits."""
     if p < 0.5:
         return -t_quantile(1 - p, freedom)
     high = 1.0
@@ -117,7 +117,7 @@ def t_quantile(p: float, freedom: int) -> float:
 
 
 def t_probability(t: float, freedom: int) -> float:
-    """That Student's t with a whole number of degrees of freedom is below `t` (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """The probability that Student's t with an integer number of degrees of freedom is below `t` (Abramowitz and Stegun 26.7.3, 26.7.4)."""
     angle = math.atan2(t, math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = freedom % 2

@@ -1,4 +1,6 @@
-"""A record unpacked: launch by launch, in whole nanoseconds, every list bounded. Statistics, rows, comparing, verifying begin here."""
+"""An unpacked record: launch by launch, in whole nanoseconds, with bounded lists. The basis of statistics, rows, comparison and
+verification.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,12 @@ from results.row.rounds import LaunchRounds
 
 MAX_BLOCKS: Final = 100_000
 SERVED: Final = "API "
-"""Prefix of units where a server has loaded the model, not the task."""
+"""Prefix of units where a server, not the task, loads the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBlock:
-    """A stretch of timed inferences and how the host was meanwhile. None: its system does not tell."""
+    """A stretch of timed inferences and the state of the host meanwhile. None: the system does not report it."""
 
     samples: int
     wall_ns: int
@@ -41,7 +43,7 @@ class RecordBlock:
 
 @dataclass(frozen=True)
 class RecordLaunch:
-    """What one launch timed; nanoseconds, in order."""
+    """The times of one launch, in nanoseconds and in order."""
 
     samples: tuple[int, ...]
     warmup: tuple[int, ...] = ()
@@ -53,21 +55,21 @@ class RecordLaunch:
 
     @cached_property
     def ordered(self) -> list[int]:
-        """The samples from the quickest to the slowest: most figures follow from these, and sorting them again costs little."""
+        """The samples from fastest to slowest: most figures follow from them, and sorting them again costs little."""
         return in_order(self.samples)
 
 
 @dataclass(frozen=True, slots=True)
 class SustainedView:
-    """A sustained run besides its times; columns have an entry for each block, 0: not known. None: its system does not tell."""
+    """A sustained run apart from its times. Columns have an entry for each block, 0 if unknown. None: the system does not report it."""
 
     starts_ns: tuple[int, ...]
     temperature_mk: tuple[int, ...] | None
     clock_khz: tuple[int, ...] | None
     part: str
-    """What temperature and clock are of."""
+    """The part of the device whose temperature and clock these are."""
     pauses_ns: tuple[int, ...]
-    """From the end of the window to each probe."""
+    """Time from the end of the window to each probe."""
     probes_ns: tuple[tuple[int, ...], ...]
 
 
@@ -76,21 +78,21 @@ class RecordView:
     """The raw times of a record, unpacked, in nanoseconds and in order."""
 
     loads: tuple[int, ...] = ()
-    """Of every launch's load, cold or not."""
+    """Load times of all launches, cold or not."""
     cold: tuple[int, ...] = ()
-    """Those of them before which the file's pages were dropped from memory."""
+    """Loads before which the file's pages were dropped from memory."""
     fresh: tuple[int, ...] = ()
-    """The others."""
+    """All other loads."""
     warm: tuple[int, ...] = ()
-    """Once more in the same process; not among `loads`."""
+    """Second loads in the same process; not among `loads`."""
     launches: tuple[RecordLaunch, ...] = ()
     series: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     rounds: tuple[LaunchRounds, ...] = ()
-    """Of each launch in which models took turns."""
+    """The rounds of each launch in which models took turns."""
     sustained: SustainedView | None = None
-    """Of a sustained run."""
+    """The sustained run, if it was one."""
     stretch_uj: tuple[tuple[int, ...] | None, ...] = ()
-    """Of each of the record's meters: microjoules of each block, plus one; 0: not known. None: it was not read by blocks."""
+    """For each of the record's meters: microjoules of each block, plus one; 0 if unknown. None: the meter was not read by blocks."""
 
     @cached_property
     def runs(self) -> tuple[int, ...]:
@@ -104,13 +106,13 @@ class RecordView:
 
     @property
     def inferences(self) -> int:
-        """Timed inferences: more than samples where a sample is the mean of several."""
+        """Number of timed inferences: more than samples if a sample is the mean of several."""
         return sum(len(launch.samples) * launch.per_sample for launch in self.launches)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBounds:
-    """Most numbers that a record may hold, of all launches together."""
+    """The most numbers that a record may hold, over all launches."""
 
     samples: int = MAX_SAMPLES
     warmup: int = MAX_SAMPLES
@@ -119,14 +121,15 @@ class RecordBounds:
 
     @property
     def total(self) -> int:
-        """Numbers of all kinds."""
+        """Numbers of all kinds together."""
         return self.samples + self.warmup + self.blocks + self.series
 
 
 def observe(record: Record, bounds: RecordBounds = RecordBounds()) -> RecordView:
-    """The raw times in `record`.
+    """Unpack the raw times in `record`.
 
-    Raises `RemoteProtocolError` for samples that are not in the protocol's form, or for more of a kind than `bounds`, before they are read.
+    Raises `RemoteProtocolError` for samples that are not in the protocol's form, or for more of a kind than `bounds` allows, before reading
+    them.
     """
     timed, warmed, blocks = (
         _Bounded("samples", bounds.samples),
@@ -169,7 +172,7 @@ def _sustained(record: Record, launches: Sequence[RecordLaunch]) -> SustainedVie
 
 
 def _stretches(record: Record, launches: Sequence[RecordLaunch]) -> tuple[tuple[int, ...] | None, ...]:
-    """Raises `RemoteProtocolError` for a meter that was read over other blocks."""
+    """Raises `RemoteProtocolError` if a meter was read over other blocks."""
     meters = record.meters or ()
     bounded = _Bounded("stretches of meters", MAX_STRETCHES * len(meters))
     columns = tuple(None if one.stretches is None else bounded.unpack(one.stretches) for one in meters)
@@ -180,7 +183,7 @@ def _stretches(record: Record, launches: Sequence[RecordLaunch]) -> tuple[tuple[
 
 
 def _rounds(sample: RoundsSample) -> LaunchRounds:
-    """Raises `RemoteProtocolError` where models have not all the same rounds."""
+    """Raises `RemoteProtocolError` if the models do not all have the same rounds."""
     bounded = _Bounded("rounds", 2 * MAX_TOGETHER * MAX_ROUNDS)
     wall = tuple(map(bounded.unpack, sample.wall))
     cpu = None if sample.cpu is None else tuple(map(bounded.unpack, sample.cpu))
@@ -192,7 +195,7 @@ def _rounds(sample: RoundsSample) -> LaunchRounds:
 
 
 class _Bounded:
-    """Unpacks lists, so many numbers in all."""
+    """Unpacks lists of at most `left` numbers in total."""
 
     def __init__(self, what: str, left: int) -> None:
         self._what, self._left = what, left

@@ -1,9 +1,9 @@
 """Do replicas of one task agree? The same model on the same unit, on several devices of one class. Pure.
 
-Where a stranger has one of them, two count only if different owners answer for them: workers of one root can agree on a lie.
+If a stranger ran one of the replicas, two of them count only if different owners answer for them: workers with one root can agree on a lie.
 
 Two complete replicas disagree
-    in their outputs  when their sketches are further apart than the tolerance; without a sketch of both, when the outputs differ and either
+    in their outputs  when their sketches are further apart than the tolerance; if either lacks a sketch, when the outputs differ and either
                       no reference says by how much, or their distances from it (MaxError) are further apart than the tolerance;
     in their times    when the 95 % intervals of their medians do not overlap and the medians differ by more than 5 % of the smaller one.
 """
@@ -23,16 +23,16 @@ APART: Final = 0.05
 
 
 class Agreement(StrEnum):
-    """What comparing a replica with the others came to."""
+    """The result of comparing a replica with the others."""
 
     AGREES = "agrees"
     DISAGREES = "disagrees"
     ALONE = "alone"
-    """No other replica of it is complete on another device."""
+    """No other replica of the task is complete on another device."""
 
 
 def compare_replicas(rows: Sequence[Row]) -> list[Row]:
-    """`rows` of one campaign with what each replica's comparison came to; others are left as they are."""
+    """`rows` of one campaign, with the outcome of each replica's comparison; rows without replicas stay unchanged."""
     groups = _groups(row for row in rows if row.status is RowStatus.COMPLETE)
     siblings = {row.job_id: group for group in groups for row in group}
     return [
@@ -42,7 +42,7 @@ def compare_replicas(rows: Sequence[Row]) -> list[Row]:
 
 
 def _groups(rows: Iterable[Row]) -> list[list[Row]]:
-    """Replicas of one task are numbered consecutively: the number before the first one's names them all."""
+    """Replicas of one task are numbered consecutively: the number before the first replica's identifies the group."""
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         if row.replica is not None:
@@ -74,7 +74,7 @@ def _compared(row: Row, siblings: Sequence[Row]) -> dict[str, str]:
 
 
 def differences(one: Row, other: Row) -> list[str]:
-    """In what two replicas disagree, in words; empty when they agree as far as is known."""
+    """How two replicas disagree, in words; empty if they agree as far as is known."""
     texts = [text] if (text := _outputs_differ(one, other)) else []
     low, high = sorted((one, other), key=lambda row: row.inference_ms_median or 0.0)
     if _apart(low, high) and low.inference_ms_median and high.inference_ms_median:
@@ -86,7 +86,7 @@ def differences(one: Row, other: Row) -> list[str]:
 
 
 def _outputs_differ(one: Row, other: Row) -> str:
-    """In words; empty: they do not, or they are of different inputs."""
+    """How the outputs differ, in words; empty if they do not, or if they are outputs for different inputs."""
     same_inputs = one.seed == other.seed
     if (
         not (one.output_sha256 and other.output_sha256 and same_inputs)
@@ -110,13 +110,13 @@ def _outputs_differ(one: Row, other: Row) -> str:
 
 
 def _apart(low: Row, high: Row) -> bool:
-    """The intervals are known and do not overlap."""
+    """Whether both intervals are known and do not overlap."""
     top, bottom = low.inference_ms_median_high, high.inference_ms_median_low
     return top is not None and bottom is not None and bottom > top
 
 
 def disagreements(rows: Iterable[Row]) -> list[str]:
-    """A line for each group of replicas of which some disagree, for people."""
+    """For people: a line for each group of replicas that includes a disagreement."""
     groups = _groups(row for row in rows if row.agreement == Agreement.DISAGREES)
     return [
         f"Replicas {', '.join(row.job_id.rpartition('/')[2] for row in group)} of {group[0].file_name} × "

@@ -1,17 +1,18 @@
-"""Is B faster than A, measured in turns within one process? Pure and exact: the same times give the same answer anywhere.
+"""Is B faster than A, measured in turns within one process? Pure and exact: the same times give the same answer everywhere.
 
     launch: its rounds, in each of which all models ran ──▶ log(B / A) of each round ──▶ Hodges–Lehmann: one figure per launch
     launches' figures ──▶ an interval over launches alone, once for wall time, once for CPU time ──▶ one verdict for both
 
-Wall time is what a user waits for, CPU time what the code costs on all threads. SLOWER (FASTER) needs the interval of one of the two wholly
-beyond +1 % (-1 %), and the other's not wholly on the other side of 1. SAME: each present lies within ±1 %. Else AMBIGUOUS.
+Wall time is what a user waits for, CPU time what the code costs on all threads. SLOWER (FASTER) needs one of the two intervals wholly
+beyond +1 % (-1 %), and the other not wholly on the opposite side of 1. SAME: every interval present lies within ±1 %. Otherwise AMBIGUOUS.
 
-The answer may be looked at after 6, 10, 20, 40, 80, 130 and 200 launches (`LOOKS`), and measuring ends at the first look that tells; the
-last three are made only while there is time. `SPENT` divides an error of 2 % among those looks, and `alpha_at` each share among the two
-kinds of time and the pairs: the intervals of all looks hold the truth together in at least 98 % of comparisons, and a model beside itself
-is called FASTER or SLOWER in at most 1 % (on the loudest host that was measured in 0.4 %). Below 20 launches the interval is Student's,
-about the mean of logarithms; from 20 on it is the signed-rank test's, about their Hodges–Lehmann estimate: it needs no distribution, only
-that noise hits A and B alike, which a random order in each round makes so. `benchmarks/measuring/rounds.py` compares it with others.
+The answer may be looked at after 6, 10, 20, 40, 80, 130 and 200 launches (`LOOKS`), and measuring ends at the first conclusive look; the
+last three happen only while there is time. `SPENT` divides an error of 2 % among those looks, and `alpha_at` divides each share among the
+two kinds of time and the pairs: the intervals of all looks together hold the true value in at least 98 % of comparisons, and a model
+compared with itself is called FASTER or SLOWER in at most 1 % (0.4 % on the noisiest host measured). Below 20 launches the interval is
+Student's, about the mean of logarithms. From 20 on it is the signed-rank test's, about their Hodges–Lehmann estimate. That test assumes no
+distribution, only that noise affects A and B alike, which the random order within each round ensures. `benchmarks/measuring/rounds.py`
+compares this method with others.
 """
 
 from __future__ import annotations
@@ -30,30 +31,32 @@ from results.row.stats import MAX_LAUNCHES, median
 from swarm.base.text import count
 
 SPENT: Final = (0.0005, 0.001, 0.002, 0.0035, 0.004, 0.004, 0.005)
-"""What each of these looks adds to the probability that an interval misses the truth."""
+"""What each look adds to the probability that an interval misses the true value."""
 BY_RANKS: Final = 20
-"""Launches from which the interval is one of ranks."""
+"""Number of launches from which the interval is based on ranks."""
 
 PerRound = Sequence[int]
-"""Of one model in one launch: nanoseconds of one inference, for each round."""
+"""For one model in one launch: nanoseconds of one inference, for each round."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRounds:
-    """One launch of two or more models that take turns: `wall_ns[model][round]`, as many rounds of each. 0: it could not be measured."""
+    """One launch of two or more models that take turns: `wall_ns[model][round]`, with the same number of rounds for each model. 0: too
+    short to measure.
+    """
 
     wall_ns: Sequence[PerRound]
     cpu_ns: Sequence[PerRound] | None = None
-    """Of all threads together; None where the system does not tell, or the work is not the CPU's."""
+    """CPU time of all threads together; None if the system does not report it, or the CPU does not do the work."""
 
 
 def launches_of(task: Task) -> int:
-    """Most launches that the task asks for."""
+    """Maximum launches that the task asks for."""
     return _launches(task, LOOKS[-1])
 
 
 def timed_launches(task: Task) -> int:
-    """Most launches that may each take all the time that the task gives a launch: more are made only while a comparison is short."""
+    """Maximum launches that may each take all the time that the task gives a launch: more launches run only while a comparison is short."""
     return _launches(task, UNHURRIED)
 
 
@@ -63,8 +66,8 @@ def _launches(task: Task, in_turns: int) -> int:
 
 
 def compare_rounds(launches: Sequence[LaunchRounds]) -> tuple[Comparison, ...]:
-    """Each model but the first compared with the first. CPU time counts where every launch has it. Raises ValueError where launches have
-    not the same models, or models of one launch not the same rounds.
+    """Compare each model with the first. CPU time counts only if every launch has it. Raises ValueError if launches have different models,
+    or models of one launch different rounds.
     """
     models = {len(times) for each in launches for times in (each.wall_ns, each.cpu_ns) if times is not None}
     if len(models) > 1:
@@ -76,7 +79,7 @@ def compare_rounds(launches: Sequence[LaunchRounds]) -> tuple[Comparison, ...]:
 
 
 def enough(launches: Sequence[LaunchRounds]) -> bool:
-    """Whether to end here: at the last look, or at one that tells FASTER, SLOWER or SAME for every pair. Between looks False."""
+    """Whether to stop here: at the last look, or at a look that says FASTER, SLOWER or SAME for every pair. False between looks."""
     if len(launches) not in LOOKS:
         return len(launches) > LOOKS[-1]
     if len(launches) == LOOKS[-1]:
@@ -85,24 +88,26 @@ def enough(launches: Sequence[LaunchRounds]) -> bool:
 
 
 def alpha_at(launches: int, estimands: int = 2, pairs: int = 1) -> float:
-    """How often one interval over so many launches may miss. One cut short between two looks spends what the later has."""
+    """How often one interval over `launches` launches may miss. A comparison cut short between two looks spends the share of the later
+    look.
+    """
     look = next((at for at, most in enumerate(LOOKS) if launches <= most), len(LOOKS) - 1)
     return SPENT[look] / estimands / pairs
 
 
 def alpha_of_all(estimands: int = 2) -> float:
-    """How often one interval may miss that is looked at once, after all launches: what the looks have together."""
+    """How often one interval may miss if it is looked at only once, after all launches: the sum over all looks."""
     return sum(SPENT) / estimands
 
 
 def launch_log_ratio(a: PerRound, b: PerRound) -> float | None:
-    """log(B / A) of one launch: the Hodges–Lehmann estimate of its rounds'. Rounds in which either has 0 are left out; None if all are."""
+    """log(B / A) of one launch: the Hodges–Lehmann estimate over its rounds. Rounds in which either is 0 are left out; None if all are."""
     logs = [math.log(other / one) for one, other in zip(a, b, strict=True) if one > 0 and other > 0]
     return hodges_lehmann(logs) if logs else None
 
 
 def estimate(logs: Sequence[float], alpha: float) -> RatioInterval:
-    """The ratio and its interval from one log ratio per launch, at least two."""
+    """The ratio and its interval from at least two log ratios, one per launch."""
     ends = signed_rank_interval(logs, alpha) if len(logs) >= BY_RANKS else None
     middle = hodges_lehmann(logs) if ends else fmean(logs)
     low, high = ends or t_interval(logs, alpha)
@@ -110,7 +115,7 @@ def estimate(logs: Sequence[float], alpha: float) -> RatioInterval:
 
 
 def judge(wall: RatioInterval, cpu: RatioInterval | None) -> tuple[ComparisonVerdict, bool]:
-    """The verdict, and whether the two differ surely and by more than ±1 %: their intervals have nothing in common."""
+    """The verdict, and whether the two ratios differ significantly and by more than 1 %: their intervals do not overlap."""
     present = [wall] if cpu is None else [wall, cpu]
     contention = False
     if cpu is not None:
@@ -128,7 +133,7 @@ def judge(wall: RatioInterval, cpu: RatioInterval | None) -> tuple[ComparisonVer
 
 
 def compare_logs(wall: Sequence[float], cpu: Sequence[float] | None, pairs: int = 1) -> Comparison:
-    """B compared with A by log(B / A) of each launch; `pairs`: how many such comparisons the answer consists of."""
+    """Compare B with A by log(B / A) of each launch; `pairs`: the number of such comparisons in the answer."""
     counts = (len(wall), len(wall))
     if len(wall) < LOOKS[0]:
         ratio = math.exp(hodges_lehmann(wall)) if wall else None
@@ -140,7 +145,7 @@ def compare_logs(wall: Sequence[float], cpu: Sequence[float] | None, pairs: int 
 
 
 def judged(wall: RatioInterval, cpu: RatioInterval | None, launches: tuple[int, int]) -> Comparison:
-    """What two ratios with their intervals come to, and why."""
+    """The verdict of two ratios with their intervals, and why."""
     verdict, contention = judge(wall, cpu)
     return Comparison(
         verdict,
@@ -170,7 +175,7 @@ def _compare_pair(launches: Sequence[LaunchRounds], model: int, pairs: int) -> C
 
 
 def _all(logs: Sequence[float | None]) -> list[float] | None:
-    """None where one is missing."""
+    """The values; None if one is missing."""
     known = [value for value in logs if value is not None]
     return known if len(known) == len(logs) else None
 

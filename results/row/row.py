@@ -1,7 +1,7 @@
-"""One task's line in the results: what people read, what sheets load, what `--json` prints.
+"""One task's line in the results: what people read, what spreadsheets load, what `--json` prints.
 
 The first 17 columns are a contract, in names and order. A fact that was not measured is None, an empty cell, never 0. A row that is not
-Complete carries no measured number, so that none is averaged by mistake; what was measured before it failed stays in the raw results.
+Complete carries no measured number, so that none is averaged by mistake; measurements from before a failure stay in the raw results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from results.row.scores import read_scores
 
 
 class RowStatus(StrEnum):
-    """How a task stands; the last two only while its campaign runs."""
+    """A task's status; the last two only while its campaign runs."""
 
     COMPLETE = "Complete"
     FAILED = "Failed"
@@ -375,7 +375,7 @@ class Row(BaseModel):
 
     @property
     def quality(self) -> float | None:
-        """Of the answers: accuracy, or ROUGE-L of summaries. None: neither was scored."""
+        """Quality of the answers: accuracy, or ROUGE-L of summaries. None: neither was scored."""
         return read_scores(self.scores).get("accuracy", self.rouge_l)
 
     results_url: str = ""
@@ -391,7 +391,7 @@ COLUMNS: Final[tuple[str, ...]] = tuple(column_name(name) for name in Row.model_
 
 
 def columns_page() -> str:
-    """All columns and what they say, as a page for people."""
+    """A page for people: all columns and their meanings."""
     rows = "\n".join(
         f"| {number} | `{name}` | {meaning.replace(chr(10), ' ')} |"
         for number, (name, meaning) in enumerate(column_meanings().items(), start=1)
@@ -408,5 +408,5 @@ A row that is not Complete carries no measured number. Written by `make spec` fr
 
 
 def column_meanings() -> dict[str, str]:
-    """Each column and what it says, for people."""
+    """Each column and its meaning, for people."""
     return {column_name(name): field.description or "" for name, field in Row.model_fields.items()}

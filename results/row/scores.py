@@ -1,4 +1,4 @@
-"""What an evaluated model's answers scored, in a row."""
+"""The scores of an evaluated model's answers, in a row."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from protocol.values.task import Task
 
 ROUGE: Final[Mapping[str, str]] = {"rouge1": "rouge1", "rouge2": "rouge2", "rougel": "rouge_l"}
-"""Scores that have a column of their own, and its field."""
+"""Scores that have a column of their own, with its field."""
 
 
 class Scores(BaseModel):
-    """What a run's answers scored by metric, and why scores are missing."""
+    """Scores of a run's answers by metric, and why scores are missing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     scores: Mapping[str, float] = {}
     why: str = ""
     packages: Mapping[str, str] = {}
-    """Of metrics that are not our own: the package that brought each, with its version, such as `my-metrics 1.2`."""
+    """For metrics that are not Sark's own: the package that provides each, with its version, such as `my-metrics 1.2`."""
 
 
 WAITING: Final = Scores(why="its answers are not scored yet")
-"""Of answers whose metrics are still to be run."""
+"""For answers whose metrics have not run yet."""
 
 
 def unanswered(record: Record) -> Scores | None:
-    """Why its answers cannot be scored; None: they can."""
+    """Why the answers of `record` cannot be scored; None if they can."""
     if record.answers is None:
         return Scores(why="the run ended before the examples were answered")
     return Scores(why=record.answers.why) if record.answers.why else None
@@ -50,7 +50,7 @@ def read_packages(text: str) -> dict[str, str]:
 
 
 def score_columns(task: Task, record: Record, scores: Scores | None) -> dict[str, object]:
-    """By field of the row; nothing where the model is not evaluated."""
+    """Score columns by field of the row; none if the model is not evaluated."""
     if task.examples is None:
         return {}
     answered = record.answers

@@ -1,4 +1,4 @@
-"""Simulations, marked by the verdict `simulated` and after the names of pretended devices, apart from what was measured. Pure."""
+"""Keeps simulations apart from measurements: by the verdict `simulated`, and by a mark after the names of simulated devices. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MARK: Final = "(simulation)"
 
 
 class HasVerdict(Protocol):
-    """A row, a cell of a matrix, a line of a list; an empty verdict: it has none."""
+    """A row, a cell of a matrix, or a line of a list; an empty verdict means none."""
 
     @property
     def verdict(self) -> str: ...
 
 
 class Named(Protocol):
-    """An advert, or what is shown of one."""
+    """An advert, or a view of one."""
 
     @property
     def name(self) -> str: ...
@@ -31,13 +31,13 @@ Judged = TypeVar("Judged", bound=HasVerdict)
 
 
 def counting(results: Iterable[Judged]) -> list[Judged]:
-    """What was measured; simulations only where there is nothing else."""
+    """The measured results; simulations only if there is nothing else."""
     every = list(results)
     return [result for result in every if result.verdict != RowVerdict.SIMULATED] or every
 
 
 def marked(name: str, simulated: bool | None) -> str:
-    """`name`, with the mark where it is of a simulation."""
+    """`name`, with the mark if it belongs to a simulation."""
     return f"{name} {MARK}" if simulated else name
 
 

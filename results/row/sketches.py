@@ -1,7 +1,7 @@
 """How far apart the outputs of two devices are, by their sketches. Pure.
 
-A distance is that of the outputs' values, as a share of their size: 0 for the same outputs, about 1.4 for those of other inputs, estimated
-from 16 sums to within a third of itself.
+A distance is the distance of the outputs' values as a share of their size: 0 for equal outputs, about 1.4 for the outputs of different
+inputs. It is estimated from 16 sums, to within a third of itself.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from protocol.formats.chain import SUMS
 from protocol.values.record import LaunchOutput, OutputSketch
 
 TOLERANCE: Final = 0.05
-"""Outputs this near count as the same. Units that compute with 8 or 16 bits, or in another order, lie within it; another input's outputs
-need not lie beyond it, which is why a canary looks at these too (`canary`)."""
+"""Outputs this close count as the same. Units that compute with 8 or 16 bits, or in another order, lie within it. Outputs for another input
+may lie within it too, which is why a canary also checks those (`canary`)."""
 EXACT: Final = {"float64": 1e-3}
-"""Of types that no device computes with few digits."""
+"""Tolerances of types that no device computes with reduced precision."""
 
 
 def distance(one: LaunchOutput, other: LaunchOutput) -> float | None:
-    """The largest of all outputs; infinite for outputs of other types or sizes, None without a sketch on both sides."""
+    """The largest distance over all outputs; infinite for different types or sizes, None if either side has no sketch."""
     if one.sha256 == other.sha256:
         return 0.0
     if not one.sketches or not other.sketches:
@@ -32,13 +32,13 @@ def distance(one: LaunchOutput, other: LaunchOutput) -> float | None:
 
 
 def same_form(one: LaunchOutput, other: LaunchOutput) -> bool:
-    """Whether they have as many outputs, each with as many values of the same type."""
+    """Whether both have the same number of outputs, with the same numbers of values and types."""
     forms = [[(sketch.dtype, sketch.count) for sketch in output.sketches] for output in (one, other)]
     return forms[0] == forms[1]
 
 
 def tolerance_of(output: LaunchOutput) -> float:
-    """The distance that two devices may have."""
+    """The distance at which two devices still agree."""
     return min((EXACT.get(sketch.dtype, TOLERANCE) for sketch in output.sketches), default=TOLERANCE)
 
 
@@ -58,14 +58,14 @@ def _sums(sketch: OutputSketch) -> tuple[float, ...]:
 
 
 def show(output: LaunchOutput) -> str:
-    """As a cell of a table: type, number of values, size and sums of each output."""
+    """The text for a table cell: type, number of values, size and sums of each output."""
     return "; ".join(
         f"{sketch.dtype} {sketch.count} {sketch.norm:.9g} {sketch.sums.hex()}" for sketch in output.sketches
     )
 
 
 def read(sha256: str, cell: str) -> LaunchOutput | None:
-    """The inverse of `show`. None for anything else."""
+    """The inverse of `show`. None for other text."""
     try:
         parts = [part.split(" ") for part in cell.split("; ")] if cell else []
         sketches = tuple(

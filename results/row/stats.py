@@ -1,9 +1,10 @@
-"""Statistics, made once and here, from the raw nanoseconds that came with a record. Nothing is dropped, nothing is made up.
+"""Statistics, computed only here, from the raw nanoseconds of a record. Nothing is dropped, nothing is made up.
 
-A measurement is several launches, each with samples of its own. Samples of one launch resemble each other more than those of another, so
-an interval over all of them as one heap would be far too narrow; the median's interval is one of ranks over the launches' medians.
+A measurement is several launches, each with its own samples. Samples of one launch resemble each other more than those of another, so an
+interval over all samples pooled would be far too narrow; the median's interval comes from the ranks of the launches' medians.
 
-What cannot be said of so few samples is None: a deviation of one, a 99th percentile of a hundred, an interval of five launches.
+A statistic that needs more samples than there are is None: a deviation of one, a 99th percentile of a hundred, an interval of five
+launches.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from typing import Final
 from results.row.order import Number, in_order, interval_rank
 
 MIN_SAMPLES: Final = {90: 44, 95: 90, 99: 459}
-"""Samples from which the percentile has an upper bound with 99 % confidence: the least n with (p/100)^n <= 0.01."""
+"""Samples from which the percentile has an upper bound with 99 % confidence: the smallest n with (p/100)^n <= 0.01."""
 MIN_LAUNCHES: Final = 6
-"""Below it even the whole range is no 95 % interval of the median: 1 - 2 × 0.5^n."""
+"""With fewer launches even the whole range is not a 95 % interval of the median: 1 - 2 × 0.5^n."""
 MAX_LAUNCHES: Final = 20
-"""Most that a precision may take: after so many its interval is what it is."""
+"""Maximum launches for a precision: after that, the interval stays as it is."""
 MILD: Final = 1.5
 SEVERE: Final = 3.0
 """Tukey's fences, in widths of the middle half beyond its ends."""
 FAR: Final = 5.0
-"""So many median absolute deviations, scaled to agree with a standard deviation on normal data."""
+"""Number of median absolute deviations, scaled to agree with a standard deviation on normal data."""
 _SCALE: Final = 1.4826
 
 FOLLOWS: Final = (5, 14, 23, 34, 50, 73, 100, 134, 174, 224, 281, 350, 427, 519, 623)
-"""For 6, 7, … 20 values: the sum of squared steps from rank to rank that at most 0.5 % of all orders do not exceed."""
+"""For 6, 7, … 20 values: the limit that the sum of squared steps from rank to rank stays within for at most 0.5 % of all orders."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSummary:
-    """The summary of a list of times, in milliseconds."""
+    """A summary of a list of times, in milliseconds."""
 
     n: int
     median: float | None = None
@@ -47,28 +48,28 @@ class SampleSummary:
     low: float | None = None
     high: float | None = None
     p90: float | None = None
-    """Percentiles by nearest rank: the smallest sample that at least so many percent do not exceed."""
+    """Percentiles by nearest rank: the smallest sample that at least that percentage of samples do not exceed."""
     p95: float | None = None
     p99: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Centre:
-    """Where a measurement's launches lie, in milliseconds."""
+    """Median, interval and spread of a measurement's launches, in milliseconds."""
 
     launches: int
-    """With at least one sample."""
+    """Launches with at least one sample."""
     median: float | None = None
-    """Of the launches' medians."""
+    """Median of the launches' medians."""
     low: float | None = None
     """Ends of an interval that holds the median with 95 % confidence; None below `MIN_LAUNCHES`."""
     high: float | None = None
     spread: float | None = None
-    """From the lowest to the highest launch, as a share of the median; None below two launches."""
+    """From the fastest to the slowest launch, as a share of the median; None below two launches."""
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval's width as a share of the median. None where there is no interval, or the median is 0."""
+        """Half of the interval's width as a share of the median. None without an interval, or if the median is 0."""
         if self.low is None or self.high is None or not self.median:
             return None
         return (self.high - self.low) / 2 / self.median
@@ -76,18 +77,18 @@ class Centre:
 
 @dataclass(frozen=True, slots=True)
 class Outliers:
-    """How many samples lie far from the others of their own launch. They are counted, never dropped."""
+    """Number of samples that lie far from the others of their launch. They are counted, never dropped."""
 
     mild: int = 0
     """Beyond 1.5 but not beyond 3 widths of the middle half."""
     severe: int = 0
-    """Number of samples beyond 3 widths."""
+    """Beyond 3 widths."""
     far: int = 0
     """More than 5 median absolute deviations from the median."""
 
 
 def summarise(samples: Sequence[int]) -> SampleSummary:
-    """`samples` in nanoseconds, summed exactly as integers and rounded once."""
+    """Summarise `samples` in nanoseconds, summed exactly as integers and rounded once."""
     n = len(samples)
     if n == 0:
         return SampleSummary(0)
@@ -111,7 +112,7 @@ def summarise(samples: Sequence[int]) -> SampleSummary:
 
 
 def launch_medians(launches: Sequence[Sequence[int]]) -> list[float]:
-    """The median of each launch in its order, in nanoseconds; launches without samples are left out."""
+    """The median of each launch, in launch order and nanoseconds; launches without samples are left out."""
     return [median(samples) for samples in launches if samples]
 
 
@@ -121,7 +122,7 @@ def centre(launches: Sequence[Sequence[int]]) -> Centre:
 
 
 def centre_of(medians: Sequence[float]) -> Centre:
-    """The same of the launches' medians in nanoseconds."""
+    """Like `centre`, from the launches' medians in nanoseconds."""
     if not medians:
         return Centre(0)
     value = median(medians)
@@ -138,8 +139,8 @@ def centre_of(medians: Sequence[float]) -> Centre:
 def median_interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     """The ends of an interval that holds the median with 95 % confidence, in milliseconds, whatever the values' distribution.
 
-    `values`: nanoseconds, independent of each other, such as launches' medians. The k-th smallest and the k-th largest, by
-    `interval_rank`. None below six values.
+    `values`: nanoseconds, independent of each other, such as launches' medians. The ends are the k-th smallest and k-th largest, with k
+    from `interval_rank`. None below six values.
     """
     n = len(values)
     if n < MIN_LAUNCHES:
@@ -150,7 +151,7 @@ def median_interval(values: Sequence[float]) -> tuple[float | None, float | None
 
 
 def follows(values: Sequence[float]) -> bool:
-    """Whether values in their order are closer to their neighbours than by chance in 99.5 % of cases: they rise or fall, or come in waves.
+    """Whether values in their order are closer to their neighbours than chance explains at 99.5 %: they rise, fall, or come in waves.
 
     Such values are not independent of each other, and an interval over them is too narrow. The test is von Neumann's on ranks (Bartels).
     """
@@ -170,7 +171,7 @@ def follows(values: Sequence[float]) -> bool:
 
 
 def outliers(launches: Sequence[Sequence[int]]) -> Outliers:
-    """Counted in each launch by its own fences, so that a slower launch is not all outliers."""
+    """Count outliers in each launch by the launch's own fences, so that a slower launch is not all outliers."""
     mild = severe = far = 0
     for samples in launches:
         if len(samples) < 4:
@@ -187,14 +188,14 @@ def outliers(launches: Sequence[Sequence[int]]) -> Outliers:
 
 
 def _beyond(ordered: Sequence[int], low: float, high: float, distance: float) -> int:
-    """How many of sorted values are further than `distance` below `low` or above `high`: those are the first and the last of them."""
+    """How many of the sorted values are further than `distance` below `low` or above `high`: these are the first and last of the values."""
     below = bisect_left(ordered, True, key=lambda value: low - value <= distance)
     above = bisect_left(ordered, True, key=lambda value: value - high > distance)
     return below + len(ordered) - above
 
 
 def median(values: Sequence[float]) -> float:
-    """The median of values in any order, at least one."""
+    """The median of at least one value, in any order."""
     return middle(in_order(values))
 
 
@@ -204,7 +205,7 @@ def middle(ordered: Sequence[float]) -> float:
 
 
 def nearest_rank(ordered: Sequence[Number], percent: int) -> Number:
-    """The smallest of sorted values that at least so many percent do not exceed."""
+    """The smallest of the sorted values that at least `percent` percent of them do not exceed."""
     return ordered[max(-(-percent * len(ordered) // 100), 1) - 1]
 
 
@@ -217,14 +218,14 @@ def _percentile(ordered: Sequence[int], percent: int) -> float | None:
 # -- histograms --------------------------------------------------------------------------------------------------------------------------
 
 LOG_FROM: Final = 8.0
-"""Where the slowest sample takes so many times as long as the quickest, bars grow by a factor."""
+"""If the slowest sample takes more than this many times as long as the fastest, the bars' widths grow by a factor."""
 MIN_BARS: Final = 12
 MAX_BARS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramBins:
-    """Samples, counted. Bar i reaches from edge i up to edge i + 1. `log`: edges grow by a factor, not by a step."""
+    """Binned samples. Bar i reaches from edge i up to edge i + 1. `log`: edges grow by a factor, not by a step."""
 
     log: bool
     edges_ms: tuple[float, ...]
@@ -232,7 +233,7 @@ class HistogramBins:
 
 
 def histogram_bins(values: Sequence[int]) -> HistogramBins:
-    """`values` in nanoseconds, counted. The width follows from how the middle half lies (Freedman and Diaconis)."""
+    """Bin `values` in nanoseconds. The bar width follows from the spread of the middle half (Freedman and Diaconis)."""
     if not values:
         return HistogramBins(log=False, edges_ms=(), counts=())
     ordered = in_order(values)
@@ -258,12 +259,12 @@ def histogram_bins(values: Sequence[int]) -> HistogramBins:
 # -- rank tests --------------------------------------------------------------------------------------------------------------------------
 
 EXACT_RANKS: Final = 40
-"""Values up to which every arrangement is counted; above, the normal approximation with its corrections."""
+"""Number of values up to which every arrangement is counted; above it, the normal approximation with its corrections is used."""
 
 
 def mann_whitney(one: Sequence[float], other: Sequence[float]) -> float:
-    """Two groups measured apart: the two-sided probability of ranks at least as far apart as these if both were alike, ties sharing the
-    mean of their ranks. 1.0 if either is empty.
+    """For two groups measured separately: the two-sided probability of ranks at least this far apart if both groups were alike, with ties
+    sharing the mean of their ranks. 1.0 if either is empty.
     """
     n, m = len(one), len(other)
     if not n or not m:
@@ -281,7 +282,7 @@ def mann_whitney(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _double_ranks(values: Sequence[float]) -> list[int]:
-    """Twice the rank of each, so that ties share a whole number."""
+    """Twice the rank of each value, so that tied ranks are integers too."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0] * len(values)
     at = 0
@@ -296,7 +297,7 @@ def _double_ranks(values: Sequence[float]) -> list[int]:
 
 
 def _subset_sums(ranks: Sequence[int], size: int) -> dict[int, int]:
-    """How many subsets of so many ranks have which sum."""
+    """How many subsets of `size` ranks have each sum."""
     sums: list[dict[int, int]] = [{0: 1}, *({} for _ in range(size))]
     for rank in ranks:
         for chosen in range(size, 0, -1):
@@ -307,7 +308,9 @@ def _subset_sums(ranks: Sequence[int], size: int) -> dict[int, int]:
 
 
 def _two_sided(distance: float, variance: float) -> float:
-    """Of a normal distribution, the distance already less the correction for continuity (ranks are doubled, so 1 is half a step)."""
+    """Two-sided probability of a normal distribution; `distance` already includes the continuity correction (ranks are doubled, so 1 is
+    half a step).
+    """
     if variance <= 0:
         return 1.0
     return math.erfc(max(distance, 0.0) / math.sqrt(2 * variance))

@@ -1,4 +1,4 @@
-"""Rows of strangers, which campaigns have only where they are open to anyone: whatever shows rows says so at its top. Pure."""
+"""Strangers' rows, which occur only in campaigns open to anyone: every view that shows such rows says so at its top. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def of_stranger(row: HasTrust) -> bool:
 
 
 def strangers_line(rows: Sequence[HasTrust]) -> str:
-    """How many rows are of strangers; empty: none is."""
+    """How many rows are of strangers; empty if none."""
     strange = sum(map(of_stranger, rows))
     if not strange:
         return ""

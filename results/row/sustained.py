@@ -1,7 +1,8 @@
-"""What a sustained run says: how quick the device is at first, when that ends, what it keeps up, and when it is as quick again. Pure.
+"""Findings of a sustained run: how fast the device starts, when it slows down, what speed it sustains, and when it recovers. Pure.
 
-The medians of the stretches are cut into levels where they change (a scan of rank sums, cut again on either side), and neighbours that
-differ by less than `CHANGE` are one level. The knee is where it becomes slower and stays so: what passes, such as another program, is none.
+The medians of the stretches are cut into levels where they change (a scan of rank sums, repeated on either side), and neighbours that
+differ by less than `CHANGE` are merged. The knee is where the device becomes slower and stays slower: a passing disturbance, such as
+another program, is not a knee.
 """
 
 from __future__ import annotations
@@ -19,34 +20,34 @@ from results.row.verdict import Finding
 from results.row.verdicts import RowVerdict
 
 CHANGE: Final = 0.05
-"""Share by which the medians of two levels differ at least."""
+"""Minimum share by which the medians of two levels differ."""
 CHANCE: Final = 0.01
-"""Probability of a cut where nothing changes, over all places that the cut could be at, if stretches were independent."""
+"""Probability of a cut where nothing changes, over all possible positions of the cut, if stretches were independent."""
 MIN_LEVEL: Final = 3
 """Fewest stretches in a level."""
 LEAST_MS: Final = 1e-6
-"""No inference takes less; in a record a time may be 0."""
+"""No inference takes less time; a record may say 0."""
 LASTING: Final = 0.2
-"""The last level is the steady state if it takes this share of the time."""
+"""The last level is the steady state if it takes at least this share of the time."""
 AS_MEANT: Final = frozenset(
     {
         *(RowVerdict.VALID, RowVerdict.FEW_RUNS, RowVerdict.THROTTLED),
         *(RowVerdict.DRIFT, RowVerdict.BIMODAL, RowVerdict.NOISY),
     }
 )
-"""Verdicts on runs that mean nothing of a sustained one."""
+"""Verdicts on other runs that do not apply to a sustained run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Part of a sustained run; None: not known."""
+    """Part of a sustained run; None: unknown."""
 
     start_s: float
     wall_s: float
     inferences: int
     median_ms: float
     cpu: float
-    """Processors that it used."""
+    """Number of processors that it used."""
     temperature_c: float | None = None
     clock_mhz: float | None = None
     joules: float | None = None
@@ -54,38 +55,38 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Stretches in a row that are alike."""
+    """Consecutive stretches that are alike."""
 
     start_s: float
     end_s: float
     median_ms: float
     joules: float | None
-    """Of one inference."""
+    """Joules of one inference."""
 
 
 @dataclass(frozen=True, slots=True)
 class SustainedPhases:
     burst: Level
-    """Before the knee; without one, the first level."""
+    """The level before the knee; without a knee, the first level."""
     knee_s: float | None
-    """None: there is none."""
+    """None: there is no knee."""
     steady: Level | None
-    """None: it was still changing at the end."""
+    """None: the speed was still changing at the end."""
     recovery_s: float | None
-    """Rest after which it was as quick as at first; None: there was no knee, or it was not seen."""
+    """Rest after which the device was as fast as at first; None: there was no knee, or recovery was not seen."""
     probes: tuple[tuple[float, float], ...]
-    """Seconds of rest, and the median in ms then."""
+    """Seconds of rest, and the median in ms after it."""
     levels: tuple[Level, ...]
 
     @property
     def slowdown(self) -> float | None:
-        """Steady state by burst, less one."""
+        """Steady state divided by burst, minus one."""
         if self.steady is None or not self.burst.median_ms:
             return None
         return self.steady.median_ms / self.burst.median_ms - 1
 
     def text(self) -> str:
-        """In a sentence."""
+        """The findings in a sentence."""
         changing = "it was still changing at the end"
         if self.knee_s is None:
             return changing if self.steady is None else "it kept its speed to the end"
@@ -99,7 +100,7 @@ class SustainedPhases:
 
 
 def stretches_of(observed: RecordView, joules: Sequence[float | None] = ()) -> tuple[Stretch, ...]:
-    """Of a sustained run; none of any other. `joules`: of each of them, if known."""
+    """Stretches of a sustained run; empty for any other run. `joules`: of each stretch, if known."""
     sustained = observed.sustained
     if sustained is None:
         return ()
@@ -159,13 +160,14 @@ def probes_of(observed: RecordView) -> tuple[tuple[float, float], ...]:
 
 
 def phases_of(observed: RecordView, joules: Sequence[float | None] = ()) -> SustainedPhases | None:
-    """None of a run that was not sustained. `joules`: of each stretch, if known."""
+    """None for a run that was not sustained. `joules`: of each stretch, if known."""
     return phases(stretches_of(observed, joules), probes_of(observed))
 
 
 def findings_of(observed: RecordView, found: Sequence[Finding]) -> list[Finding]:
-    """What the numbers of a sustained run are worth. `found`: what would be said of any run. That there is one launch, in which the device
-    changes, is what such a run is for."""
+    """What the numbers of a sustained run are worth. `found`: the findings for any run. A sustained run is meant to be one launch in which
+    the device changes, so findings about that are dropped.
+    """
     grave = [finding for finding in found if finding[0] not in AS_MEANT]
     seen = phases_of(observed)
     return grave or [(RowVerdict.VALID, f"checked; {seen.text()}" if seen else "checked")]
@@ -183,7 +185,7 @@ def _level(stretches: Sequence[Stretch]) -> Level:
 
 
 def _knee(medians: Sequence[float]) -> int | None:
-    """The level from which on all are slower than those before it came to at first."""
+    """The first level from which all levels are slower than the first one."""
     slower = [value > (1 + CHANGE) * medians[0] for value in medians]
     if not slower[-1]:
         return None
@@ -191,7 +193,7 @@ def _knee(medians: Sequence[float]) -> int | None:
 
 
 def _recovered(burst_ms: float, probes: Sequence[tuple[float, float]]) -> float | None:
-    """The shortest rest after which it was as quick as at first, and stayed so."""
+    """The shortest rest after which the device was as fast as at first, and stayed so."""
     since = None
     for rest_s, ms in probes:
         quick = ms <= (1 + CHANGE) * burst_ms
@@ -200,7 +202,7 @@ def _recovered(burst_ms: float, probes: Sequence[tuple[float, float]]) -> float 
 
 
 def levels_of(values: Sequence[float]) -> list[tuple[int, int]]:
-    """Where each level of times in ms begins and ends, as indices."""
+    """The start and end of each level of times in ms, as indices."""
     levels = _cut(values, 0, len(values))
     while len(levels) > 1:
         middles = [max(median(values[first:end]), LEAST_MS) for first, end in levels]
@@ -220,7 +222,7 @@ def _cut(values: Sequence[float], first: int, end: int) -> list[tuple[int, int]]
 
 
 def change_at(values: Sequence[float]) -> int | None:
-    """The index at which the values before and behind it differ most by their ranks; None where chance explains it."""
+    """The index at which the values before and after it differ most in rank; None if chance explains the difference."""
     n = len(values)
     if n < 2 * MIN_LEVEL:
         return None
@@ -236,7 +238,7 @@ def change_at(values: Sequence[float]) -> int | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """From 1; those of equals are their middle one."""
+    """Ranks from 1; equal values share their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     first = 0

@@ -1,9 +1,9 @@
-"""What the numbers of a complete row are worth, and why: one word, the gravest, and all the reasons.
+"""What the numbers of a complete row are worth, and why: one word for the gravest reason, and all the reasons.
 
     simulated > unwitnessed > mismatch > unchecked > few-runs > throttled > busy-host > drift > bimodal > noisy > valid
 
-Thresholds are of two kinds. Those of statistics follow from what a reader takes from a number: a tenth is a difference that people act on.
-Those of the host were chosen with `benchmarks/measuring/coverage.py`, which disturbs a device on purpose and counts what is flagged.
+There are two kinds of thresholds. The statistical ones follow from what a reader takes from a number: people act on a difference of a
+tenth. Those of the host were chosen with `benchmarks/measuring/coverage.py`, which disturbs a device on purpose and counts what is flagged.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from results.row.verdicts import GRAVITY, RowVerdict
 from swarm.base.text import count
 
 NOISY: Final = 0.10
-"""Half the interval's width, as a share of the median, that is too wide when no precision was asked for."""
+"""Half the interval's width, as a share of the median, above which a row is noisy when no precision was requested."""
 SCATTER: Final = 0.20
-"""Where there is no interval: the middle half of the samples spans more than this share of the median."""
+"""Without an interval: the middle half of the samples spans more than this share of the median."""
 DRIFT: Final = 0.10
-"""What came later is so much quicker or slower than what came before, as a share of the median."""
+"""Difference between later and earlier times, as a share of the median, that counts as drift."""
 MIN_DRIFT: Final = 20
-"""Samples from which a launch's halves are compared."""
+"""Number of samples from which the halves of a launch are compared."""
 MIN_SIDE: Final = 3
-"""Launches on either side of a change."""
+"""Minimum launches on either side of a change."""
 CLOSE: Final = 0.01
-"""Launches within this share of each other are the same to whoever reads them, in whatever order they lie."""
+"""Launches within this share of each other count as the same, whatever their order."""
 MODES: Final = 0.15
 """A gap between two groups of launches, as a share of the median, that makes them two modes."""
 CLOCK: Final = 0.75
-"""A launch's clock below this share of the fastest launch's is a fall."""
+"""A launch's clock below this share of the fastest launch's counts as a fall."""
 
 SIMULATION: Final = "a simulation: its figures come from a script, nothing was measured"
 
@@ -92,7 +92,7 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
     ),
     RowVerdict.UNREADABLE: ("The samples in the record cannot be read, so no number was made of them.", ""),
 }
-"""For somebody who sees the word for the first time: what it says of the numbers, and what would help."""
+"""For a reader who is new to the word: what it says about the numbers, and what would help."""
 
 Finding = tuple[RowVerdict, str]
 
@@ -110,11 +110,11 @@ def findings(
     doubts: Sequence[str] = (),
     unrepeated: str = "",
 ) -> list[Finding]:
-    """Each reason on its own, the gravest first; at least one, as `valid` has a reason too. `difference`: how the outputs
-    differ from the reference. `precision`: the share of the median that was
-    asked for; None: a number of runs was. `crowded`: its threads wait for each other, being as many as there are cores or more: that
-    something waited says nothing of others. `threads`: of an inference that the processors compute; None: something else does. `doubts`,
-    `unrepeated`: of a stranger's row, why its times are not witnessed, and its outputs only claimed.
+    """Each reason separately, gravest first; at least one, as `valid` has a reason too. `difference`: how the outputs differ from the
+    reference. `precision`: the share of the median that was requested; None: a number of runs was. `crowded`: the run's threads wait for
+    each other, since there are at least as many as cores, so waiting threads say nothing about other work. `threads`: threads that compute
+    an inference on the processors; None: something else computes it. `doubts`, `unrepeated`: for a stranger's row, why its times are not
+    witnessed and why its outputs are only claimed.
     """
     launches = [launch for launch in observed.launches if launch.samples]
     medians = launch_medians([launch.ordered for launch in launches])
@@ -171,8 +171,8 @@ def _throttled(launches: Sequence[RecordLaunch], accelerator: Accelerator | None
 
 
 def _busy(figures: Sequence[HostFigure], effect: float | None, unsteady: bool) -> list[Finding]:
-    """`effect`: by what waiting made the median longer, where that is too much. Else what the host did counts where the launches are
-    `unsteady`, and what took so much that its effect may be there unseen.
+    """`effect`: the share by which waiting lengthened the median, if that is too much. Beyond that, raised shares count if the launches are
+    `unsteady`, and heavy shares always, because their effect may be hidden.
     """
     blamed = [each for each in figures if each.heavy or (unsteady and each.blamed)]
     reasons = [str(each) if unsteady or effect else f"{each}{each.unseen}" for each in blamed]
@@ -185,13 +185,13 @@ def _busy(figures: Sequence[HostFigure], effect: float | None, unsteady: bool) -
 
 
 def _unsteady(launches: Sequence[RecordLaunch], medians: Sequence[float]) -> list[Finding]:
-    """A change from one launch to the next, else two modes, else launches that follow each other; and a change within the launches."""
+    """A change between launches, else two modes, else launches that follow each other; and a change within the launches."""
     across = change(medians) or modes(medians) or waves(medians)
     return [finding for finding in (across, _halves(launches)) if finding]
 
 
 def change(medians: Sequence[float]) -> Finding | None:
-    """Where launches fall apart into earlier and later ones that do not overlap, and differ by more than `DRIFT`."""
+    """Whether launches split into earlier and later ones that do not overlap, and differ by more than `DRIFT`."""
     best: tuple[float, int] | None = None
     whole = median(medians) if medians else 0.0
     for at in range(MIN_SIDE, len(medians) - MIN_SIDE + 1):
@@ -206,7 +206,7 @@ def change(medians: Sequence[float]) -> Finding | None:
 
 
 def waves(medians: Sequence[float]) -> Finding | None:
-    """Launches that are like the ones before them, so that their interval is narrower than what is known: a slow change goes on in them."""
+    """Launches resemble the ones before them because of a slow change, so that their interval is too narrow."""
     whole = median(medians) if medians else 0.0
     spread = (max(medians) - min(medians)) / whole if whole else 0.0
     if spread <= CLOSE or not follows(medians):
@@ -218,7 +218,7 @@ def waves(medians: Sequence[float]) -> Finding | None:
 
 
 def modes(medians: Sequence[float]) -> Finding | None:
-    """Two groups with at least two launches each, a gap between them that is wide and wider than either group."""
+    """Two groups of at least two launches each, with a gap between them that is wide, and wider than twice either group."""
     ordered = sorted(medians)
     if len(ordered) < MIN_LAUNCHES:
         return None
@@ -234,7 +234,7 @@ def modes(medians: Sequence[float]) -> Finding | None:
 
 
 def _halves(launches: Sequence[RecordLaunch]) -> Finding | None:
-    """The second half of the launches' samples against the first: the middle launch says it."""
+    """The second half of the launches' samples compared with the first; the median over launches decides."""
     steps = []
     for launch in launches:
         samples = launch.samples

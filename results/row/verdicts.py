@@ -1,4 +1,4 @@
-"""The words for what the numbers of a row are worth."""
+"""The words for what a row's numbers are worth."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class RowVerdict(StrEnum):
-    """What the numbers of a complete row are worth; of several, the first of `GRAVITY`."""
+    """What the numbers of a complete row are worth; if several apply, the first in `GRAVITY`."""
 
     VALID = "valid"
     SIMULATED = "simulated"

@@ -1,11 +1,11 @@
-"""What a scheduler witnessed of a stranger's run, and what a record must show beside it. Pure.
+"""What a scheduler witnessed of a stranger's run, and how a record must match it. Pure.
 
     reveal ──▶ launch 1 ──▶ its digest ──▶ launch 2 ──▶ its digest ──▶ … ──▶ result          on the scheduler's clock
       0 s                     notes[0]                    notes[1]             result_s
 
-A worker knows the inputs of launch k + 1 only once it has the outputs of launch k, and nothing at all before the reveal: what it claims to
-have taken fits in between. Arrivals are later than what they tell of, never sooner: a claim that does not fit between the reveal and an
-arrival is a lie. One that does not fit between two arrivals may be honest, for a network delays notes: it is doubted.
+A worker knows the inputs of launch k + 1 only once it has the outputs of launch k, and no inputs before the reveal: the times it claims
+must fit in between. Notes arrive after the events they report, never before. So a claim that does not fit between the reveal and an arrival
+is a lie. A claim that does not fit between two arrivals may be honest, because a network delays notes: it is doubted.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from results.row.record import RecordView
 from swarm.base.text import count
 
 CLOCKS: Final = 0.002
-"""By which two honest clocks may differ in speed."""
+"""Share by which two honest clocks may differ in speed."""
 CLOCK_S: Final = 0.001
 NOTE_S: Final = 1.0
-"""Seconds that a note may have been on its way for longer than the next note before it is doubted."""
+"""Seconds by which a note's delay may exceed the next note's before the claim is doubted."""
 FIXED_S: Final = 0.5
 LAUNCH_S: Final = 0.4
-"""Seconds that a run takes besides loads and inferences: `FIXED_S` in all, and `LAUNCH_S` for each launch …"""
+"""Seconds that a run takes apart from loads and inferences: `FIXED_S` in total, and `LAUNCH_S` for each launch …"""
 UNEXPLAINED: Final = 0.2
-"""… and this share of the witnessed time. Above it a row is `unwitnessed`. `benchmarks/measuring/witnessing.py` has the distribution."""
+"""… and this share of the witnessed time. Above the sum, a row is `unwitnessed`. `benchmarks/measuring/witnessing.py` measures the
+distribution."""
 
 Word = Annotated[str, Field(max_length=300)]
 
@@ -46,28 +47,28 @@ class LaunchNote(BaseModel):
 
 
 class WitnessAccount(BaseModel):
-    """What the scheduler witnessed of one attempt at a stranger's. Its own account: no worker signs it."""
+    """What the scheduler witnessed of one attempt of a stranger. The account is the scheduler's own: no worker signs it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     opening: str = ""
-    """In hexadecimal, as the reveal."""
+    """In hexadecimal, like the reveal."""
     reveal: str = ""
     notes: tuple[LaunchNote, ...] = ()
     result_s: float | None = None
-    """From the reveal to the result's arrival. None: not known."""
+    """From the reveal to the result's arrival. None: unknown."""
     unwitnessed: Word = ""
     """Why the run, or its time, was not witnessed."""
     canary: Word = ""
-    """What came of the inference that the scheduler repeated."""
+    """The outcome of the inference that the scheduler repeated."""
     confirmed: bool = False
-    """That inference had the outputs that the worker said."""
+    """The repeated inference gave the outputs that the worker reported."""
     refuted: bool = False
-    """The worker was refuted later, by another task."""
+    """Another task later refuted the worker."""
 
 
 def refusal(record: Record, observed: RecordView, account: WitnessAccount) -> tuple[Reason, str] | None:
-    """Why a complete record cannot be what the scheduler witnessed. None: it can."""
+    """Why a complete record contradicts what the scheduler witnessed. None if it does not."""
     if not account.reveal:
         return None
     why = _broken_chain(record, account) or _impossible_times(observed, account)
@@ -96,7 +97,7 @@ def _broken_chain(record: Record, account: WitnessAccount) -> str:
 
 
 def _impossible_times(observed: RecordView, account: WitnessAccount) -> str:
-    """Claimed times that do not fit into the time there was."""
+    """Claimed times that do not fit into the time available."""
     claims = claimed_s(observed)
     arrivals = {note.launch: note.at_s for note in account.notes}
     for number in sorted(arrivals):
@@ -111,7 +112,7 @@ def _impossible_times(observed: RecordView, account: WitnessAccount) -> str:
 
 
 def _hurried(observed: RecordView, account: WitnessAccount) -> str:
-    """A launch that claims more time than passed since the one before ended. A note that was delayed looks the same."""
+    """A launch that claims more time than passed since the end of the previous one. A delayed note looks the same."""
     arrivals = {note.launch: note.at_s for note in account.notes}
     for number, claimed in enumerate(claimed_s(observed), start=1):
         if number - 1 in arrivals and number in arrivals:
@@ -135,8 +136,9 @@ def claimed_s(observed: RecordView) -> list[float]:
 
 
 def explained_s(observed: RecordView) -> float:
-    """Seconds in which by the record something was loaded, or an inference made. Of a launch's window the samples count, and not how long
-    it says that it was: else shorter samples than there were would leave nothing unexplained."""
+    """Seconds in which, according to the record, a model was loaded or an inference ran. A launch's window counts by its samples, not by
+    its stated length: otherwise a record with samples shorter than the real ones would leave nothing unexplained.
+    """
     inferences = sum(
         sum(launch.samples) * launch.per_sample + sum(launch.warmup) for launch in observed.launches
     )
@@ -144,27 +146,27 @@ def explained_s(observed: RecordView) -> float:
 
 
 def _other_loads_s(observed: RecordView) -> float:
-    """Of launches that only load, and the one in a warm process."""
+    """Seconds of launches that only load, and of loads in a warm process."""
     return (sum(observed.loads[len(observed.launches) :]) + sum(observed.warm)) / 1e9
 
 
 def unexplained_s(observed: RecordView, account: WitnessAccount) -> float | None:
-    """Seconds of the witnessed time that nothing in the record explains; None where the witnessed time is not known."""
+    """Seconds of the witnessed time that nothing in the record explains; None if the witnessed time is unknown."""
     if account.result_s is None:
         return None
     return max(0.0, account.result_s - explained_s(observed))
 
 
 def unrepeated(account: WitnessAccount | None) -> str:
-    """Why nobody but a stranger says that its outputs are right; empty where an inference of it was repeated here, or it is no stranger."""
+    """Why only a stranger vouches for its outputs; empty if an inference was repeated here, or the worker is no stranger."""
     if account is None or account.confirmed:
         return ""
     return f"no inference was confirmed here{f' ({account.canary})' if account.canary else ''}"
 
 
 def witnessed_max_ms(observed: RecordView, account: WitnessAccount) -> float | None:
-    """The most milliseconds that a timed inference can have taken on average: whatever the record says of loads and warm-up, all of them
-    fitted into the witnessed time. None where that is not known.
+    """The maximum average milliseconds of a timed inference: whatever the record says of loads and warm-up, all inferences fitted into the
+    witnessed time. None if that time is unknown.
     """
     if account.result_s is None or not observed.inferences:
         return None
@@ -172,7 +174,7 @@ def witnessed_max_ms(observed: RecordView, account: WitnessAccount) -> float | N
 
 
 def doubts(observed: RecordView, account: WitnessAccount | None) -> list[str]:
-    """Why a stranger's times are not believed, though nothing disproves them; empty where they are, and where nobody has to witness."""
+    """Why a stranger's times are not believed although nothing disproves them; empty if they are believed, or need no witness."""
     if account is None:
         return []
     reasons = [account.unwitnessed] if account.unwitnessed else []

@@ -1,1 +1,1 @@
-"""How well a model answers: tasks that bring examples, metrics that score answers; built in, and of other packages."""
+"""How well a model answers: tasks provide examples, metrics score answers; some built in, others from installed packages."""

@@ -1,4 +1,4 @@
-"""How a model's answers are scored: the scheduler's own account, with the references that no device was given."""
+"""How a model's answers are scored: the scheduler's own account, with the references, which no device receives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
 class EvaluationAccount(BaseModel):
-    """What a model was evaluated by."""
+    """The metrics and references that a model was evaluated with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -18,10 +18,10 @@ class EvaluationAccount(BaseModel):
     """For people: `classification of digits.npz`."""
     metrics: Annotated[tuple[str, ...], Field(max_length=64)]
     references: Annotated[tuple[JsonValue, ...], Field(max_length=10_000)]
-    """Of each example, in their order."""
+    """The reference of each example, in order."""
 
     @property
     def references_sha256(self) -> str:
-        """The hash of all references as JSON: other labels have another one."""
+        """The hash of all references as JSON: different labels have a different hash."""
         text = json.dumps(self.references, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Accuracy of classification: how many answers name the class of their label."""
+"""Accuracy of classification: the share of answers that name the class of their label."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TopFive:
 
 
 def _share(answers: Sequence[Answer], top: int) -> float:
-    """Among equal values the lower index counts as the higher one; an answer with NaN is wrong, as it names no class."""
+    """Of equal values, the one with the lower index ranks higher; an answer with NaN is wrong, because it names no class."""
     import numpy as np
 
     right = 0
@@ -67,7 +67,9 @@ def _labelled(answers: Sequence[Answer]) -> Iterator[tuple[np.ndarray[Any, Any],
 
 
 def class_scores(outputs: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:
-    """The first output by name with one axis longer than 1, such as [1, 1000] or [1, 1000, 1, 1], as a flat list; None: there is none."""
+    """The first output by name with one axis longer than 1, such as [1, 1000] or [1, 1000, 1, 1], as a flat array; None if there is
+    none.
+    """
     for _, output in sorted(outputs.items()):
         if output.dtype.kind in "iuf" and output.size > 1 and output.size == max(output.shape):
             return output.reshape(-1)

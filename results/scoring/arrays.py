@@ -1,4 +1,4 @@
-"""Reads the arrays of an .npz file that may be damaged, or made to harm whoever opens it."""
+"""Reads the arrays of an .npz file that may be damaged or malicious."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 MAX_ARRAYS: Final = 256
 MAX_BYTES: Final = 512 * MIB
-"""Of all arrays of a file, unpacked."""
+"""Limit on all arrays of a file together, unpacked."""
 MAX_HEAD: Final = 10_000
-"""Bytes of the text in which an array's type and shape are written."""
+"""Maximum bytes of the header text that gives an array's type and shape."""
 KINDS: Final = "biuf"
 HOW: Final = "make it with numpy.savez(FILE, name=array, …)"
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays of real numbers by name, in this machine's byte order. Nothing is unpickled, and nothing unpacked before its size is known.
-    Raises `ValueError` with one line."""
+    """Arrays of real numbers by name, in this machine's byte order. Nothing is unpickled, and nothing is unpacked before its size is known.
+    Raises `ValueError` with one line.
+    """
     shown = safe_text(path.name, 80)
     try:
         file = path.open("rb")
@@ -60,7 +61,7 @@ def _read_all(archive: zipfile.ZipFile) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _read_one(stream: IO[bytes], shown: str, size: int) -> np.ndarray[Any, Any]:
-    """`size`: bytes of the whole member, which the declared shape has to fill exactly."""
+    """`size`: bytes of the whole member, which the declared shape must fill exactly."""
     import numpy as np
     from numpy.lib import format as npy
 

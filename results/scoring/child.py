@@ -1,4 +1,4 @@
-"""The process in which tasks and metrics of other packages run: orders in, replies out (`swarm.base.apart`); its parent is
+"""The process that runs tasks and metrics of other packages: orders in, replies out (`swarm.base.apart`). Its parent is
 `results.scoring.foreign`.
 
     {"load": [metrics]}                              for each: {"package"}, then {"why"}, empty if it can be used
@@ -32,7 +32,7 @@ Reply = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
-    """Until the orders end. What foreign code prints goes to standard error, and it reads nothing."""
+    """Run until the orders end. Foreign code prints to standard error and has an empty standard input."""
     orders, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -43,7 +43,7 @@ def main() -> None:
     def read() -> None:
         for frame in frames_in(orders, MAX_ORDER):
             waiting.put(frame)
-        _end()  # whoever started us is gone, or done
+        _end()  # the parent is gone, or done
 
     threading.Thread(target=read, daemon=True).start()
 
@@ -115,14 +115,14 @@ def _limit_s(kind: str, name: str, plugin: object) -> float:
 
 
 def _no_core_files() -> None:
-    with contextlib.suppress(ImportError, OSError, ValueError):  # there are none on Windows
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no core files
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _end() -> None:
-    """With all that foreign code started and left in this group."""
+    """End this process, and everything that foreign code started and left in its process group."""
     if sys.platform != "win32":
         os.killpg(0, signal.SIGKILL)
     os._exit(0)

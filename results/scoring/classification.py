@@ -19,7 +19,7 @@ FORM: Final = "numpy.savez(FILE, x=inputs, labels=classes), with N samples in ea
 
 
 class Classification:
-    """Each example is one sample with its label, a class's index."""
+    """Each example is one sample with its label, the index of a class."""
 
     name = "classification"
     metrics = ("accuracy",)
@@ -35,7 +35,7 @@ class Classification:
 
 
 def labelled(arrays: Mapping[str, np.ndarray[Any, Any]], shown: str) -> Iterator[Example]:
-    """Samples of one, each with its label. Raises `ValueError`."""
+    """The samples, each with its label. Raises `ValueError`."""
     if LABELS not in arrays:
         raise ValueError(f"{shown} has no array 'labels': {FORM}")
     labels = arrays[LABELS]
@@ -53,8 +53,9 @@ def labelled(arrays: Mapping[str, np.ndarray[Any, Any]], shown: str) -> Iterator
 def samples(
     inputs: Mapping[str, np.ndarray[Any, Any]], shown: str, number: int | None = None
 ) -> list[np.ndarray[Any, Any] | dict[str, np.ndarray[Any, Any]]]:
-    """Rows of the inputs, each with a batch axis of 1; of the only one without its name, which models call differently in each format.
-    `number`: how many there have to be."""
+    """Rows of the inputs, each with a batch axis of 1. A single input has no name, because each format of a model names it differently.
+    `number`: the required number of rows.
+    """
     import numpy as np
 
     if not inputs:

@@ -1,4 +1,4 @@
-"""Drift: how far outputs lie from those that they are held against, as a share of their size."""
+"""Drift: how far outputs lie from their reference outputs, as a share of the reference's size."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 class Drift:
-    """Of the answers from the outputs in their references; no score where no example has any, as rows can still be held against each
-    other (`drift_between`)."""
+    """Drift of the answers from the outputs in their references. If no example has any, there is no score: rows can still be compared with
+    each other (`drift_between`).
+    """
 
     name = "drift"
 
@@ -38,7 +39,7 @@ def drift_between(
     outputs: Sequence[Mapping[str, np.ndarray[Any, Any]] | str],
     reference: Sequence[Mapping[str, np.ndarray[Any, Any]] | str],
 ) -> dict[str, float]:
-    """Median and largest distance over all examples. Raises `ValueError` with one line where the two cannot be compared."""
+    """Median and largest distance over all examples. Raises `ValueError` with one line if the two cannot be compared."""
     if not outputs or len(outputs) != len(reference):
         raise ValueError(f"{len(outputs)} answers, and {len(reference)} to hold them against")
     apart = []
@@ -55,7 +56,9 @@ def drift_between(
 def _pairs(
     outputs: Mapping[str, np.ndarray[Any, Any]], reference: Mapping[str, np.ndarray[Any, Any]]
 ) -> list[tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """By name; a single output by itself, as formats of one model name it differently. Outputs that the reference lacks do not count."""
+    """Pairs by name; single outputs pair regardless of name, because formats of one model name them differently. Outputs that the reference
+    lacks do not count.
+    """
     if len(outputs) == len(reference) == 1:
         ((name, only),) = reference.items()
         return [(name, next(iter(outputs.values())), only)]
@@ -66,8 +69,9 @@ def _pairs(
 
 
 def _distance(name: str, output: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> float:
-    """Of real numbers, the Euclidean distance per length of the reference, 1 where that is 0 and the output's is not; of whole numbers and
-    booleans, the share that differs."""
+    """For real numbers, the Euclidean distance divided by the norm of the reference (1 if only the reference's norm is 0); for whole
+    numbers and booleans, the share that differs.
+    """
     import numpy as np
 
     shown = f"output {safe_text(name, 60)!r}"

@@ -1,4 +1,4 @@
-"""Runs tasks and metrics, and checks what they bring: a plug-in's mistake is one line that names it."""
+"""Runs tasks and metrics, and checks what they return: a plug-in's mistake becomes one line that names the plug-in."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from results.scoring.plugins import (
 from swarm.base.text import count, safe_text
 
 MAX_REFERENCES: Final = 64 * MIB
-"""Letters of all references as JSON, which stand beside the results."""
+"""Maximum characters of all references as JSON, which are stored with the results."""
 MAX_SCORES: Final = 64
-"""Number of scores that one metric may give."""
+"""Maximum scores from one metric."""
 SCORES_FORM: Final = '{"accuracy": 0.97}'
 
 
 def read_examples(task: EvaluationTask, data: Path | None, options: Mapping[str, Any]) -> tuple[Example, ...]:
-    """All examples of a task. Raises `ValueError` with one line: of the task, or about it."""
+    """All examples of a task. Raises `ValueError` with one line, from the task or about it."""
     examples: list[Example] = []
     size = references = 0
     with plugin_errors(f"task {task.name!r}"):
@@ -53,7 +53,7 @@ def read_examples(task: EvaluationTask, data: Path | None, options: Mapping[str,
 
 
 def _reference_letters(example: Example, number: int) -> int:
-    """Raises `ValueError` for what is no example, or has a reference that is no JSON."""
+    """Raises `ValueError` if `example` is not an `Example`, or its reference is not JSON."""
     if not isinstance(example, Example):
         raise ValueError(f"example {number} is {type(example).__name__}, not an Example(inputs, reference)")  # noqa: TRY004
     try:
@@ -65,7 +65,7 @@ def _reference_letters(example: Example, number: int) -> int:
 
 
 def _input_bytes(example: Example, number: int) -> int:
-    """Raises `ValueError` for inputs that no model could be given."""
+    """Raises `ValueError` for inputs that no model can take."""
     import numpy as np
 
     inputs = example.inputs
@@ -92,7 +92,7 @@ def _input_bytes(example: Example, number: int) -> int:
 
 
 def score_answers(metrics: Sequence[Metric], answers: Sequence[Answer]) -> dict[str, float]:
-    """The scores of all metrics by name. Raises `ValueError` with one line: of a metric, or about one."""
+    """The scores of all metrics by name. Raises `ValueError` with one line, from a metric or about one."""
     scores: dict[str, float] = {}
     for metric in metrics:
         figures = _scored(metric, answers)

@@ -1,5 +1,6 @@
-"""Tasks and metrics of other packages, each in a process of its own (`results.scoring.child`): one that never returns, eats memory or
-ends its process costs its scores, and a line that says so."""
+"""Runs tasks and metrics of other packages in a process of their own (`results.scoring.child`): one that never returns, exhausts memory or
+ends its process loses only its scores, with a line that says so.
+"""
 
 from __future__ import annotations
 
@@ -25,35 +26,35 @@ sys.path += [path for path in json.loads(sys.argv[1]) if path not in sys.path]
 from results.scoring.child import main
 main()
 """
-"""Finds the packages that this process finds."""
+"""Lets the child find the same packages as this process."""
 MAX_REPLY: Final = MAX_EXAMPLE_BYTES + MAX_REFERENCES + MIB
 
 NeverStopped: Final[Callable[[], bool]] = lambda: False  # noqa: E731
 
 
 class ForeignScores(NamedTuple):
-    """What one metric made of the answers."""
+    """The scores that one metric gave to the answers."""
 
     scores: Mapping[str, float]
     package: str
-    """Which brought it, with its version: `my-metrics 1.2`."""
+    """The package that provides the metric, with its version: `my-metrics 1.2`."""
     why: str = ""
     """Why there are no scores."""
     cut_off: bool = False
-    """It reached a limit, or ended its process."""
+    """The metric reached a limit, or ended its process."""
 
 
 class ReadTask(NamedTuple):
-    """What a task gave."""
+    """The output of a task."""
 
     content: bytes
-    """Its examples as devices get them (`protocol.formats.examples`)."""
+    """Its examples in the form that devices receive (`protocol.formats.examples`)."""
     references: tuple[JsonValue, ...]
     metrics: tuple[str, ...]
 
 
 def is_foreign(kind: str, name: str) -> bool:
-    """Whether a package brings it. Raises `ValueError` with one line if nobody does."""
+    """Whether a package provides it. Raises `ValueError` with one line if nothing does."""
     if point_of(kind, name) is None:
         return False
     if FROZEN:
@@ -64,7 +65,7 @@ def is_foreign(kind: str, name: str) -> bool:
 
 
 class ForeignProcess:
-    """One process for foreign code, begun when it is first needed, and again after it was ended. To be closed."""
+    """One process for foreign code, started on first use and restarted after it ended. Must be closed."""
 
     def __init__(
         self, *, memory_bytes: int | None = None, stopped: Callable[[], bool] = NeverStopped
@@ -84,7 +85,7 @@ class ForeignProcess:
             self._apart = None
 
     def load(self, names: Sequence[str]) -> None:
-        """See that these metrics can be used. Raises `ValueError` with one line."""
+        """Check that these metrics can be used. Raises `ValueError` with one line."""
         for scored in self._each(names, {"load": list(names)}) if names else ():
             if scored.why:
                 raise ValueError(scored.why)
@@ -96,7 +97,7 @@ class ForeignProcess:
         references: Sequence[JsonValue],
         most: int | None = None,
     ) -> Iterator[ForeignScores]:
-        """What each of these metrics makes of the answers, one after the other. `most`: of so many answers alone. Raises `StoppedApart`."""
+        """The scores of each metric in turn. `most`: score only the first `most` answers. Raises `StoppedApart`."""
         left = list(names)
         while left:
             order = {"score": left, "references": list(references), "sha256": answered.sha256, "most": most}
@@ -107,7 +108,7 @@ class ForeignProcess:
     def _each(
         self, names: Sequence[str], order: dict[str, Any], content: bytes | None = None
     ) -> Iterator[ForeignScores]:
-        """Up to the first that is cut off, which ends the process."""
+        """Scores up to the first metric that is cut off, which ends the process."""
         try:
             apart = self._begin(order, content)
         except EndedApart as why:
@@ -137,7 +138,7 @@ class ForeignProcess:
                 return
 
     def read(self, name: str, data: Path | None, options: Mapping[str, Any]) -> ReadTask:
-        """What a task reads. Raises `ValueError` with one line."""
+        """The output of a task. Raises `ValueError` with one line."""
         package, limit_s = "", LIMITS_S["task"]
         order = {"task": name, "data": None if data is None else str(data), "options": dict(options)}
         try:

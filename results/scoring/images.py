@@ -1,4 +1,4 @@
-"""Images in one folder per class, made into a model's inputs the way the options say. Needs Pillow: pip install 'sark-node[images]'."""
+"""Turns images in one folder per class into a model's inputs, as the options say. Needs Pillow: pip install 'sark-node[images]'."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIONS: Final = (
 ENDINGS: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "BMP")
 MODES: Final = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
-"""Pillow's names of images with 8 bits per channel, or less; transparency is dropped."""
+"""Pillow's modes with at most 8 bits per channel; transparency is dropped."""
 MAX_SIDE: Final = 4096
 MAX_PIXELS: Final = 64_000_000
 CHANNELS: Final = {"rgb": 3, "bgr": 3, "grey": 1}
@@ -43,12 +43,12 @@ CHANNELS: Final = {"rgb": 3, "bgr": 3, "grey": 1}
 
 @dataclass(frozen=True, slots=True)
 class ImageForm:
-    """How an image becomes an input: resized, cut, and (value × scale - mean) / std of each channel."""
+    """How an image becomes an input: resized, cropped, then (value × scale - mean) / std per channel."""
 
     height: int
     width: int
     shorter: int | None
-    """The shorter side before the middle is cut out; None: as small as covers it."""
+    """Length of the shorter side before the centre crop; None: the smallest that covers the crop."""
     fit: str
     layout: str
     colours: str
@@ -59,7 +59,7 @@ class ImageForm:
 
 
 def form_of(options: Mapping[str, Any]) -> ImageForm:
-    """Raises `ValueError` with one line for options that are wrong, or missing."""
+    """The form that the options describe. Raises `ValueError` with one line for wrong or missing options."""
     only(options, OPTIONS)
     size = options.get("size")
     sides: list[Any] = list(size) if isinstance(size, list | tuple) else [size, size]
@@ -87,7 +87,7 @@ def form_of(options: Mapping[str, Any]) -> ImageForm:
 
 
 def labelled_images(folder: Path, options: Mapping[str, Any]) -> Iterator[Example]:
-    """Images by class and name. Raises `ValueError` with one line."""
+    """Images in order of class and name. Raises `ValueError` with one line."""
     form, most = form_of(options), whole_option(options, "per_class", 1, 10_000)
     try:
         import_module("PIL.Image")
@@ -104,7 +104,7 @@ def labelled_images(folder: Path, options: Mapping[str, Any]) -> Iterator[Exampl
 
 
 def classes_of(given: Any, present: list[str]) -> dict[str, int]:
-    """Folder → index of its class. `given`: the folders in the order of the model's classes; None: `present`."""
+    """Maps each folder to the index of its class. `given`: the folders in the order of the model's classes; None: `present`."""
     if not present:
         raise ValueError("the folder has no subfolders: make one per class, with its images in it")
     names = present if given is None else given
@@ -123,7 +123,7 @@ def classes_of(given: Any, present: list[str]) -> dict[str, int]:
 
 
 def read_image(path: Path, form: ImageForm) -> np.ndarray[Any, Any]:
-    """One image as the model's input, with a batch axis of 1. As it is stored: not turned by its EXIF orientation."""
+    """One image as the model's input, with a batch axis of 1. EXIF orientation is ignored."""
     from PIL import Image, UnidentifiedImageError
 
     shown = f"image {safe_text(path.name, 80)!r} of class {safe_text(path.parent.name, 60)!r}"
@@ -148,7 +148,7 @@ def read_image(path: Path, form: ImageForm) -> np.ndarray[Any, Any]:
 
 
 def resized_size(size: tuple[int, int], form: ImageForm) -> tuple[int, int]:
-    """Width and height before the middle is cut out."""
+    """Width and height before the centre crop."""
     wanted = (form.width, form.height)
     if form.fit == "stretch":
         return wanted

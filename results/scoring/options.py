@@ -1,4 +1,4 @@
-"""Options of a task as a campaign gives them: each with what is allowed, and nothing taken for what it is not."""
+"""Validates a task's options from a campaign: errors say what is allowed, and no value is converted silently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarm.base.text import did_you_mean, safe_text
 
 
 def only(options: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raises `ValueError` for an option that is none of `names`."""
+    """Raises `ValueError` for an option that is not in `names`."""
     known = tuple(names)
     for option in options:
         if option not in known:
@@ -20,7 +20,7 @@ def only(options: Mapping[str, Any], names: Iterable[str]) -> None:
 
 
 def text_option(options: Mapping[str, Any], name: str, default: str) -> str:
-    """A text that is not empty."""
+    """A non-empty text."""
     text = options.get(name, default)
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"option {name!r} has to be a text")
@@ -36,7 +36,7 @@ def word_option(options: Mapping[str, Any], name: str, words: Iterable[str], def
 
 
 def whole_option(options: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
-    """None: it is not given."""
+    """A whole number; None if not given."""
     number = options.get(name)
     if number is not None and not (type(number) is int and least <= number <= most):
         raise ValueError(
@@ -48,7 +48,7 @@ def whole_option(options: Mapping[str, Any], name: str, least: int, most: int) -
 def numbers_option(
     options: Mapping[str, Any], name: str, default: float, counts: Iterable[int]
 ) -> list[float]:
-    """One number, or as many as one of `counts`."""
+    """One number, or a list whose length is in `counts`."""
     given = options.get(name, default)
     numbers = given if isinstance(given, list | tuple) else [given]
     allowed = sorted({1, *counts})

@@ -1,4 +1,4 @@
-"""The task `outputs`: inputs without labels, to see how far outputs drift between units, devices and formats."""
+"""The task `outputs`: inputs without labels, to measure how far outputs drift between units, devices and formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORM: Final = "numpy.savez(FILE, x=inputs, **{'expected:y': outputs})"
 
 
 class Outputs:
-    """Each example is one sample; its reference are the outputs expected of it, where the file has them."""
+    """Each example is one sample; its reference is its expected outputs, if the file has them."""
 
     name = "outputs"
     metrics = ("drift",)

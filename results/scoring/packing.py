@@ -1,4 +1,4 @@
-"""Examples as devices get them, and their answers as metrics do: between NumPy arrays and the bytes of `protocol.formats.examples`."""
+"""Packs examples for devices and unpacks answers for metrics: between NumPy arrays and the bytes of `protocol.formats.examples`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def packed(examples: Iterable[Example]) -> bytes:
-    """The inputs as devices get them (`protocol.formats.examples`)."""
+    """The inputs in the form that devices receive (`protocol.formats.examples`)."""
     return pack_examples(map(_values, examples))
 
 
@@ -36,7 +36,7 @@ def _value(array: np.ndarray[Any, Any]) -> Value:
 
 
 def answers_of(answered: AnswerSet, references: Sequence[JsonValue]) -> list[Answer]:
-    """Each answer with its reference. Raises `ValueError` with one line for answers of another form or number."""
+    """Each answer with its reference. Raises `ValueError` with one line if the form or number of answers is wrong."""
     outputs = outputs_of(answered)
     if len(outputs) != len(references):
         raise ValueError(f"there are {count(len(outputs), 'answer')} to {count(len(references), 'example')}")
@@ -44,7 +44,7 @@ def answers_of(answered: AnswerSet, references: Sequence[JsonValue]) -> list[Ans
 
 
 def outputs_of(answered: AnswerSet) -> list[Mapping[str, np.ndarray[Any, Any]] | str]:
-    """The outputs for each example. Raises `ValueError` with one line for answers of another form."""
+    """The outputs for each example. Raises `ValueError` with one line if the form of the answers is wrong."""
     try:
         return [_outputs(values) for values in read_answers(answered)]
     except RemoteProtocolError as why:

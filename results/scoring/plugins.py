@@ -1,7 +1,7 @@
-"""Tasks bring examples, metrics score answers: what both are, and where they are found by name.
+"""Tasks provide examples, metrics score answers: their interfaces, and how they are found by name.
 
-Ours are built in; others are installed packages with entry points `sark.tasks` and `sark.metrics`. They run on the scheduler's machine and
-where results are verified, in a process of their own (`results.scoring.foreign`); devices get inputs only and need none of them.
+Some are built in; others are installed packages with entry points `sark.tasks` and `sark.metrics`. They run on the scheduler's machine and
+where results are verified, in a process of their own (`results.scoring.foreign`). Devices receive only inputs and need none of them.
 docs/evaluation.md shows how to write one.
 """
 
@@ -23,86 +23,88 @@ if TYPE_CHECKING:
 TASKS: Final = "sark.tasks"
 METRICS: Final = "sark.metrics"
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
-"""Of a task, a metric and a score."""
+"""Names of tasks, metrics and scores."""
 NAME_FORM: Final = "small letters, digits and _, at most 32, a letter first"
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What a model is given, and what its answer is held against."""
+    """A model's inputs, and the reference for its answer."""
 
     inputs: np.ndarray[Any, Any] | Mapping[str, np.ndarray[Any, Any]] | str
-    """Tensors by the model's input names, whole, batch axis included; one tensor for the only input; a prompt for a language model."""
+    """Tensors by the model's input names, complete with batch axis; one tensor for an only input; a prompt for a language model."""
     reference: Any = None
     """A JSON value: a label, a summary, a transcript. It never leaves the scheduler's machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model made of an example: tensors by the model's output names, or text."""
+    """A model's outputs for an example: tensors by output name, or text."""
 
     outputs: Mapping[str, np.ndarray[Any, Any]] | str
     reference: Any
 
 
 class EvaluationTask(Protocol):
-    """Behind an entry point of `sark.tasks`: a class that takes no arguments."""
+    """The interface behind an entry point of `sark.tasks`: a class that takes no arguments."""
 
     @property
     def name(self) -> str:
-        """The entry point's."""
+        """The entry point's name."""
         ...
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Metrics of a campaign that names none."""
+        """The metrics for a campaign that names none."""
         ...
 
     def examples(self, data: Path | None, options: Mapping[str, Any]) -> Iterable[Example]:
-        """The same for the same data and options. `data`: of the campaign, absolute. Raises `ValueError` with one line: what is wrong, and
-        the right form."""
+        """The same examples for the same data and options. `data`: the campaign's data path, absolute. Raises `ValueError` with one line:
+        what is wrong, and the right form.
+        """
         ...
 
 
 class Metric(Protocol):
-    """Behind an entry point of `sark.metrics`: a class that takes no arguments."""
+    """The interface behind an entry point of `sark.metrics`: a class that takes no arguments."""
 
     @property
     def name(self) -> str:
-        """The entry point's."""
+        """The entry point's name."""
         ...
 
     def score(self, answers: Sequence[Answer]) -> Mapping[str, float]:
-        """Figures over all answers, the same for the same answers, by names like `accuracy`. Raises `ValueError` with one line where
-        these are no answers that it can score."""
+        """Scores over all answers, by names like `accuracy`; the same for the same answers. Raises `ValueError` with one line for answers
+        that it cannot score.
+        """
         ...
 
 
 _PARTS: Final = {"task": ("name", "metrics", "examples"), "metric": ("name", "score")}
 _GROUPS: Final = {"task": TASKS, "metric": METRICS}
 LIMITS_S: Final = {"task": 600.0, "metric": 60.0}
-"""How long one may take, unless its attribute `limit_s` says otherwise."""
+"""Time limit for one task or metric, unless its attribute `limit_s` says otherwise."""
 MAX_LIMIT_S: Final = 3600.0
 
 
 def find_task(name: str) -> EvaluationTask:
-    """Raises `ValueError` with one line if there is none, it is broken, or two packages bring one."""
+    """Raises `ValueError` with one line if the task does not exist, is broken, or comes with two packages."""
     point = point_of("task", name)
     found: EvaluationTask = _ours("task")[name] if point is None else _make("task", point)
     return found
 
 
 def find_metric(name: str) -> Metric:
-    """Raises `ValueError` with one line if there is none, it is broken, or two packages bring one."""
+    """Raises `ValueError` with one line if the metric does not exist, is broken, or comes with two packages."""
     point = point_of("metric", name)
     found: Metric = _ours("metric")[name] if point is None else _make("metric", point)
     return found
 
 
 def point_of(kind: str, name: str) -> EntryPoint | None:
-    """Where the task or metric of a package is; nothing of it is run. None: it is ours, so that no package takes the place of one.
+    """The entry point of a package's task or metric, without running any of its code. None: it is built in, which no package can override.
 
-    Raises `ValueError` with one line if there is none, or two packages bring one.
+    Raises `ValueError` with one line if it does not exist, or comes with two packages.
     """
     ours = _ours(kind)
     if name in ours:
@@ -121,13 +123,13 @@ def point_of(kind: str, name: str) -> EntryPoint | None:
 
 
 def _ours(kind: str) -> Mapping[str, Any]:
-    from results.scoring import built_in  # our own import this module
+    from results.scoring import built_in  # the built-in ones import this module
 
     return built_in.TASKS if kind == "task" else built_in.METRICS
 
 
 def limit_of(kind: str, plugin: object) -> float:
-    """Seconds that it may take. Raises `ValueError` for an attribute `limit_s` that is none."""
+    """Seconds that it may take. Raises `ValueError` for an invalid attribute `limit_s`."""
     limit_s = getattr(plugin, "limit_s", LIMITS_S[kind])
     if type(limit_s) not in (int, float) or not 0 < limit_s <= MAX_LIMIT_S:
         raise ValueError(
@@ -158,7 +160,7 @@ def _are_names(metrics: Any) -> bool:
 
 
 def version_of(point: EntryPoint) -> str:
-    """`my-metrics 1.2`: the package that brings an entry point, and its version."""
+    """`my-metrics 1.2`: the package that provides an entry point, and its version."""
     return (
         safe_text(f"{point.dist.name} {point.dist.version}", 100)
         if point.dist
@@ -167,13 +169,15 @@ def version_of(point: EntryPoint) -> str:
 
 
 def package_of(point: EntryPoint) -> str:
-    """The package that brings an entry point, as pip knows it."""
+    """The package that provides an entry point, by its pip name."""
     return f"package {safe_text(point.dist.name, 60)!r}" if point.dist else f"{safe_text(point.value, 100)}"
 
 
 @contextmanager
 def plugin_errors(where: str, *, loading: bool = False) -> Iterator[None]:
-    """Whatever a plug-in raises as a `ValueError` of one line that begins with `where`: its own words, if it is one already."""
+    """Turn any exception of a plug-in into a `ValueError` of one line that begins with `where`, keeping the plug-in's own words if it
+    raised a `ValueError`.
+    """
     try:
         yield
     except (Exception, SystemExit) as why:

@@ -1,4 +1,4 @@
-"""Scores the answers of runs: metrics of our own here, those of other packages in a process of their own."""
+"""Scores the answers of runs: built-in metrics in this process, metrics of packages in a process of their own."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from results.scoring.packing import answers_of
 from results.scoring.plugins import Answer, find_metric
 
 SAMPLE: Final = 16
-"""Answers that a metric of a package scores twice, in two processes, before it is believed."""
+"""Answers that a package's metric scores twice, in two processes, before its scores are trusted."""
 TRIES: Final = 2
-"""So often in one campaign a metric may reach a limit; then it is not begun again."""
+"""Maximum times that a metric may reach a limit in one campaign; after that it is not started again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is known of metrics of packages, each for the campaign that it was learned of: the next may find a mended one."""
+    """What is known about metrics of packages, per campaign: the next campaign may find a fixed version."""
 
     unsteady: dict[tuple[str, str], str] = field(default_factory=dict)
-    """By campaign and metric: what it made of the same answers; empty: the same."""
+    """By campaign and metric: how its scores of the same answers differed; empty if they were equal."""
     cut_off: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How often it reached a limit."""
+    """How often the metric reached a limit."""
 
 
 class Scorer:
-    """For one thread at a time; to be closed."""
+    """Used by one thread at a time. Must be closed."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Scorer:
         *,
         check_steady: bool = False,
     ) -> None:
-        """`check_steady`: see first whether a metric of a package scores the same answers alike."""
+        """`check_steady`: first check that a package's metric gives the same answers the same scores."""
         self._foreign = ForeignProcess() if foreign is None else foreign
         self._learned = Learned() if learned is None else learned
         self._check_steady = check_steady
@@ -54,12 +54,13 @@ class Scorer:
         self.close()
 
     def close(self) -> None:
-        """End its process; the next metric of a package gets a new one."""
+        """End the child process; the next metric of a package starts a new one."""
         self._foreign.close()
 
     def score(self, record: Record, account: EvaluationAccount) -> Scores:
-        """What the record's answers score. Never fails for what a device sent or a metric does: where a score is missing, `why` says so.
-        Raises `StoppedApart`."""
+        """The scores of the record's answers. Never fails because of what a device sent or a metric does: `why` explains missing scores.
+        Raises `StoppedApart`.
+        """
         answered = record.answers
         if (none := unanswered(record)) is not None or answered is None:
             return none or Scores()
@@ -72,7 +73,7 @@ class Scorer:
     def _scored(
         self, campaign: str, account: EvaluationAccount, answered: AnswerSet, answers: Sequence[Answer]
     ) -> Iterable[tuple[str, ForeignScores]]:
-        """What each metric made of them, in no order."""
+        """The scores of each metric, in no particular order."""
         foreign: list[str] = []
         for name in account.metrics:
             try:
@@ -109,7 +110,7 @@ class Scorer:
     def _compare(
         self, campaign: str, names: Sequence[str], account: EvaluationAccount, answered: AnswerSet
     ) -> None:
-        """Have a sample scored in two processes. What fails is no sign of chance."""
+        """Score a sample in two processes. A failure is not taken as a sign of randomness."""
         if not names:
             return
         twice: list[list[ForeignScores]] = []
@@ -123,7 +124,7 @@ class Scorer:
 
 
 def difference(name: str, one: ForeignScores, other: ForeignScores) -> str:
-    """Why two scorings of the same answers are not to be believed; empty: they are alike."""
+    """How two scorings of the same answers differ; empty if they agree."""
     for score in sorted(one.scores.keys() | other.scores.keys()):
         first, second = (shown_score(each.scores.get(score)) for each in (one, other))
         if first != second:
@@ -133,12 +134,12 @@ def difference(name: str, one: ForeignScores, other: ForeignScores) -> str:
 
 
 def shown_score(figure: float | None) -> str:
-    """A score as rows have it."""
+    """A score as written in rows."""
     return "none" if figure is None else f"{figure:.9g}"
 
 
 def merged(names: Sequence[str], scored: Iterable[tuple[str, ForeignScores]]) -> Scores:
-    """All of them in one, in the order of `names`. Of two metrics that give the same score the first counts."""
+    """All scores in one, in the order of `names`. If two metrics give the same score, the first one counts."""
     found = dict(scored)
     scores: dict[str, float] = {}
     packages: dict[str, str] = {}
@@ -157,6 +158,6 @@ def merged(names: Sequence[str], scored: Iterable[tuple[str, ForeignScores]]) ->
 
 
 def score(record: Record, account: EvaluationAccount) -> Scores:
-    """What one record's answers score."""
+    """The scores of one record's answers."""
     with Scorer() as scorer:
         return scorer.score(record, account)

@@ -1,4 +1,4 @@
-"""The task `summarisation`: articles with reference summaries, of one's own or ours."""
+"""The task `summarisation`: articles with reference summaries, from the user or built in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from results.scoring.plugins import Example
 from swarm.base.text import safe_text
 
 MAX_LINE: Final = 4 * MIB
-"""Bytes of an article with its summary."""
+"""Maximum bytes of an article with its summary."""
 FORM: Final = '{"text": "the article", "summary": "its reference summary"}'
 ALL: Final = "all"
 
@@ -37,7 +37,7 @@ class Summarisation:
 
 
 def read_articles(path: Path) -> Iterator[tuple[str, str]]:
-    """Text and summary of each line of a JSON Lines file. Raises `ValueError` with one line."""
+    """Text and summary from each line of a JSON Lines file. Raises `ValueError` with one line."""
     shown = safe_text(path.name, 80)
     try:
         with path.open("rb") as file:

@@ -28,7 +28,7 @@ def tensors_to_json(tensors: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, An
 
 
 def tensors_from_json(value: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """The inverse. Raises `ValueError` with one line for anything else."""
+    """The inverse of `tensors_to_json`. Raises `ValueError` with one line for anything else."""
     if not isinstance(value, Mapping) or not value:
         raise ValueError(f"these are no outputs: {FORM}")
     return {str(name): _tensor(str(name), entry) for name, entry in value.items()}

@@ -1,4 +1,4 @@
-"""Metrics of texts: ROUGE of summaries, and word error rate of transcripts."""
+"""Metrics for texts: ROUGE for summaries, and word error rate for transcripts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any, Final
 from results.scoring.plugins import Answer
 
 ROUGE: Final = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougel"}
-"""Kind, in the package rouge-score → the score's name."""
+"""Maps a kind in the package rouge-score to the score's name."""
 NEEDED: Final = "rouge needs the package rouge-score: pip install 'sark-node[text]'"
 MAX_TEXT: Final = 20_000
-"""Characters of an answer that are compared, or twice as many as its reference has: the time grows with the product of both lengths."""
+"""Maximum characters of an answer that are compared, or twice the length of its reference if that is more: the time grows with the product
+of both lengths."""
 
 
 class Rouge:
-    """Mean F1 over all answers of shared words (1), pairs of words (2) and the longest common subsequence (L), with stemming; and words
-    of the summaries per word of the references."""
+    """Mean F1 over all answers for shared words (1), word pairs (2) and the longest common subsequence (L), with stemming; and the number
+    of words in the summaries per word of the references.
+    """
 
     name = "rouge"
 
@@ -40,8 +42,9 @@ class Rouge:
 
 
 class WordErrorRate:
-    """Words that were changed, left out or added, per word of the references, over all answers together; above 1 where more is wrong than
-    there are words. Words are what spaces separate: case and punctuation count."""
+    """Words that were changed, left out or added, per word of the references, over all answers together; above 1 if there are more errors
+    than words. Words are separated by spaces; case and punctuation count.
+    """
 
     name = "wer"
 
@@ -52,7 +55,7 @@ class WordErrorRate:
 
 
 def edits(words: Sequence[str], reference: Sequence[str]) -> int:
-    """The fewest words to change, leave out or add that make one of the other (Levenshtein)."""
+    """The minimum number of words to change, leave out or add to turn one text into the other (Levenshtein)."""
     import numpy as np
 
     numbers = {word: number for number, word in enumerate({*words, *reference})}
@@ -62,12 +65,12 @@ def edits(words: Sequence[str], reference: Sequence[str]) -> int:
     for row, word in enumerate(reference, 1):
         changed = np.minimum(costs[:-1] + (given != numbers[word]), costs[1:] + 1)
         best = np.concatenate(([row], changed))
-        costs = np.minimum.accumulate(best - steps) + steps  # added words cost one each from where they begin
+        costs = np.minimum.accumulate(best - steps) + steps  # each added word costs one
     return int(costs[-1])
 
 
 def _pairs(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
-    """Answer, as much of it as is compared, and reference."""
+    """The compared part of each answer, and its reference."""
     if not answers:
         raise ValueError("there are no answers")
     for number, answer in enumerate(answers, 1):
