@@ -1,13 +1,13 @@
-"""What a task costs besides its load, warm-up and inference: a queue of 100, and one task on an idle swarm.
+"""What a task costs apart from its load, warm-up and inference: in a queue of 100, and alone on an idle swarm.
 
     python benchmarks/overhead.py [--tasks 100] [--singles 15] [--against FOLDER] [--rounds 3]
 
 Real processes on loopback: a gate, one worker, one scheduler. Every task is a tiny model × 10 inferences with one load, each in a fresh
-process. Overhead = wall time of the task minus what its record says was spent loading, warming up and inferring.
-  queue:     time between two results that follow each other
+process. Overhead = wall time of the task minus the time that its record says was spent loading, warming up and inferring.
+  queue:     time between two consecutive results
   single:    from the campaign being on disk to its result being on disk
-  processor: of a queued task, user + system of each process with all below it; it counts on a busy machine too
-`--against`: another checkout, whose swarm takes turns with this one's, so that both see the same machine.
+  processor: of a queued task, user + system of each process with all its descendants; meaningful on a busy machine too
+`--against`: another checkout, whose swarm takes turns with this one's, so that both run under the same conditions.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from swarm.base.home import Home
 
 SINGLE, QUEUED = "one task, idle swarm", "each of a queue"
 GOALS: Final = {SINGLE: (80.0, 1720.0), QUEUED: (40.0, 750.0)}
-"""Milliseconds: at most so many, and the predecessor's, on two cores of the same kind."""
+"""Milliseconds: the limit, and the predecessor's figure, on two cores of the same kind."""
 
 Figures = dict[str, list[float]]
-"""Name → milliseconds, one for each task, or for all of them together."""
+"""Name → milliseconds, one value per task, or one for all tasks together."""
 
 
 def tiny_model(path: Path) -> None:
-    """Six 64 × 64 layers with ReLU: about 0.1 MB, some microseconds."""
+    """Six 64 × 64 layers with ReLU: about 0.1 MB, a few microseconds."""
     rng = np.random.default_rng(0)
     nodes, weights, last = [], [], "x"
     for layer in range(6):
@@ -77,7 +77,7 @@ def campaign_file(path: Path, tasks: int) -> Path:
 
 
 def finish(store: Store, campaign: str, within_s: float) -> tuple[float, tuple[ResultRow, ...]]:
-    """Wait for the end; gives when the campaign was created and its results."""
+    """Wait for the end of the campaign; return its creation time and its results."""
     deadline = time.monotonic() + within_s
     while True:
         row = store.campaigns.get(campaign)
@@ -105,7 +105,7 @@ def useful_s(result: ResultRow) -> float:
 
 
 def stages(results: Sequence[ResultRow]) -> Figures:
-    """Milliseconds of each stage as the worker saw it, by name."""
+    """Milliseconds of each stage by name, as measured by the worker."""
     observed: Figures = {}
     for result in results:
         if result.record is not None:
@@ -115,12 +115,12 @@ def stages(results: Sequence[ResultRow]) -> Figures:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Of it and all below it, those that ended among them."""
+    """Processor seconds of the process and all its descendants, including those that ended."""
     total = 0.0
     for each in (process, *process.children(recursive=True)):
         try:
             total += sum(each.cpu_times()[:4])
-        except psutil.Error:  # it has ended, and counts with its parent
+        except psutil.Error:  # it ended, and counts with its parent
             continue
     return total
 
@@ -128,7 +128,7 @@ def cpu_s(process: psutil.Process) -> float:
 def measure(swarm: Swarm, home: Home, here: Path, tasks: int, singles: int) -> Figures:
     one, many = campaign_file(here / "one.yaml", 1), campaign_file(here / "many.yaml", tasks)
     with open_store(home) as store:
-        finish(store, submit_campaign(home, one, wait_s=60.0), 90.0)  # everybody is up, the model is cached
+        finish(store, submit_campaign(home, one, wait_s=60.0), 90.0)  # all roles are up, the model is cached
         single = []
         for _ in range(singles):
             created, (result,) = finish(store, submit_campaign(home, one, wait_s=60.0), 30.0)
@@ -148,7 +148,7 @@ def measure(swarm: Swarm, home: Home, here: Path, tasks: int, singles: int) -> F
 
 
 def figures_of(tree: Path, tasks: int, singles: int) -> Figures:
-    """Of a swarm of this checkout, or of another."""
+    """Figures of a swarm that runs the checkout `tree`."""
     command = [sys.executable, __file__, "--json", "--tasks", str(tasks), "--singles", str(singles)]
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, text=True, check=True
@@ -158,7 +158,7 @@ def figures_of(tree: Path, tasks: int, singles: int) -> Figures:
 
 
 def show(columns: Mapping[str, Figures]) -> None:
-    """One line for each figure: median and 90th percentile of each column, the ratio, the goal and the predecessor's."""
+    """One line per figure: median and 90th percentile of each column, the ratio, the goal and the predecessor's figure."""
     print(f"{'ms':<26}" + "".join(f"{name[-24:]:>26}" for name in columns) + f"{'ratio':>8}")
     first, last = (list(columns.values())[at] for at in (0, -1))
     for name in last:

@@ -1,10 +1,10 @@
-"""How many tasks a second the scheduler's core places, by itself: no network, no disk, workers that answer at once.
+"""How many tasks per second the scheduler's core alone places: no network, no disk, workers that answer at once.
 
     python benchmarks/placements.py [--workers 1000] [--tasks 10000] [--seconds 2] [--needs 1] [--profile]
 
-Each worker has one place and a queue; a task runs for so many simulated seconds. Counted is the CPU time that the core takes for all that
-is said of a task, from the campaign being added to the last result: probes, commits, tickets, places, progress, results, and the beat, five
-times in each simulated second.
+Each worker has one slot and a queue; a task runs for `--seconds` simulated seconds. The benchmark counts the CPU time that the core spends
+on a task's whole life, from adding the campaign to the last result: probes, commits, queued leases, slots, progress, results, and the tick,
+five times per simulated second.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Field:
         self.commits = 0
 
     def counted(self, event: Callable[[], R]) -> R:
-        """The core's answer to an event, with the time it takes counted."""
+        """Return the core's answer to an event, counting the time it takes."""
         began = time.thread_time()
         result = event()
         took = time.thread_time() - began
@@ -68,7 +68,7 @@ class Field:
         return result
 
     def tell(self, event: Callable[[], list[Command]]) -> None:
-        """Carry out what follows from an event and what is decided then."""
+        """Carry out the commands that follow from an event and from the next decision."""
         self.do(self.counted(lambda: event() + self.core.decide(self.now)))
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:

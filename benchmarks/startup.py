@@ -1,19 +1,19 @@
-"""What a node costs: from starting its process to listening and to taking tasks, processor time until then, memory and processor time idle.
+"""What a node costs: time and processor time from process start to listening and taking tasks, and memory and processor time when idle.
 
     python benchmarks/startup.py [--starts 5] [--idle 60] [--against FOLDER] [--memory MIB] [--lan]
 
 Real processes on loopback: a gate, and one worker after another. `--against`: another checkout, whose nodes take turns with this one's, so
-that both see the same machine; compile both first (`python -m compileall -q .`), as an installation is.
+that both run under the same conditions; compile both first (`python -m compileall -q .`), as an installation does.
 
-* listening: the worker's port takes connections. Taking tasks: it says that it is a worker. Both on the wall's clock, from starting Python.
-* processor to start: user + system of the process and of all that it started and ended, `SETTLE_S` after it takes tasks: runtimes are still
-  being imported before. A *first* start tries every driver; later ones know what works here.
-* memory: USS, what a process shares with no other, added up over the worker and all below it; and PSS, where what several share counts
-  once. Others on this machine that use the same libraries make both smaller: give the environment to nobody else meanwhile.
-* idle: processor time of all of them over `--idle` seconds, `SETTLED_S` after the start: a node looks around in its first minute.
-* `--memory`: the worker lives in a memory cgroup of so many MiB (needs the right to make one) and runs the campaign of
-  `examples/quickstart`, and the peak is what the kernel charged to the group, files that it read included.
-* `--lan`: it listens on all interfaces and looks for neighbours, as outside this benchmark; otherwise on loopback alone.
+* listening: the worker's port accepts connections. Taking tasks: it prints that it is a worker. Both in wall time since starting Python.
+* processor to start: user + system of the process and of all its children, including ended ones, `SETTLE_S` after it takes tasks, because
+  it still imports runtimes before. A *first* start tries every driver; later starts know which drivers work.
+* memory: USS, the memory that a process shares with no other, summed over the worker and all its descendants; and PSS, where shared memory
+  counts once. Other programs that use the same libraries make both smaller: leave the environment to the benchmark meanwhile.
+* idle: processor time of all of them over `--idle` seconds, `SETTLED_S` after the start: a node explores the swarm in its first minute.
+* `--memory`: the worker lives in a memory cgroup of that many MiB (needs the right to make one) and runs the campaign of
+  `examples/quickstart`. The peak is what the kernel charged to the group, including files that it read.
+* `--lan`: the worker listens on all interfaces and looks for neighbours, as in normal use; otherwise it uses loopback only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Start:
     taking_s: float
     cpu_s: float
     uss_mib: tuple[tuple[str, float], ...]
-    """By process, the worker first."""
+    """USS by process, the worker first."""
     pss_mib: float
 
     @property
@@ -70,7 +70,7 @@ def start(
 
 
 def until_line(process: subprocess.Popen[str], begins: str) -> None:
-    """Wait for a line of output; ends the benchmark when it does not come."""
+    """Wait for a line of output; exit if the process ends before printing it."""
     assert process.stdout is not None
     for line in process.stdout:
         if begins in line:
@@ -104,7 +104,7 @@ def tree_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def cpu_s(processes: list[psutil.Process]) -> float:
-    """Of these and of the children that they have waited for."""
+    """Processor seconds of these processes and of the children that they have waited for."""
     return float(sum(sum(process.cpu_times()[:4]) for process in processes))
 
 
@@ -132,7 +132,7 @@ def join(
 
 
 def one_gate(tree: Path, home: Path) -> tuple[float, float]:
-    """Seconds until it is up, and its processor time until then."""
+    """Seconds until the gate is up, and its processor time until then."""
     began = time.perf_counter()
     process = start(tree, home, "gate", "--listen", "/ip4/127.0.0.1/tcp/0")
     until_line(process, "is up")
@@ -151,7 +151,7 @@ def show(name: str, unit: str, columns: list[list[float]]) -> None:
 
 @contextlib.contextmanager
 def memory_group(mib: int) -> Iterator[Path]:
-    """A memory cgroup, of whichever kind this system has."""
+    """A memory cgroup, version 1 or 2, whichever this system has."""
     old = (GROUPS / "memory").is_dir()
     group = (GROUPS / "memory" if old else GROUPS) / f"sark-startup-{os.getpid()}"
     group.mkdir()
@@ -164,7 +164,7 @@ def memory_group(mib: int) -> Iterator[Path]:
 
 
 def in_little_memory(tree: Path, home: Path, mib: int) -> None:
-    """A worker with so much memory, and a campaign on it from outside."""
+    """A worker with limited memory that runs a campaign submitted from outside."""
     gate = start(tree, home, "gate", "--listen", "/ip4/127.0.0.1/tcp/0")
     until_line(gate, "is up")
     with memory_group(mib) as group:
@@ -222,7 +222,7 @@ def main() -> None:
             for tree, home, found in zip(trees, homes, starts, strict=True):
                 worker, figures = join(tree, home, listen)
                 found.append(figures)
-                stop(worker)  # two at a time would share what each has for itself
+                stop(worker)  # two at a time would share memory
         show("worker, first start: processor to start", "s", [[each[0].cpu_s] for each in starts])
         show("worker: start to listening", "s", [[one.listening_s for one in each[1:]] for each in starts])
         show("worker: start to taking tasks", "s", [[one.taking_s for one in each[1:]] for each in starts])

@@ -1,4 +1,6 @@
-"""Pure, but for the data of evaluation tasks: a signed record becomes figures, a row, a verdict, a comparison and a report."""
+"""Turns a signed record into figures, a row, a verdict, a comparison and a report. Pure, except for reading the data of evaluation
+tasks.
+"""
 
 PART_OF = "sark-node"
-"""Tells this package from another of the same name; `sark.py` looks for it at start."""
+"""Distinguishes this package from another with the same name; `sark.py` checks it at start."""

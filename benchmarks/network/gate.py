@@ -1,11 +1,11 @@
-"""What a gate costs: memory and processor for peers that are merely there, for places, and for bytes that go through it.
+"""What a gate costs: memory and processor time for peers that are merely connected, for reservations, and for relayed bytes.
 
     python benchmarks/network/gate.py                      # 0, 50, 100 and 200 peers
     python benchmarks/network/gate.py --peers 20 --window 10
 
-The gate is a real process, as `sark-node gate` runs it. The peers are light: fifty libp2p hosts in a process, each with a
-connection of its own, an advert in the index and, from the second table on, a place at the gate. Memory and processor are the gate's
-process alone, the latter over a window in which nothing new happens. Everything is on loopback and on one machine.
+The gate is a real process, as `sark-node gate` runs it. The peers are light: fifty libp2p hosts in a process, each with its own connection,
+an advert in the index and, from the second table on, a reservation at the gate. Memory and processor time are the gate process's alone, the
+latter over a window in which nothing new happens. Everything runs on loopback on one machine.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any
 
 CIRCUITS = (1, 4, 16)
 CALLERS_FROM = 100_000
-"""The number of the first peer that calls others."""
+"""Number of the first peer that calls others."""
 EACH = 50
-"""Peers in a process."""
+"""Peers per process."""
 CHUNK = 65_507
 ECHO = "/sark/benchmark"
 
@@ -36,7 +36,7 @@ ECHO = "/sark/benchmark"
 
 
 def peers(first: int, count: int, gate: str) -> None:
-    """Be peers `first` to `first + count - 1`; obeys one JSON line at a time."""
+    """Run peers `first` to `first + count - 1`; obeys one JSON line at a time."""
     import trio
 
     trio.run(_peers, first, count, gate)
@@ -116,7 +116,7 @@ def _say(value: object) -> None:
 
 
 class Gate:
-    """The process, and its numbers."""
+    """The gate's process and its figures."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as probe:
@@ -147,7 +147,7 @@ class Gate:
         raise SystemExit("the gate did not come up")
 
     def standing(self) -> dict[str, Any]:
-        """As `sark-node gate status --json` tells it."""
+        """The output of `sark-node gate status --json`."""
         done = subprocess.run(
             [sys.executable, "-m", "sark", "--home", str(self.home), "gate", "status", "--json"],
             check=True,
@@ -183,7 +183,7 @@ class Group:
 
 
 def idle(gate: Gate, what: str, window_s: float) -> None:
-    """One line of the table: nothing is asked of the gate but what peers do by themselves."""
+    """Print one line of the table: the gate does only what connected peers cause by themselves."""
     import psutil
 
     process = psutil.Process(gate.process.pid)
@@ -201,7 +201,7 @@ def idle(gate: Gate, what: str, window_s: float) -> None:
 
 
 def load(gate: Gate, callers: Group, places: list[list[str]], circuits: int, size: int) -> None:
-    """Bytes through so many circuits at a time: each of the callers calls a peer of its own."""
+    """Send bytes through `circuits` circuits at once: each caller calls a peer of its own."""
     import psutil
 
     process = psutil.Process(gate.process.pid)

@@ -2,10 +2,10 @@
 
     python benchmarks/network/governor.py [--pairs 30] [--calls 400]
 
-Two links of one libp2p connection, served alike; only one of them charges its messages, to peers that know each other. A pair is one
-stretch of calls on each, in random order, and its ratio is processor time with by without, of both ends together. Printed: the median
-ratio with a 95 % interval of the median (goal: at most 1.05), the same for two links without (which must be 1), and µs of processor time
-for a call.
+Two links of one libp2p connection are served alike, but only one charges for its messages, to peers that know each other. A pair is one
+stretch of calls on each link, in random order. Its ratio is the processor time of both ends with charging divided by that without. Output:
+the median ratio with a 95 % interval (goal: at most 1.05), the same for two links without charging (which must be 1), and µs of processor
+time per call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def link_of(network: Network, stream: Stream, governed: bool) -> Link:
 
 
 async def stretch(link: Link, calls: int) -> float:
-    """µs of processor time for a call, one after the other."""
+    """µs of processor time per call, with calls made one after the other."""
     began = time.process_time()
     for _ in range(calls):
         await link.call(Ping())

@@ -1,11 +1,11 @@
-"""Honest calls beside one hostile peer, in real processes on loopback: how slow they get, and how much the victim's memory grows.
+"""Honest calls beside one hostile peer, in real processes on loopback: how slow the calls get, and how much the victim's memory grows.
 
     python benchmarks/network/hostile.py                        # every attack for 15 s each
     python benchmarks/network/hostile.py pages --seconds 30
 
-The victim is one libp2p host with an index that holds 800 adverts. An honest process asks it for a small page ten times a second, and
-gives up after 5 s. `pages`: page requests of 32 patterns, four at a time. `frames`: 64 KiB of tiny calls on each of 32 streams, again and
-again, and no answer is read. `notes`: calls sent as notes on 8 links. `calls`: as many small calls as are answered.
+The victim is one libp2p host with an index that holds 800 adverts. An honest process requests a small page from it ten times a second, and
+gives up after 5 s. `pages`: page requests of 32 patterns, four at a time. `frames`: 64 KiB of tiny calls on each of 32 streams, repeatedly,
+without reading any answers. `notes`: calls sent as notes on 8 links. `calls`: as many small calls as the victim answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ATTACKS = ("pages", "frames", "notes", "calls")
 
 
 def adverts(count: int) -> list[Any]:
-    """Signed adverts of invented devices, with the peer that signed each."""
+    """Signed adverts of invented devices, each with the peer that signed it."""
     from protocol.values.advert import Advert, SignedAdvert, UnitOffer, advert_body, advert_message
     from swarm.net.identity import Identity
 

@@ -1,10 +1,10 @@
-"""The index between real processes on loopback: how long publishing and finding take, before and after many die at once.
+"""The index between real processes on loopback: how long publishing and finding take, before and after many nodes die at once.
 
     python benchmarks/network/index.py                  # 20 processes, 20 % of them killed
     python benchmarks/network/index.py --nodes 40 --kill 0.5
 
-Each process is one node: its own libp2p host and its own part of the index. The parent tells them over pipes what to do next and
-prints medians and 95th percentiles of what they measured. First round: straight after the kill, before anybody has noticed.
+Each process is one node: its own libp2p host and its own part of the index. The parent sends orders over pipes and prints medians and 95th
+percentiles of the measurements. First round: right after the kill, before any node has noticed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SETTLE_S = 20.0
 
 
 def node(number: int, bootstrap: Sequence[str]) -> None:
-    """Run one node; obeys one JSON line at a time."""
+    """Run one node; it obeys one JSON line at a time."""
     import trio
 
     trio.run(_node, number, tuple(bootstrap))
@@ -95,13 +95,13 @@ class Child:
     address: str = ""
 
     def order(self, **what: Any) -> None:
-        """Tell it what to do next."""
+        """Send the next order."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """Wait for what it has to say."""
+        """Wait for its answer."""
         assert self.process.stdout is not None
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         return answer
@@ -117,7 +117,7 @@ def start(number: int, bootstrap: Iterable[str]) -> Child:
 
 
 def one_by_one(children: Sequence[Child], **what: Any) -> list[dict[str, Any]]:
-    """The same order for each of them, one after the other."""
+    """Send the same order to each child, one after the other."""
     answers = []
     for child in children:
         child.order(**what)
@@ -126,7 +126,7 @@ def one_by_one(children: Sequence[Child], **what: Any) -> list[dict[str, Any]]:
 
 
 def all_at_once(children: Sequence[Child], **what: Any) -> list[dict[str, Any]]:
-    """The same order for all of them at the same time."""
+    """Send the same order to all children at the same time."""
     for child in children:
         child.order(**what)
     return [child.answer() for child in children]

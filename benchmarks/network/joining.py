@@ -1,21 +1,21 @@
-"""How soon a device that joins by a ticket from behind a router is found by somebody behind another; and again after its gate's restart.
+"""How soon a device that joins by ticket behind one router is found from behind another, at first and after its gate restarts.
 
     python benchmarks/network/joining.py [--times 5]
 
-As root on Linux with iproute2 and nftables: a gate in the open, which made the pool; Ben behind one router, who joins with a fresh home
-and a ticket; Anna behind another, who looks around again and again, as `peers` does, until he answers her through the gate. Real
-processes, with no simulated unit; installing the package is not in it. Seconds from the start of `sark-node join TICKET`:
+Runs as root on Linux with iproute2 and nftables. The swarm: a gate in the open, which created the pool; Ben behind one router, who joins
+with a fresh home and a ticket; Anna behind another, who looks repeatedly, as `peers` does, until Ben answers her through the gate. All are
+real processes, without simulated units; installing the package is not included. Seconds from the start of `sark-node join TICKET`:
 
-  worker           it says that it is one: its device is known, its drivers looked at, its port open
-  place            the gate has said that he cannot be dialled, and lends a place
-  found            he answers Anna; a look takes about a second itself
+  worker           it prints that it is a worker: its device is known, its drivers are examined, its port is open
+  place            the gate has found that Ben cannot be dialled, and grants a reservation
+  found            Ben answers Anna; one look takes about a second itself
   found, rebooted  the same for a second start with the same home
 
-and from the start of a gate that was killed, with everybody else still there:
+and from the start of a gate that was killed, with all other nodes still running:
 
-  gate             it says that it is up
-  place again      Ben has one again
-  found again      he answers Anna again
+  gate             it prints that it is up
+  place again      Ben has a reservation again
+  found again      Ben answers Anna again
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WITHIN_S = 120.0
 
 
 class Bench:
-    """The swarm, and what is measured on it."""
+    """The swarm, and the measurements on it."""
 
     def __init__(self, homes: Homes) -> None:
         self.homes = homes
@@ -51,22 +51,22 @@ class Bench:
         self.looker = Looker(homes, "anna")
 
     def command(self, name: str, *words: str) -> str:
-        """What a command prints."""
+        """The output of a command."""
         done = self.homes.run(name, *words)
         if done.code:
             raise SystemExit(f"{' '.join(words[:2])}: {done}")
         return done.out
 
     def note(self, what: str, began: float) -> None:
-        """So many seconds from then to now."""
+        """Record the seconds from `began` to now."""
         self.seen[what].append(time.monotonic() - began)
 
     def says(self, name: str, words: str, more_than: int = 0) -> None:
-        """Wait until it has said so once more."""
+        """Wait until the node's log has `words` more than `more_than` times."""
         until(lambda: self.homes.count_in_log(name, words) > more_than, f"{name}: {words}", within=WITHIN_S)
 
     def found(self, name: str) -> None:
-        """Wait until Anna finds that device, and it answers her."""
+        """Wait until Anna finds the device, and it answers her."""
 
         def answers() -> bool:
             met = self.looker.look(self.homes.at("gate-1")).get(name)
@@ -75,7 +75,7 @@ class Bench:
         until(answers, f"{name} is found", within=WITHIN_S)
 
     def join(self, name: str) -> None:
-        """A home that was never there before; then as after a reboot."""
+        """Join with a fresh home; then start again as after a reboot."""
         began = time.monotonic()
         self.homes.start(name, "join", self.ticket, "--name", name, "--on-battery")
         self.says(name, WORKER)
@@ -92,7 +92,7 @@ class Bench:
         self.note("found, rebooted", began)
 
     def restart_the_gate(self, name: str) -> None:
-        """kill -9, a moment, and again."""
+        """Kill the gate with kill -9, and start it again."""
         before, ups = self.homes.count_in_log(name, PLACE), self.homes.count_in_log("gate-1", UP)
         self.homes.kill("gate-1")
         began = time.monotonic()
@@ -119,7 +119,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
     ):
         homes = Homes(Path(folder), world, ("gate-1", "anna"))
-        homes.workers = tuple(names)  # so that he waits for no other worker of this host
+        homes.workers = tuple(names)  # so that Ben waits for no other worker of this host
         homes.places = {**homes.places, **dict.fromkeys(names, world.inside("ben"))}
         try:
             bench = Bench(homes)

@@ -1,9 +1,9 @@
-"""What a gate in between costs: round trips and MiB/s of a direct connection and of a circuit, in turns, and the gate's own processor time.
+"""The cost of a gate in between: round trips and MiB/s of a direct connection and a circuit, in turns, and the gate's processor time.
 
     python benchmarks/network/relay.py [--mib 256] [--rounds 5] [--trips 400] [--places 0]
 
-Four processes on loopback: a gate, a node with a port, a node without one, and this one, which calls both. `--places N`: N more
-nodes hold places at the gate, for what that takes of its memory and, while nothing else happens, of its processor.
+Four processes on loopback: a gate, a node with a port, a node without one, and this process, which calls both. `--places N`: N more nodes
+hold reservations at the gate, to measure what they cost in memory and, while nothing else happens, in processor time.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ async def echo(stream: Stream) -> None:
 
 
 async def sink(stream: Stream) -> None:
-    """Take it all, then say so."""
+    """Read everything, then send one byte."""
     while await stream.receive_some():
         pass
     await stream.send_all(b"!")
 
 
 async def be_gate() -> None:
-    """Lend; print where it is."""
+    """Serve as a relay; print the peer id and address."""
     limits = RelayLimits(circuit_bytes=1 << 40, reservations_per_network=4096, reservations=4096)
     async with open_host(Identity.fresh(), listen=[LOOPBACK]) as network:
         network.serve_relay(RelayReservations(limits))
@@ -54,7 +54,7 @@ async def be_gate() -> None:
 
 
 async def be_node(gate: PeerId, at: Address, port: bool) -> None:
-    """Echo and take, with a port or with a place at the gate; print where it is."""
+    """Serve both protocols, with a port or a reservation at the gate; print the peer id and address."""
     async with open_host(Identity.fresh(), listen=[LOOPBACK] if port else []) as network:
         network.handle(ECHO, echo)
         network.handle(SINK, sink)
@@ -64,7 +64,7 @@ async def be_node(gate: PeerId, at: Address, port: bool) -> None:
 
 
 async def hold_places(gate: PeerId, at: Address, count: int) -> None:
-    """So many nodes in one process, each with a place."""
+    """Run `count` nodes in one process, each with a reservation."""
     async with AsyncExitStack() as stack:
         for _ in range(count):
             network = await stack.enter_async_context(open_host(Identity.fresh()))
@@ -75,7 +75,7 @@ async def hold_places(gate: PeerId, at: Address, count: int) -> None:
 
 
 class Child:
-    """A process of ours: what it printed first, and what it has used of the machine."""
+    """A child process: the peer id and address that it printed, and its use of the machine."""
 
     def __init__(self, *role: str) -> None:
         self._process = subprocess.Popen(
@@ -90,7 +90,7 @@ class Child:
         return times.user + times.system
 
     def mib(self) -> float:
-        """Resident memory."""
+        """Resident memory in MiB."""
         return float(psutil.Process(self._process.pid).memory_info().rss) / MIB
 
     def stop(self) -> None:
@@ -100,7 +100,7 @@ class Child:
 
 @dataclass
 class Way:
-    """One way to a node, and what it took: seconds."""
+    """One path to a node, with the measured times in seconds."""
 
     name: str
     node: Child
@@ -117,7 +117,7 @@ async def connect(network: HostNetwork, name: str, node: Child) -> Way:
 
 
 async def ask(network: HostNetwork, measured: Way, trips: int) -> None:
-    """Small questions."""
+    """Measure small requests."""
     node = measured.node
     stream = await network.open(node.peer, ECHO)
     for _ in range(trips):
@@ -136,7 +136,7 @@ async def ask(network: HostNetwork, measured: Way, trips: int) -> None:
 
 
 async def send(network: HostNetwork, measured: Way, size: int) -> None:
-    """Much at once."""
+    """Measure a bulk transfer."""
     body = bytes(MIB)
     stream = await network.open(measured.node.peer, SINK)
     begin = time.perf_counter()
@@ -156,7 +156,7 @@ async def _exactly(stream: Stream, size: int) -> None:
 
 
 def tell(found: Way, size: int) -> None:
-    """One line."""
+    """Print one line."""
 
     def ms(seconds: list[float], share: float) -> float:
         return sorted(seconds)[int(len(seconds) * share)] * 1000
@@ -170,7 +170,7 @@ def tell(found: Way, size: int) -> None:
 
 
 async def compare(gate: Child, direct: Child, relayed: Child, size: int, rounds: int, trips: int) -> None:
-    """Measure both ways and print."""
+    """Measure both paths and print the results."""
     async with open_host(Identity.fresh()) as network:
         network.handle(ECHO, echo)
         ways = [
@@ -197,7 +197,7 @@ async def compare(gate: Child, direct: Child, relayed: Child, size: int, rounds:
 
 
 def places(gate: Child, count: int) -> None:
-    """What places take of the gate."""
+    """Measure what reservations cost the gate."""
     before, cpu_before = gate.mib(), gate.cpu_s()
     holders = Child("places", gate.peer, gate.address, str(count))
     try:

@@ -1,17 +1,17 @@
-"""A swarm of many real processes on one machine, by two gates that know nothing of each other: who is found when, and the costs.
+"""A swarm of many real processes on one machine, with two gates that do not know each other: when workers are found, and what it costs.
 
     python benchmarks/network/sixty.py [--workers 60] [--batch 10] [--each 3] [--task 4.0] [--idle 30] [--within 600] [--found-only]
 
-Real `sark-node gate`, `join`, `peers` and `submit` on loopback. Of six workers three know the first gate only, two the second only, one
-both. `--batch`: so many start at a time, the next when these are up; 0: all at the same moment. Where this is root on
-Linux each worker is a device of its own.
+Real `sark-node gate`, `join`, `peers` and `submit` on loopback. Of every six workers, three know only the first gate, two only the second,
+one both. `--batch`: workers to start at a time, the next batch once these are up; 0: all at once. As root on Linux, each worker is a device
+of its own.
 
-  findable    from starting a worker's process, and from its line that it is a worker, to being found by somebody who came by the one
-              gate, and by somebody who came by the other; both look again and again, so a time has the grain of one look
-  all found   from the last worker's line to the moment at which both have found all; and the memory of all processes then
-  campaign    `submit --gate FIRST`, to its end: tasks of the simulated unit that sleep, so that what is timed is finding and placing;
+  findable    from starting a worker's process, and from its line that it is a worker, until it is found by an observer that joined at the
+              first gate and by one that joined at the second; both look repeatedly, so times have the resolution of one look
+  all found   from the last worker's line until both observers have found all workers; and the memory of all processes then
+  campaign    `submit --gate FIRST`, to its end: tasks of the simulated unit that sleep, so that the time is that of finding and placing;
               first wherever there is room, then one task for each worker, by name
-  idle        after all that: memory and processor of each process over the window; pss shares what several processes have in common
+  idle        after all that: memory and processor time of each process over the window; pss divides memory that several processes share
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def measure(lab: Lab, arguments: argparse.Namespace) -> None:
-    """All of it, as tables."""
+    """Run the whole benchmark, and print its tables."""
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     start_two_gates(lab)
     first, second = Watch(lab.gate), Watch(other_gate(lab))
@@ -105,7 +105,7 @@ def measure(lab: Lab, arguments: argparse.Namespace) -> None:
 
 
 def join(lab: Lab, arguments: argparse.Namespace) -> tuple[dict[str, float], dict[str, float]]:
-    """Start all workers; gives when each was started and when it said that it is a worker."""
+    """Start all workers; return when each was started and when it printed that it is a worker."""
     began: dict[str, float] = {}
     up: dict[str, float] = {}
 
@@ -127,7 +127,7 @@ def join(lab: Lab, arguments: argparse.Namespace) -> tuple[dict[str, float], dic
 
 
 def memory(lab: Lab) -> float:
-    """MiB of all processes of the lab, with their shares of what several have in common."""
+    """MiB of all processes of the lab, with shared memory counted once."""
     used = 0.0
     for pid in marked(lab.mark):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -143,7 +143,7 @@ def row(name: str, values: Sequence[float]) -> str:
 
 
 def look(lab: Lab, gate: str) -> None:
-    """What one `sark-node peers` shows."""
+    """Print the outcome of one `sark-node peers`."""
     began = time.monotonic()
     listed = lab.run("ada", "peers", "--gate", gate, "--json", within=120).json()["peers"]
     answer = sum(each["unreachable"] is None for each in listed)
@@ -153,7 +153,7 @@ def look(lab: Lab, gate: str) -> None:
 
 
 def campaigns(lab: Lab, arguments: argparse.Namespace, workers: set[str]) -> None:
-    """One that goes wherever there is room, and one that names every worker: each has its share in that."""
+    """Run one campaign that goes wherever there is room, and one that names every worker, so that each gets its share."""
     anywhere = tasks_for(lab, lab.folder, arguments.each, arguments.task)
     campaign(lab, arguments, "anywhere", anywhere, workers)
     named = one_for_each(lab.folder, sorted(workers), arguments.task)
@@ -161,7 +161,7 @@ def campaigns(lab: Lab, arguments: argparse.Namespace, workers: set[str]) -> Non
 
 
 def campaign(lab: Lab, arguments: argparse.Namespace, name: str, file: Path, workers: set[str]) -> set[str]:
-    """Whom it ran on. The gates are watched meanwhile."""
+    """Run a campaign; return the workers that ran it. The gates are measured meanwhile."""
     table = lab.folder / "found.csv"
     gates = [psutil.Process(lab.running[name].pid) for name in ("gate", OTHER)]
     before, began = [cpu_s(gate) for gate in gates], time.monotonic()
@@ -178,7 +178,7 @@ def campaign(lab: Lab, arguments: argparse.Namespace, name: str, file: Path, wor
 
 
 def idle(lab: Lab, seconds: float) -> None:
-    """Memory and processor of the gates, and of five workers with all that is below them."""
+    """Memory and processor time of the gates, and of five workers with all their descendants."""
     groups = {
         "gate": [psutil.Process(lab.running["gate"].pid)],
         "other gate": [psutil.Process(lab.running[OTHER].pid)],

@@ -2,11 +2,11 @@
 
     python benchmarks/network/spread.py [--mib 64] [--workers 1,3,8] [--upload MIB_PER_S] [--folder FOLDER]
 
-Every node is a process of its own with a libp2p host on loopback, a model cache on disk and the worker's own way of fetching; the uploader
-answers as a scheduler does. `--upload` holds the uploader's line to so many MiB a second, as a home's is: on loopback all nodes share one
-machine's processors, which would dominate the times. Times are given relative to one copy sent to one worker, which is measured first.
-The most memory that a process held at any time is what Linux counted for it (VmHWM), and is 0 elsewhere. The folder must have room for
-the model once more than there are workers.
+Every node is a process with a libp2p host on loopback, a model cache on disk and the worker's own code for fetching; the uploader answers
+as a scheduler does. `--upload` limits the uploader's line to that many MiB per second, like a home connection: on loopback all nodes share
+one machine's processors, which would dominate the times. Times are relative to one copy sent to one worker, which is measured first. The
+peak memory of a process is Linux's count (VmHWM), and 0 on other systems. The folder needs room for one more copy of the model than there
+are workers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MIB = 1024 * 1024
 
 
 class Counted:
-    """A network whose inbound streams count what is sent over them, and send no faster than they may."""
+    """A network whose inbound streams count what is sent over them, and keep to the rate limit."""
 
     def __init__(self, network: Any, rate: float | None) -> None:
         self.network, self.governor = network, network.governor
@@ -72,13 +72,13 @@ class _Sending:
 
 
 async def ask() -> Any:
-    """The next line of standard input."""
+    """Read the next line of standard input."""
     line = await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
     return json.loads(line) if line else None
 
 
 async def upload(path: Path, rate: float | None) -> None:
-    """The scheduler's part."""
+    """Play the scheduler."""
     others: dict[str, list[str]] = {}
 
     async def where(peer: str, sha256: str) -> Holders:
@@ -99,7 +99,7 @@ async def upload(path: Path, rate: float | None) -> None:
 
 
 async def work(folder: Path, speaker: str, addresses: list[str], model: Model) -> None:
-    """A worker's part."""
+    """Play a worker."""
     cache = ModelCache(folder, 10**12)
     async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"]) as network:
         counted = Counted(network, None)
@@ -115,12 +115,12 @@ async def work(folder: Path, speaker: str, addresses: list[str], model: Model) -
         source = model_source(network, model, lambda: speaker, principal=speaker, rng=random.Random())
         async with cache.using(model, source):
             print(json.dumps(time.perf_counter() - begin), flush=True)
-        await ask()  # serves on until all have it
+        await ask()  # keep serving until all have it
         print(json.dumps(counted.sent), flush=True)
 
 
 class Child:
-    """A process that is spoken with in lines of JSON."""
+    """A process that exchanges lines of JSON with this one."""
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -143,16 +143,16 @@ class Child:
 
 @dataclass(frozen=True)
 class Spread:
-    """How it went."""
+    """The outcome of one distribution."""
 
     seconds: list[float]
-    """Of each worker."""
+    """For each worker."""
     sent: int
     """Bytes that the uploader sent."""
     among: int
-    """Bytes that the workers sent each other."""
+    """Bytes that the workers sent to each other."""
     memory: list[int]
-    """The most bytes that each process held: the uploader first."""
+    """Peak bytes of memory of each process, the uploader first."""
 
 
 def most_held(pid: int) -> int:
@@ -165,7 +165,7 @@ def most_held(pid: int) -> int:
 
 
 def make(path: Path, size: int) -> str:
-    """A file of random bytes; gives its sha256."""
+    """Write a file of random bytes; return its sha256."""
     digest = hashlib.sha256()
     with path.open("wb") as file:
         for start in range(0, size, MIB):

@@ -1,7 +1,7 @@
-"""A stream of py-libp2p as it is installed, between two processes: what `transfer.py` compares with besides. Imports nothing of ours, since
-our node changes libp2p in the process that it runs in.
+"""A stream of unmodified py-libp2p between two processes, as a further baseline for `transfer.py`. Imports none of our code, because our
+node changes libp2p in the process that it runs in.
 
-    python benchmarks/network/stock.py give BYTES         prints its address, then sends so many bytes on each stream
+    python benchmarks/network/stock.py give BYTES         prints its address, then sends that many bytes on each stream
     python benchmarks/network/stock.py take ADDRESS BYTES takes them once for each line on standard input, and prints seconds and its
                                                           processor seconds
 """
@@ -21,17 +21,17 @@ from multiaddr import Multiaddr
 
 PROTOCOL: Final = TProtocol("/sark/bench/stock/1")
 PIECE: Final = 2 * 1024 * 1024
-"""Bytes that are written at once, as a holder of a model does."""
+"""Bytes written at once, like a holder of a model."""
 
 
 async def give(size: int) -> None:
-    """Sends zeros, which are encrypted like anything else."""
+    """Send zeros, which are encrypted like any other data."""
     piece = bytes(PIECE)
 
     async def send(stream: Any) -> None:
         for start in range(0, size, PIECE):
             await stream.write(piece[: size - start])
-        await stream.read(1)  # until the other end has all of it
+        await stream.read(1)  # wait until the other end has all of it
 
     host = new_host(key_pair=create_new_key_pair())
     host.set_stream_handler(PROTOCOL, send)
@@ -41,7 +41,7 @@ async def give(size: int) -> None:
 
 
 async def take(address: str, size: int) -> None:
-    """Takes them again and again."""
+    """Receive the bytes once for each input line."""
     host = new_host(key_pair=create_new_key_pair())
     async with host.run([]):
         info = info_from_p2p_addr(Multiaddr(address))

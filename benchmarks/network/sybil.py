@@ -4,12 +4,12 @@
     python benchmarks/network/sybil.py --honest 300 --seeds 10 --layout packed
 
 The attacker of arXiv 2505.01139: identities ground until they lie nearest to the keys under attack, which join before anybody publishes and
-make themselves known to every honest node. They answer at once and correctly in form: other attackers as the nearest peers of a key under
-attack, `ok` for adverts that they drop, empty pages. `packed` gives all of them to the key of everybody's shard, which readers ask first,
-`spread` a quarter to it and to each of three labels' keys, `region` strews a quarter over the neighbourhood of each of the four. Ten
-devices publish each of up to four labels; five honest nodes query them, and three fresh ones, which know one honest node. No node has an
-anchor: gates would only help. Found: pairs of query and device, in per cent. Deterministic: time is virtual, trio's scheduler is seeded,
-and calls are handed over without frames and streams.
+make themselves known to every honest node. They answer at once and in correct form: with other attackers as the nearest peers of a key
+under attack, with `ok` for adverts that they drop, and with empty pages. `packed` places all of them at the key of everybody's shard, which
+readers ask first. `spread` places a quarter there and a quarter at each of three labels' keys. `region` scatters a quarter over the
+neighbourhood of each of the four. Ten devices publish each of up to four labels; five honest nodes query them, and three fresh nodes that
+know one honest node. No node has an anchor: gates would only help. Found: pairs of query and device, in per cent. Deterministic: time is
+virtual, trio's scheduler is seeded, and calls are passed on without frames and streams.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unittest.mock import patch
 
 import trio
 import trio.testing
-from trio._core import _run as scheduler  # what makes the order of its tasks repeatable is not public
+from trio._core import _run as scheduler  # the switch for a repeatable task order is not public
 
 from protocol.errors import Unreachable
 from protocol.messages import index as index_messages
@@ -46,21 +46,21 @@ READERS = 5
 FRESH = 3
 LATENCY_S = 0.02
 GROUND = 40
-"""Identities that an attacker makes for each that it uses."""
+"""Identities that an attacker generates for each one that it uses."""
 SETTLE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one fleet gave."""
+    """The result of one fleet."""
 
     found: float
     """Share of the pairs of query and device."""
     publish_calls: float
-    """Calls of one node from its first publication until all is settled."""
+    """Calls of one node from its first publication until everything has settled."""
     query_calls: float
     fresh_found: float
-    """What nodes found that know but one honest node."""
+    """Share found by nodes that know only one honest node."""
     fresh_calls: float
 
 
@@ -69,7 +69,7 @@ class Outcome:
 
 @dataclass
 class Caller:
-    """The end of a link at which a call is answered."""
+    """The end of a link that receives a call."""
 
     peer: PeerId
 
@@ -79,19 +79,19 @@ class Caller:
 
 @dataclass
 class Wires:
-    """Hands calls from node to node: a connection as of the memory swarm, then one round trip for each call."""
+    """Passes calls from node to node: a connection as in the memory swarm, then one round trip per call."""
 
     answers: dict[PeerId, Answer] = field(default_factory=dict)
 
     def serve(
         self, network: MemoryNetwork, family: str, vocabulary: object, answer: Answer, **more: object
     ) -> None:
-        """As `serve_links`."""
+        """Replaces `serve_links`."""
         self.answers[network.peer_id] = answer
 
 
 class WireLinks:
-    """As `Links`."""
+    """Replaces `Links`."""
 
     def __init__(self, wires: Wires, network: MemoryNetwork, *more: object, **named: object) -> None:
         self.wires = wires
@@ -123,7 +123,7 @@ class WireLinks:
 
 @dataclass
 class Attackers:
-    """All identities of one adversary, which knows everybody's."""
+    """All identities of one adversary, which knows every other identity."""
 
     identities: Sequence[Identity]
     keys: Sequence[bytes]
@@ -148,7 +148,7 @@ class Attackers:
                 return index_messages.MarkReply(split=False)
 
     def _hides(self, key: bytes) -> bool:
-        """Whether the key lies in the neighbourhood of one under attack."""
+        """Whether the key lies in the neighbourhood of a key under attack."""
         return any(_apart(key, target) < _NEIGHBOURHOOD for target in self.keys)
 
     def _others(self) -> tuple[index_messages.ContactInfo, ...]:
@@ -163,14 +163,14 @@ def _apart(one: bytes, other: bytes) -> int:
 
 
 def grind(keys: Sequence[bytes], count: int, layout: str, honest: int, seed: int) -> list[Identity]:
-    """The identities nearest to the keys, among many."""
+    """The identities nearest to the keys, out of many."""
     pool = [Identity.from_seed(f"sybil {seed} {number}") for number in range(GROUND * count)]
     chosen: dict[PeerId, Identity] = {}
     targets = keys[:1] if layout == "packed" else keys
     rng = random.Random(seed)
     for place in range(count):
         key = targets[place % len(targets)]
-        if layout == "region":  # strewn over where the nearest two dozen honest nodes are
+        if layout == "region":  # scattered over the region of the nearest two dozen honest nodes
             offset = rng.randrange(2**256 * 24 // honest)
             key = (int.from_bytes(key, "big") ^ offset).to_bytes(32, "big")
         free = (each for each in pool if each.peer_id not in chosen)
@@ -180,7 +180,7 @@ def grind(keys: Sequence[bytes], count: int, layout: str, honest: int, seed: int
 
 
 async def fleet(wires: Wires, honest: int, share: float, layout: str, seed: int) -> Outcome:
-    """One fleet under attack. `share`: of attackers among all nodes; 0: none."""
+    """Run one fleet under attack. `share`: attackers among all nodes; 0: none."""
     most = 1 if layout == "packed" else min(4, (honest - READERS) // DEVICES)
     labels = [f"{seed}-{number}" for number in range(most)]
     keys = [
@@ -221,7 +221,7 @@ async def fleet(wires: Wires, honest: int, share: float, layout: str, seed: int)
 
 
 async def _read(readers: Sequence[Index], labels: Sequence[str]) -> tuple[float, float]:
-    """The share of the devices that the readers find, and their calls for one query."""
+    """The share of the devices that the readers find, and their calls per query."""
     found, calls = 0, 0
     for label in labels:
         wanted = Requirement(clauses=(parse_clause(f'label.team == "{label}"'),))
@@ -237,7 +237,7 @@ async def _read(readers: Sequence[Index], labels: Sequence[str]) -> tuple[float,
 async def _join(
     swarm: MemorySwarm, wires: Wires, attackers: Attackers, honest: Sequence[MemoryNetwork]
 ) -> None:
-    """The attackers' nodes come up, and each makes itself known to every honest node."""
+    """Start the attackers' nodes, and make each known to every honest node."""
     attackers.honest = [Contact(each.peer_id, each.addresses) for each in honest]
 
     async def introduce(network: MemoryNetwork) -> None:
@@ -267,7 +267,7 @@ def _advert(index: Index, number: int, team: str) -> Advert:
 
 
 def measure(honest: int, share: float, layout: str, seed: int) -> Outcome:
-    """One fleet, on virtual time. The same arguments, the same outcome."""
+    """Run one fleet on virtual time. The same arguments give the same outcome."""
     wires = Wires()
     scheduler._r.seed(seed)
     with (
@@ -280,7 +280,7 @@ def measure(honest: int, share: float, layout: str, seed: int) -> Outcome:
 
 
 def show(name: str, outcomes: Iterable[Outcome]) -> None:
-    """One line."""
+    """Print one line."""
     some = list(outcomes)
 
     def mean(what: str) -> float:

@@ -2,15 +2,15 @@
 
     python benchmarks/network/transfer.py [--mib 256] [--rounds 3]
 
-Six ways, in turns, the medians compared: `noise` is one Noise session on a TCP connection with nothing above it; `stock` is a stream of
-py-libp2p as it is installed, between two other processes (`stock.py`); `stream` is a raw libp2p stream of ours (Noise and yamux); `file`
-is the same stream into a new file, on disk when it ends, and nothing hashed; `blob` is `fetch_blob` into a file on disk, hashed on the way,
-as a large record comes; `model` is what a worker does for a task: into its model cache, in pieces that are hashed each and as a whole, and
-on disk when it ends. Beside the speed: processor seconds for each GiB, of both processes, which say more than the clock on a machine that
-has other work.
+Six methods take turns, and their medians are compared. `noise` is one Noise session on a TCP connection with nothing above it. `stock` is a
+stream of unmodified py-libp2p, between two other processes (`stock.py`). `stream` is a raw libp2p stream of ours (Noise and yamux). `file`
+is the same stream into a new file, flushed to disk at the end, without hashing. `blob` is `fetch_blob` into a file on disk, hashed on the
+way, as for a large record. `model` is what a worker does for a task: a download into its model cache, in pieces that are hashed one by one
+and as a whole, and flushed to disk at the end. Beside the speed: processor seconds per GiB of both processes, which say more than the clock
+on a machine with other work.
 
-What `file` costs above `stream` is the system's: 0.2 s/GiB where the guest has the memory, ten times that on a virtual machine whose host
-takes free memory back after seconds, and gives it again page by page.
+What `file` costs above `stream` is due to the system: 0.2 s/GiB if the guest has the memory, ten times as much on a virtual machine whose
+host reclaims free memory after seconds and returns it page by page.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def noise() -> Transport:
 
 
 async def serve(path: Path, data: bytes) -> None:
-    """The holder: prints where it is, then serves all three ways until it is killed."""
+    """The holder: prints where it listens, then serves all three methods until it is killed."""
     pieces = [data[start : start + WRITE_SIZE] for start in range(0, len(data), WRITE_SIZE)]
     bare = noise()
 
@@ -143,13 +143,13 @@ async def take_model(network: Any, peer: str, sha256: str, size: int, folder: Pa
 
 
 class Stock:
-    """Two processes with py-libp2p as it is installed."""
+    """Two processes with unmodified py-libp2p."""
 
     def __init__(self, give: subprocess.Popen[str], take: subprocess.Popen[str]) -> None:
         self._giver, self._take = psutil.Process(give.pid), take
 
     def turn(self) -> tuple[float, float, float]:
-        """Seconds of one transfer, and processor seconds of who takes and who gives."""
+        """Seconds of one transfer, and processor seconds of the receiver and the sender."""
         assert self._take.stdin is not None
         assert self._take.stdout is not None
         before = self._giver.cpu_times()
@@ -162,7 +162,7 @@ class Stock:
 
 @contextmanager
 def stock(size: int) -> Iterator[Stock]:
-    """The two, until the end of the block."""
+    """Run the two processes until the end of the block."""
     command = [sys.executable, str(Path(__file__).with_name("stock.py"))]
     with subprocess.Popen([*command, "give", str(size)], stdout=subprocess.PIPE, text=True) as give:
         assert give.stdout is not None
@@ -178,7 +178,7 @@ def stock(size: int) -> Iterator[Stock]:
 
 
 def compare(size: int, rounds: int, folder: Path) -> None:
-    """Measure and print."""
+    """Measure, and print the results."""
     source = folder / "model"
     source.write_bytes(os.urandom(size))
     sha256 = hashlib.sha256(source.read_bytes()).hexdigest()
@@ -224,7 +224,7 @@ async def take_turns(
     holder: int,
     other: Stock,
 ) -> dict[str, list[tuple[float, float, float]]]:
-    """For each way and round: seconds, and processor seconds of this process and of the holder."""
+    """For each method and round: seconds, and processor seconds of this process and of the holder."""
     process = psutil.Process(holder)
     async with open_host(Identity.fresh()) as network:
         ways: dict[str, Callable[[], Awaitable[None]]] = {

@@ -1,20 +1,21 @@
-"""The index with 10² to 10⁶ nodes, on virtual time: what publishing, finding and being there cost.
+"""The index with 10² to 10⁶ nodes, on virtual time: the cost of publishing, finding and being present.
 
     python -m benchmarks.network.scale                                   # at rest, 100 to 10,000 nodes: minutes
     python -m benchmarks.network.scale --nodes 1000000 --scenario dead   # one run
     python -m benchmarks.network.scale --out scale.jsonl                 # figures to draw, one line for each run
 
-The code under test is the product's index, imported with an event heap in trio's place (`heap`, `product`). Up to 300 nodes all are full.
-Of more, those that publish and read are full, and the others light (`light`): their server and store are the product's, whom they know
-and what light publishers stored follow rules. Round trips come from a matrix of seven places, connections cost what libp2p's do. Each
-device has a processor and up to four units more, memory, perhaps a GPU, and a label shared with nine others: 5 to 9 attributes.
+The code under test is the product's index, imported with an event heap in place of trio (`heap`, `product`). With up to 300 nodes, all are
+full. With more, only publishers and readers are full, and the others are light (`light`): their server and store are the product's, but
+rules determine which nodes they know and what light publishers stored. Round trips come from a matrix of seven places; connections cost as
+much as libp2p's. Each device has a processor and up to four more units, memory, perhaps a GPU, and a label shared with nine others: 5 to 9
+attributes.
 
-Scenarios: `rest`; `dead`, a fifth dies at once, a second before the queries; `churn`, half of all leave within an hour and others come,
-for half an hour; `liars`, a fifth collude; `crowd`, as many as there are, 10,000 at most, join within a minute; `cut`, two halves cannot
-reach each other for ten minutes, and the queries come a minute after.
+Scenarios: `rest`; `dead`: a fifth of the nodes die at once, a second before the queries; `churn`: for half an hour, nodes leave at a rate
+of half per hour and others join; `liars`: a fifth collude; `crowd`: as many nodes as there are, at most 10,000, join within a minute;
+`cut`: two halves cannot reach each other for ten minutes, and the queries follow a minute later.
 
-publish: calls of one node until `publish` returns, and until its regions are learned three minutes later. Refresh: for each 450 s. busiest:
-calls that the busiest node got for each query, where every query is for what everybody has.
+publish: calls of one node until `publish` returns, and until it has learned its regions three minutes later. Refresh: calls per 450 s.
+busiest: calls that the busiest node received per query, if every query is for something that all devices have.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from benchmarks.network.scale.scenarios import SCENARIOS, Outcome, measure
 
 
 def show(outcome: Outcome) -> None:
-    """Two lines."""
+    """Print two lines."""
     print(
         f"{outcome.nodes:>8} {outcome.scenario:7} publish {outcome.publish_calls:6.1f} calls {outcome.publish_s:5.1f} s,"
         f" settled {outcome.settled_calls:6.1f} ({outcome.stores:5.1f} stores); refresh {outcome.refresh_calls:6.1f};"
@@ -51,7 +52,7 @@ def show(outcome: Outcome) -> None:
 
 
 def main() -> None:
-    """Measure, print, and write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

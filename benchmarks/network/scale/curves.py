@@ -1,4 +1,4 @@
-"""Draws the curves of docs/scale.md from the figures that `--out` kept.
+"""Draws the curves of docs/scale.md from the figures that `--out` stored.
 
 python -m benchmarks.network.scale.curves scale.jsonl docs/images/scale-publishing.svg docs/images/scale-reading.svg
 """
@@ -33,7 +33,7 @@ Curve = tuple[str, Tone, Sequence[float]]
 
 
 def chart(title: str, sizes: Sequence[int], curves: Sequence[Curve]) -> Drawing:
-    """Calls by the number of nodes, which is drawn logarithmically."""
+    """Calls by number of nodes, on a logarithmic axis of nodes."""
     across = scale_over(sizes, LEFT + 10, RIGHT - 10, log=True)
     upward = scale_over([calls for _, _, line in curves for calls in line], BOTTOM, TOP, zero=True, log=False)
     marks: list[Mark] = [
@@ -56,7 +56,7 @@ def chart(title: str, sizes: Sequence[int], curves: Sequence[Curve]) -> Drawing:
 
 
 def main() -> None:
-    """Read, draw, and write two pictures."""
+    """Read the figures, and draw and write two charts."""
     source, publishing, reading = map(Path, sys.argv[1:])
     read = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
     runs: list[dict[str, Any]] = sorted(

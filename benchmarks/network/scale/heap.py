@@ -1,8 +1,8 @@
-"""What the index uses of trio, on virtual time and a plain event heap: about a tenth of trio's cost for each step.
+"""The parts of trio that the index uses, on virtual time and a plain event heap: about a tenth of trio's cost per step.
 
-`world.product` imports the index with this module in trio's place, so the code that runs is the product's own. Names and meanings are
-trio's; what the index does not use is not here. Tasks go on in the order in which they were woken, and timers of one instant in the order
-in which they were set: the same program with the same seeds runs the same way. An error that nobody catches ends the run.
+`world.product` imports the index with this module in place of trio, so the code that runs is the product's own. Names and semantics are
+trio's; what the index does not use is missing. Tasks continue in the order in which they were woken, and timers due at the same instant
+fire in the order in which they were set: the same program with the same seeds runs identically. An uncaught error ends the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 from protocol.errors import LocalProtocolError
 
 MOST_AT_ONCE: Final = 1_000_000
-"""Steps at one instant; more are a loop without an end."""
+"""Maximum steps at one instant; more indicate an endless loop."""
 
 
 class Cancelled(BaseException):
@@ -29,7 +29,7 @@ class Cancelled(BaseException):
 
 
 class TooSlowError(Exception):
-    """`fail_after` ran out."""
+    """A `fail_after` timed out."""
 
 
 class BrokenResourceError(Exception):
@@ -41,7 +41,7 @@ class ClosedResourceError(Exception):
 
 
 class _Kernel:
-    """The clock, what is due, and who may go on."""
+    """The clock, the timers, and the tasks that can continue."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -60,7 +60,7 @@ _kernel = _Kernel()
 
 
 def run(main: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
-    """Run it on a new clock that starts at 0; returns what it returns, with everything else under way dropped."""
+    """Run `main` on a new clock that starts at 0, and return its result; any other work under way is dropped."""
     global _kernel
     kernel = _kernel = _Kernel()
     task = Task(main(*arguments), None, None)
@@ -94,12 +94,12 @@ def current_time() -> float:
 
 
 def steps() -> int:
-    """How often tasks of this run have gone on."""
+    """Number of task steps in this run."""
     return _kernel.steps
 
 
 class Task:
-    """A coroutine under way. Each wait has a number, so that what comes too late for it is nobody's."""
+    """A running coroutine. Waits are numbered, so that a wake-up that comes too late for its wait is ignored."""
 
     __slots__ = ("coro", "done", "error", "nursery", "result", "scope", "shielded", "waiting", "waits")
 
@@ -148,7 +148,7 @@ class Task:
             scope.tasks[self] = None
 
     def wake(self, number: int, value: Any = None, error: BaseException | None = None) -> bool:
-        """Let it go on if it still waits under that number."""
+        """Let it continue if it is still in the wait with that number."""
         if not self.waiting or self.waits != number:
             return False
         self.waiting = False
@@ -158,12 +158,12 @@ class Task:
 
 @types.coroutine
 def _park() -> Generator[None, Any, Any]:
-    """Wait until somebody wakes the task up: it is `_begin`'s."""
+    """Wait until the task prepared by `_begin` is woken."""
     return (yield None)
 
 
 def _begin() -> Task:
-    """The running task, about to wait. Raises `Cancelled` where its scope is cancelled already."""
+    """The running task, about to wait. Raises `Cancelled` if its scope is already cancelled."""
     task = _kernel.task
     assert task is not None, "not in a task"
     scope = task.scope
@@ -179,21 +179,21 @@ def _wake(task: Task, number: int) -> None:
 
 
 async def checkpoint() -> None:
-    """Let others go on first."""
+    """Let other tasks run first."""
     task = _begin()
     task.wake(task.waits)
     await _park()
 
 
 async def sleep(seconds: float) -> None:
-    """So long."""
+    """Wait for that many seconds."""
     task = _begin()
     _kernel.at(_kernel.now + max(0.0, seconds), _wake, task, task.waits)
     await _park()
 
 
 async def sleep_forever() -> None:
-    """Until cancelled."""
+    """Wait until cancelled."""
     _begin()
     await _park()
 
@@ -205,7 +205,7 @@ lowlevel: Final = SimpleNamespace(checkpoint=checkpoint)
 
 
 class CancelScope:
-    """What runs in it ends when it is cancelled or its deadline passes."""
+    """Code inside the scope ends when the scope is cancelled or its deadline passes."""
 
     __slots__ = ("cancelled_caught", "children", "deadline", "fails", "parent", "reason", "tasks")
 
@@ -214,9 +214,9 @@ class CancelScope:
         self.fails = fails
         self.parent: CancelScope | None = None
         self.reason: CancelScope | None = None
-        """The outermost cancelled scope that this one lies in."""
+        """The outermost cancelled scope that contains this one."""
         self.tasks: dict[Task, None] = {}
-        """Tasks whose innermost scope it is."""
+        """Tasks whose innermost scope this is."""
         self.children: dict[CancelScope, None] = {}
         self.cancelled_caught = False
 
@@ -251,7 +251,7 @@ class CancelScope:
         return False
 
     def cancel(self) -> None:
-        """End what runs in it."""
+        """End the code inside the scope."""
         if self.reason is None:
             self._spread(self)
 
@@ -270,17 +270,17 @@ def _passed(scope: CancelScope, _: None) -> None:
 
 
 def move_on_at(deadline: float) -> CancelScope:
-    """End the block then."""
+    """End the block at `deadline`."""
     return CancelScope(deadline=deadline)
 
 
 def move_on_after(seconds: float) -> CancelScope:
-    """End the block after so long."""
+    """End the block after `seconds`."""
     return CancelScope(deadline=_kernel.now + seconds)
 
 
 def fail_after(seconds: float) -> CancelScope:
-    """End the block after so long, with `TooSlowError`."""
+    """End the block after `seconds`, with `TooSlowError`."""
     return CancelScope(deadline=_kernel.now + seconds, fails=True)
 
 
@@ -306,7 +306,7 @@ TASK_STATUS_IGNORED: Final = _Ignored()
 
 
 class Nursery:
-    """Tasks that end before their block does."""
+    """Tasks that all end before the block does."""
 
     def __init__(self) -> None:
         self.cancel_scope = CancelScope()
@@ -371,7 +371,7 @@ class Nursery:
 
 
 def open_nursery() -> Nursery:
-    """To be entered with `async with`."""
+    """A nursery, to be entered with `async with`."""
     return Nursery()
 
 
@@ -379,7 +379,7 @@ def open_nursery() -> Nursery:
 
 
 class Event:
-    """Once set, for ever."""
+    """Once set, it stays set."""
 
     def __init__(self) -> None:
         self._set = False
@@ -404,7 +404,7 @@ class Event:
 
 
 class Lock:
-    """Fair."""
+    """A fair lock."""
 
     def __init__(self) -> None:
         self._held = False
@@ -428,7 +428,7 @@ class Lock:
 
 
 class _Channel:
-    """Both ends of a channel without a limit."""
+    """Both ends of an unbounded channel."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()

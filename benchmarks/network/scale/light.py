@@ -1,9 +1,9 @@
-"""Light nodes: a million that exist as positions in a table, each with the product's own server and store from the first call on.
+"""Light nodes: a million that exist as positions in a table, each with the product's own server and store from its first call on.
 
-Only whom such a node knows is a model instead of the product's routing table: everybody in its neighbourhood, and of each bucket that
-holds more nodes than a table keeps, a sample of so many. It hears of a newcomer `HEARD_S` after it came, and of a death within
-`noticed_s` (drawn for each pair of nodes). And what a light publisher stored is a rule: its advert lies, under each attribute, with those
-holders at which the product's publisher would put it; a holder gets these adverts into its store when somebody first reads the shard there.
+Only the nodes that a light node knows are modelled instead of using the product's routing table: all nodes in its neighbourhood and, from
+each bucket with more nodes than a table keeps, a sample of the table's size. It hears of a newcomer `HEARD_S` after it came, and of a death
+within `noticed_s` (drawn for each pair of nodes). What a light publisher stored is a rule as well: under each attribute, its advert lies at
+the holders where the product's publisher would put it. A holder gets these adverts into its store when the shard is first read there.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from protocol.wire.base import Message
 HEARD_S: Final = 10.0
 BUCKET: Final = product.table.BUCKET_SIZE
 FAR: Final = 200
-"""Where so many nodes are nearer on average, nobody stores."""
+"""A holder with this many nodes nearer to the key on average stores nothing for it."""
 _ALL: Final = 2**64 - 1
 Holds = Callable[[int, float], bool]
-"""Whether the publisher stores at a holder, by the holder's rank from the key and by how many nodes lie within its distance on average."""
+"""Whether the publisher stores at a holder, given the holder's rank from the key and the average number of nodes within its distance."""
 
 
 @dataclass
 class Sky:
-    """All positions in order, and who was there when."""
+    """All positions in order, and which nodes were alive when."""
 
     population: Population
     dead: dict[int, float]
     noticed_s: float = 0.0
-    """How long after a death others still name the dead at most."""
+    """The longest time after a death for which other nodes still name the dead node."""
     born: dict[int, float] = field(default_factory=dict)
-    """Numbers of newcomers, and when they came; the others were always there."""
+    """Numbers of newcomers, and when they came; all other nodes were always there."""
     clients: Collection[int] = ()
-    """Numbers that store nothing."""
+    """Numbers of nodes that store nothing."""
     cut: Callable[[int, int], bool] = lambda one, other: False
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Sky:
         return number not in self.dead and self.born.get(number, 0.0) <= heap.current_time()
 
     def known(self, one: int, other: int) -> bool:
-        """Whether a node names another: one that came long enough ago, and of whose death it has not heard."""
+        """Whether a node names another: the other came long enough ago, and the node has not heard of its death."""
         now = heap.current_time()
         if other in self.clients or self.born.get(other, -math.inf) + HEARD_S > now:
             return False
@@ -69,7 +69,7 @@ class Sky:
         return now < died + self.noticed_s * drawn / 2**32
 
     def span(self, target: int, bits: int) -> tuple[int, int]:
-        """Where the positions lie that share so many first bits with `target`."""
+        """The range of sorted positions that share the first `bits` bits with `target`."""
         if bits <= 0:
             return 0, len(self.sorted)
         low = target >> (64 - bits) << (64 - bits)
@@ -95,7 +95,7 @@ class Sky:
         return sorted(found, key=lambda number: int(positions[number]) ^ target)[:count]
 
     def named_by(self, one: int, target: int, count: int) -> list[int]:
-        """Whom a light node names as nearest to a position."""
+        """The nodes that a light node names as nearest to a position."""
         own = int(self.population.positions[one])
         bits = 64 - (own ^ target).bit_length()
         low, high = self.span(target, min(bits + 1, 64))
@@ -110,7 +110,7 @@ class Sky:
         ]
 
     def rank(self, number: int, target: int) -> int:
-        """How many are nearer to a position."""
+        """How many nodes are nearer to a position than this one."""
         apart = int(self.population.positions[number]) ^ target
         low, high = self.span(target, 64 - apart.bit_length())
         near = self.order[low:high]
@@ -120,7 +120,7 @@ class Sky:
 
 @dataclass
 class _Knows:
-    """As `IndexClient`, to the server of a light node."""
+    """Replaces `IndexClient` for the server of a light node."""
 
     sky: Sky
     number: int
@@ -140,7 +140,7 @@ class _Knows:
         return self.sky.population.address(self.sky.population.number(peer))
 
     def met(self, peer: str) -> bool:
-        """It knows whom it knows."""
+        """Every node counts as met."""
         return True
 
     def usable(self, peer: str) -> bool:
@@ -161,7 +161,7 @@ class Light:
         self._read: set[bytes] = set()
 
     async def answer(self, caller: Any, message: Message) -> Message:
-        """As the product's server, with the adverts of light publishers in its store."""
+        """Answer like the product's server, with the adverts of light publishers in its store."""
         now = heap.current_time()
         if isinstance(message, index_messages.QueryShard):
             self._load(now, message.attribute, message.depth, message.prefix)
@@ -186,7 +186,7 @@ class Light:
     def _with_counts(
         self, peer: str, message: index_messages.StoreAdverts, answer: index_messages.StoreReply
     ) -> index_messages.StoreReply:
-        """The verdicts that a holder gives that has the light publishers' adverts too."""
+        """The verdicts of a holder that also has the light publishers' adverts."""
         population, shards = self.lights.sky.population, self.lights.shards
         position = int(population.positions[population.number(peer)])
         items = []
@@ -216,7 +216,7 @@ class Light:
 
 
 class Lights:
-    """Makes light nodes when they are called."""
+    """Creates light nodes when they are first called."""
 
     def __init__(self, world: World, sky: Sky, shards: Shards, holds: Holds) -> None:
         self.world = world
@@ -230,7 +230,7 @@ class Lights:
         world.light = self.of
 
     def of(self, number: int) -> Answer:
-        """What answers for a node."""
+        """The function that answers for a node."""
         if self.liars is not None and self.lying(number):
             return self.liars
         if number not in self._nodes:
@@ -238,7 +238,7 @@ class Lights:
         return self._nodes[number].answer
 
     def stored_at(self, holder: int, key: bytes, attribute: str, depth: int, prefix: int) -> Iterator[int]:
-        """Light publishers whose advert the holder has under that key."""
+        """Light publishers whose advert the holder stores under that key."""
         if not self.shards.leaf(attribute, depth, prefix):
             return
         target = int.from_bytes(key[:8], "big")

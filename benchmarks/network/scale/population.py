@@ -1,6 +1,6 @@
-"""Who there is: devices with positions in the key space, places on the earth, and what they say of themselves. A function of the seed.
+"""The devices: their positions in the key space, their places on the earth, and their adverts. A function of the seed.
 
-Devices are numbers. What a number stands for (its id, its advert) is worked out when somebody asks, so that a million cost little.
+Devices are numbers. What a number stands for (its id, its advert) is computed on demand, so that a million devices cost little.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from swarm.index.covered import is_covered
 
 CPU: Final = "CPU (ONNX)"
 _UNITS: Final = (("GPU (ONNX)", 0.25), ("GPU (CoreML)", 0.15), ("GPU (CUDA)", 0.08), ("NPU (ONNX)", 0.04))
-"""Units besides the processor, and the share of devices that have them."""
+"""Units besides the processor, with the share of devices that have each."""
 _GPUS: Final = 60
 TEAM: Final = 10
-"""Devices that share a label which nobody else has."""
+"""Number of devices that share a label of their own."""
 GIB: Final = 2**30
 _ID_PREFIX: Final = bytes.fromhex("002408011220")
 
@@ -38,14 +38,15 @@ ROUND_TRIPS_MS: Final = (
     (120, 200, 225, 310, 125, 25, 150),
     (260, 200, 140, 315, 110, 150, 25),
 )
-"""Between two places, in ms: of the order that providers of clouds publish for their data centres. A line's own delay comes on top."""
+"""Round trips between two places, in ms, of the order that cloud providers publish for their data centres. The delay of each line
+is added."""
 LINE_MS: Final = (1.0, 12.0)
-"""Of each device's line, both ways: drawn evenly."""
+"""Delay of each device's line, both ways: drawn evenly."""
 
 
 @dataclass
 class Population:
-    """`count` devices of one seed."""
+    """`count` devices from one seed."""
 
     count: int
     seed: int
@@ -58,7 +59,7 @@ class Population:
         self.positions: npt.NDArray[np.uint64] = np.fromiter(
             (int.from_bytes(key, "big") for key in keys), np.uint64, self.count
         )
-        """The first 64 bits of each one's routing key."""
+        """The first 64 bits of each device's routing key."""
         shares = np.array(_SHARES) / sum(_SHARES)
         self.place = draw.choice(len(PLACES), self.count, p=shares).astype(np.uint8)
         self.line_s = (draw.uniform(*LINE_MS, self.count) / 1000).astype(np.float32)
@@ -70,7 +71,7 @@ class Population:
         self.peer = cache(self._peer)
 
     def number(self, peer: str) -> int:
-        """Of a peer whose id somebody was given."""
+        """The number of a peer whose id was computed before."""
         return self._numbers[peer]
 
     def rtt(self, one: int, other: int) -> float:
@@ -79,16 +80,16 @@ class Population:
         return wide + float(self.line_s[one]) + float(self.line_s[other])
 
     def address(self, number: int) -> str:
-        """Each has a private address of its own, so that no quota of a network holds."""
+        """Each device has its own private address, so that no quota per network applies."""
         return f"/ip4/10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}/tcp/4001"
 
     def signed(self, number: int, seq: int = 1 << 32) -> SignedAdvert:
-        """The advert as it is stored; no signature is made, since none is checked."""
+        """The advert as stored, without a real signature, since none is checked."""
         advert = self.advert(number).model_copy(update={"seq": seq, "addresses": (self.address(number),)})
         return SignedAdvert(body=advert_body(advert), signature=bytes(64))
 
     def team(self, number: int) -> str:
-        """The label that it shares with nine others at random positions."""
+        """The label that the device shares with nine others at random positions."""
         return f"t{number // TEAM}"
 
     def _public(self, number: int) -> bytes:
@@ -136,7 +137,7 @@ class Population:
 
 
 class Shards:
-    """Which devices lie in which shard, over all that are there: counted once for each attribute that somebody asks for."""
+    """Which devices lie in which shard, over all devices; counted once for each requested attribute."""
 
     def __init__(self, population: Population, soft: int) -> None:
         self.population = population
@@ -145,9 +146,9 @@ class Shards:
         self._stored: dict[str, npt.NDArray[np.int64]] = {}
         self._sorted = np.sort(population.positions)
         self._part = np.zeros(population.count, np.int64)
-        """Of each device, by position: the number of its part of the shard of everybody."""
+        """For each device, by position: the number of its part of the shard of everybody."""
         self._depths: list[int] = []
-        """How deep each part lies."""
+        """The depth of each part."""
         self._divide(0, population.count, 0, 0)
 
     def _divide(self, low: int, high: int, depth: int, prefix: int) -> None:
@@ -160,14 +161,14 @@ class Shards:
         self._divide(int(middle), high, depth + 1, 2 * prefix + 1)
 
     def having(self, attribute: str) -> npt.NDArray[np.int64]:
-        """The numbers of the devices with that attribute, by position."""
+        """The numbers of the devices with that attribute, sorted by position."""
         if attribute not in self._of:
             some = self.population.having(attribute)
             self._of[attribute] = some[np.argsort(self.population.positions[some])]
         return self._of[attribute]
 
     def stored(self, attribute: str) -> npt.NDArray[np.int64]:
-        """Of these, the ones that publish under the attribute: it is not covered where they are."""
+        """Those of them that publish under the attribute, because it is not covered where they are."""
         if attribute == EVERYBODY:
             return self.having(attribute)
         if attribute not in self._stored:
@@ -182,11 +183,11 @@ class Shards:
         return self._stored[attribute]
 
     def count(self, attribute: str, depth: int, prefix: int) -> int:
-        """How many devices below that part of the key space have the attribute."""
+        """How many devices in that part of the key space have the attribute."""
         return len(self._within(self.having(attribute), depth, prefix))
 
     def of(self, attribute: str, depth: int, prefix: int) -> npt.NDArray[np.int64]:
-        """The devices below that shard."""
+        """The devices in that shard."""
         return self._within(self.stored(attribute), depth, prefix)
 
     def _within(self, some: npt.NDArray[np.int64], depth: int, prefix: int) -> npt.NDArray[np.int64]:
@@ -199,6 +200,6 @@ class Shards:
         ]
 
     def leaf(self, attribute: str, depth: int, prefix: int) -> bool:
-        """Whether publishers have settled there: it has not too many, and the one above it has."""
+        """Whether publishers have settled at this shard: it is not too full, and its parent is."""
         full = len(self.of(attribute, depth, prefix)) > self.soft
         return not full and (depth == 0 or len(self.of(attribute, depth - 1, prefix >> 1)) > self.soft)

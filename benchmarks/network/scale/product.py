@@ -1,8 +1,8 @@
-"""The product's index, imported a second time with `heap` in the place of trio, without signatures and with caches for a million peers.
+"""The product's index, imported a second time with `heap` in place of trio, without signatures and with caches for a million peers.
 
-What it decides, sends and answers is the product's code as it stands. Three functions that only compute are replaced, because they would
-take nearly all the time: a signature always verifies, an advert's bytes are read once in the whole run, and the parsed forms of ids and
-addresses are kept for all peers.
+All its decisions, messages and answers come from the product's code, unchanged. Only pure computations that would take nearly all the time
+are replaced: every signature verifies, an advert's bytes are parsed once in the whole run, and the parsed forms of ids and addresses are
+cached for all peers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.network.scale import heap
 
 @contextmanager
 def _in_place_of_trio() -> Iterator[None]:
-    """Within it, modules of `swarm` are imported anew, and theirs is `heap`."""
+    """Within the block, modules of `swarm` are imported anew, with `heap` as their trio."""
     own = {name: module for name, module in sys.modules.items() if _private(name)}
     for name in own:
         del sys.modules[name]
@@ -38,7 +38,7 @@ def _private(name: str) -> bool:
 
 
 def _cached(module: ModuleType, name: str) -> None:
-    """One of its functions, with a cache that never forgets."""
+    """Give one of the module's functions an unlimited cache."""
     before: Any = getattr(module, name)
     setattr(module, name, functools.cache(getattr(before, "__wrapped__", before)))
 

@@ -1,4 +1,4 @@
-"""What is done to the nodes, and what is counted: from a swarm at rest to one that is attacked, dying or overrun."""
+"""The scenarios and their measurements: from a swarm at rest to one that is attacked, dying or overrun."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from swarm.index.region import HOLDERS
 from swarm.net.identity import routing_key
 
 ALL_FULL: Final = 300
-"""Up to so many nodes all are full."""
+"""Up to this many nodes, all are full."""
 PUBLISHERS: Final = TEAM
 READERS: Final = 8
 GATES: Final = 3
-"""Nodes that everybody knows at first."""
+"""Nodes that every node knows at first."""
 JOIN_S: Final = 60.0
 SETTLE_S: Final = 180.0
-"""From the first publication until its regions are learned."""
+"""Time from the first publication until its regions are learned."""
 REST_S: Final = 900.0
-"""Two refreshes."""
+"""The time of two refreshes."""
 SHARE: Final = 0.2
-"""Of nodes that die or lie."""
+"""Share of nodes that die or lie."""
 HALF_LIFE_S: Final = 3_600.0
 CHURN_S: Final = 1_800.0
 """How long nodes come and go before the queries."""
 NOTICED_S: Final = 1_800.0
-"""How long others name a dead node at most: as long as nobody asks a holder in a table."""
+"""The longest time for which others name a dead node: it stays in a table until its holder is called."""
 CROWD: Final = 10_000
-"""Nodes that join within `CROWD_S`; as many as there are where these are fewer."""
+"""Maximum nodes that join within `CROWD_S`; in a smaller swarm, as many as there are nodes."""
 CROWD_S: Final = 60.0
 CUT_S: Final = 600.0
 HEALED_S: Final = 60.0
 SETTLED_S: Final = 60.0
-"""A newcomer counts as one that can be found this many seconds after it came."""
+"""A newcomer counts as findable this many seconds after it came."""
 SOFT: Final = 1_000
 WANT: Final = {"common": 16, "some": 16, "hot": 16, "rare": 2 * TEAM, "fresh": 2 * TEAM, "none": 16}
 SCENARIOS: Final = ("rest", "dead", "churn", "liars", "crowd", "cut")
@@ -55,7 +55,7 @@ SCENARIOS: Final = ("rest", "dead", "churn", "liars", "crowd", "cut")
 
 @dataclass
 class Query:
-    """What the queries of one kind gave."""
+    """The results of the queries of one kind."""
 
     found: float
     calls: float
@@ -65,36 +65,36 @@ class Query:
 
 @dataclass
 class Outcome:
-    """One run."""
+    """The result of one run."""
 
     nodes: int
     scenario: str
     seed: int
     full: int
-    """How many ran the product's whole index; the others are light."""
+    """Number of nodes that ran the product's whole index; the others are light."""
     publish_calls: float = 0.0
-    """Of one node, from its first publication until it is known everywhere: its answer to the caller."""
+    """Calls of one node until `publish` returns for the first time."""
     settled_calls: float = 0.0
-    """And until `SETTLE_S` later: regions learned, and stored there."""
+    """Those calls plus the calls until `SETTLE_S` after the start, in which it learns its regions and stores there."""
     stores: float = 0.0
     """Of the settled calls, those that store."""
     publish_s: float = 0.0
     join_calls: float = 0.0
-    """Of a node from its start until it publishes."""
+    """Calls of a node from its start until it publishes."""
     calls_per_s: float = 0.0
-    """Of a node at rest."""
+    """Calls of a node at rest."""
     refresh_calls: float = 0.0
-    """Of a node for each refresh."""
+    """Calls of a node per refresh."""
     bytes_per_s: float = 0.0
-    """Of a node at rest, its calls and their replies."""
+    """Bytes of the calls of a node at rest, and of their replies."""
     crowd_calls: float = 0.0
-    """Of a newcomer of the crowd, from its start until its advert is settled."""
+    """Calls of a newcomer of the crowd, from its start until its advert is settled."""
     crowd_publish_s: float = 0.0
-    """Median time of its first publication."""
+    """Median time of a newcomer's first publication."""
     gate_calls: float = 0.0
-    """What the gate that is called most gets of each newcomer."""
+    """Calls per newcomer at the gate that receives most."""
     busiest: float = 0.0
-    """The most calls that one node got in all queries for what everybody has, as a share of these queries."""
+    """The most calls that one node received in all queries for what all devices have, divided by the number of these queries."""
     queries: dict[str, Query] = field(default_factory=dict)
     cpu_s: float = 0.0
     steps: int = 0
@@ -107,10 +107,10 @@ class Field:
     count: int
     seed: int
     newcomers: int = 0
-    """Nodes that come later; their numbers are the last ones."""
+    """Number of nodes that come later; they have the last numbers."""
     lying: frozenset[int] = frozenset()
     born: dict[int, float] = field(default_factory=dict)
-    """Newcomers, and when they come."""
+    """Numbers of newcomers, and when they come."""
 
     def __post_init__(self) -> None:
         self.population = Population(self.count + self.newcomers, self.seed)
@@ -134,17 +134,17 @@ class Field:
 
     @property
     def spared(self) -> set[int]:
-        """Those that neither die nor lie."""
+        """Nodes that neither die nor lie."""
         return {*self.publishers, *self.readers, *self.fresh, *range(self.first)}
 
     def can_be_found(self, number: int) -> bool:
-        """Whether a query should find it: it is honest, and there for a minute at least."""
+        """Whether a query should find the node: it is honest, alive, and came at least a minute ago."""
         came = self.born.get(number, -math.inf)
         gone = number in self.world.dead or number in self.lying
         return not gone and came + SETTLED_S <= heap.current_time()
 
     async def start(self, nursery: Any, numbers: Iterable[int]) -> list[Node]:
-        """Full nodes that know the first ones."""
+        """Start full nodes that know the first nodes."""
         nodes = []
         for number in numbers:
             knows = [other for other in range(self.first) if other != number] if number else []
@@ -155,7 +155,7 @@ class Field:
 
 
 def stored_by_today(rank: int, expected: float) -> bool:
-    """Where the publisher puts an advert: with the nearest eight, and those in reach."""
+    """Whether the publisher puts an advert there: with the nearest eight, and with those in reach."""
     return rank < HOLDERS or expected < HOLDERS
 
 
@@ -163,8 +163,8 @@ def stored_by_today(rank: int, expected: float) -> bool:
 
 
 def measure(count: int, scenario: str, seed: int) -> Outcome:
-    """One scenario with so many nodes. The same arguments, the same outcome but for the processor time."""
-    gc.disable()  # what a run makes lives until its end
+    """Run one scenario with `count` nodes. The same arguments give the same outcome, except for the processor time."""
+    gc.disable()  # objects live until the end of the run
     try:
         return heap.run(_measure, count, scenario, seed)
     finally:
@@ -235,7 +235,7 @@ async def _rest(world: World, publishers: Sequence[Node], outcome: Outcome) -> N
 
 
 def requirement(kind: str, team: str) -> Requirement:
-    """What the queries of a kind ask for."""
+    """The requirement of the queries of a kind."""
     texts = {
         "common": (f'units has "{CPU}"', "ram >= 8 GiB"),
         "some": ('units has "GPU (CoreML)"', "ram >= 16 GiB"),
@@ -261,7 +261,7 @@ async def _queries(field: Field, nursery: Any, readers: Sequence[Node], outcome:
 
 
 async def _ask(field: Field, readers: Sequence[Node], kind: str, want: int) -> Query:
-    """Each reader asks once; for a team each asks for that of the full publishers and for another."""
+    """Each reader queries once. For teams, it queries for the team of the full publishers and for another team."""
     teams = [field.population.team(field.publishers[0])]
     if kind in ("rare", "fresh"):
         teams.append(field.population.team(field.rng.randrange(field.count // 2 // TEAM * TEAM)))
@@ -276,7 +276,7 @@ async def _ask(field: Field, readers: Sequence[Node], kind: str, want: int) -> Q
             one_team = kind in ("rare", "fresh")
             there = _there(field, wanted, team if one_team else "", want)
             devices = [field.population.number(each.advert.peer) for each in result.devices]
-            # of a team each living member counts; of many, those that just died are not known as such
+            # in a team only living members count; among many, recent deaths are not yet known
             good = sum(field.can_be_found(each) if one_team else each not in field.lying for each in devices)
             exist += min(there, want)
             found += min(good, there, want)
@@ -290,7 +290,7 @@ async def _ask(field: Field, readers: Sequence[Node], kind: str, want: int) -> Q
 
 
 def _there(field: Field, wanted: Requirement, team: str, want: int) -> int:
-    """How many alive devices fit, counted up to `want`."""
+    """How many living devices meet the requirement, counted up to `want`."""
     if team:
         numbers: Iterable[int] = field.shards.having(f"label:team={team}").tolist()
     else:
@@ -308,7 +308,7 @@ def _there(field: Field, wanted: Requirement, team: str, want: int) -> int:
 
 
 def newcomers(count: int, scenario: str) -> int:
-    """How many come later."""
+    """How many nodes come later."""
     match scenario:
         case "churn":
             return round(count * (1 - 0.5 ** (CHURN_S / HALF_LIFE_S)))
@@ -318,7 +318,7 @@ def newcomers(count: int, scenario: str) -> int:
 
 
 async def happen(scenario: str, field: Field, nursery: Any, outcome: Outcome) -> None:
-    """Until the queries begin."""
+    """Run the scenario until the queries begin."""
     match scenario:
         case "dead":
             mortal = [number for number in range(field.count) if number not in field.spared]
@@ -338,7 +338,7 @@ async def happen(scenario: str, field: Field, nursery: Any, outcome: Outcome) ->
 
 
 async def _churn(field: Field, nursery: Any) -> None:
-    """Each node leaves at random without a word, half of them within an hour, and for each another comes."""
+    """Nodes leave silently at random, half of them per hour, and each is replaced by a newcomer."""
     mortal = [number for number in range(field.count) if number not in field.spared]
     leaving = field.rng.sample(mortal, min(len(mortal), field.newcomers))
     coming = range(field.count, field.count + field.newcomers)
@@ -354,7 +354,7 @@ async def _churn(field: Field, nursery: Any) -> None:
 
 
 async def _join_and_publish(field: Field, nursery: Any, number: int) -> tuple[Node, float]:
-    """A newcomer; the node and how long its first publication took."""
+    """Start a newcomer; return the node and the time of its first publication."""
     (node,) = await field.start(nursery, [number])
     await heap.sleep(1.0)
     since = heap.current_time()
@@ -363,7 +363,7 @@ async def _join_and_publish(field: Field, nursery: Any, number: int) -> tuple[No
 
 
 async def _crowd(field: Field, nursery: Any, outcome: Outcome) -> None:
-    """So many join within a minute. Of a large crowd every n-th is full, and what it costs the gates holds for each."""
+    """All newcomers join within a minute. In a large crowd every n-th is full, and its cost to the gates stands for each newcomer's."""
     coming = list(range(field.count, field.count + field.newcomers))
     for place, number in enumerate(coming):
         field.born[number] = heap.current_time() + CROWD_S * place / len(coming)
@@ -390,7 +390,7 @@ async def _crowd(field: Field, nursery: Any, outcome: Outcome) -> None:
 
 
 def lie(field: Field) -> None:
-    """A fifth of all collude: they name one another as the nearest to any key, keep no advert, and show empty pages."""
+    """A fifth of all nodes collude: they name one another as the nearest to any key, drop all adverts, and return empty pages."""
     able = [number for number in range(field.count) if number not in field.spared]
     field.lying = frozenset(field.rng.sample(able, round(field.count * SHARE)))
     sky = field.sky or Sky(field.population, field.world.dead)
@@ -423,7 +423,7 @@ def lie(field: Field) -> None:
 
 
 async def introduce(field: Field) -> None:
-    """Each liar makes itself known to every honest node, where all of those are full."""
+    """Make each liar known to every honest node, if all of those are full."""
     population = field.population
     for liar in sorted(field.lying):
         me = index_messages.ContactInfo(peer=population.peer(liar), addresses=(population.address(liar),))

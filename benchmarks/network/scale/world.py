@@ -1,7 +1,7 @@
-"""The network between the nodes: round trips, connections, deaths, cuts, and who answers a call.
+"""The network between the nodes: round trips, connections, deaths, cuts, and the answers to calls.
 
-A node is full (the product's `Index` runs in it) or light (`light.Light`): it exists as an entry in the table of positions, and gets the
-product's server and store when it is first called. Calls are handed over as values, without frames; the bytes of one in 32 are counted.
+A node is full (it runs the product's `Index`) or light (`light.Light`): an entry in the table of positions that gets the product's server
+and store on its first call. Calls are passed as values, without frames; for one in 32, the bytes are counted.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from swarm.net.network import Path
 
 Contact: Final = product.addresses.Contact
 COUNTED: Final = 32
-"""One call in so many has its bytes counted."""
+"""One call in this many has its bytes counted."""
 Answer = Callable[["Caller", Message], Awaitable[Message]]
 
 
 @dataclass(slots=True)
 class Caller:
-    """The end of a link at which a call is answered."""
+    """The end of a link that receives a call."""
 
     peer: str
 
     async def turn(self, cost_us: float) -> None:
-        """Nobody else wants the processor."""
+        """Return at once: nothing else wants the processor."""
 
 
 @dataclass
 class Figures:
-    """What was counted since the last reset."""
+    """Counts since the last reset."""
 
     calls: Counter[str] = field(default_factory=Counter)
     """Calls by kind."""
     received: Counter[int] = field(default_factory=Counter)
-    """Calls by the number of the node that got them."""
+    """Calls by the number of the node that received them."""
     failed: int = 0
     """Calls that nobody answered."""
     size: int = 0
@@ -56,19 +56,19 @@ class Figures:
 
     @property
     def bytes_per_call(self) -> float:
-        """Of a call and its reply, with their frames."""
+        """Mean bytes of a call and its reply, with their frames."""
         return self.size / self.counted if self.counted else 0.0
 
 
 class World:
-    """All of it."""
+    """All nodes and the network between them."""
 
     def __init__(self, population: Population, seed: int) -> None:
         self.population = population
         self.rng = random.Random(f"world {seed}")
         self.full: dict[int, Node] = {}
         self.dead: dict[int, float] = {}
-        """Numbers of those that were killed, and when."""
+        """Numbers of the killed nodes, and when they died."""
         self.cut: Callable[[int, int], bool] = lambda one, other: False
         """Whether packets between two nodes vanish."""
         self.light: Callable[[int], Answer] | None = None
@@ -78,7 +78,7 @@ class World:
         self.figures = Figures()
 
     def node(self, number: int, knows: Sequence[int], *, holder: bool = True, **more: Any) -> Node:
-        """A full node that knows some others."""
+        """A full node that knows the nodes in `knows`."""
         node = self.full[number] = Node(self, number, holder, more)
         for other in knows:
             peer = self.population.peer(other)
@@ -86,7 +86,7 @@ class World:
         return node
 
     def kill(self, number: int) -> None:
-        """Silently, as by a power cut."""
+        """Stop a node silently, as in a power cut."""
         self.dead[number] = heap.current_time()
         node = self.full.pop(number, None)
         if node is not None and node.scope is not None:
@@ -97,7 +97,7 @@ class World:
         return heap.current_time() < self.dead.get(other, math.inf) + NOTICE_S and not self.cut(one, other)
 
     async def round_trips(self, one: int, other: int, count: int) -> None:
-        """The time of so many; for ever where nobody answers."""
+        """Wait for the time of `count` round trips; forever if the other node does not answer."""
         jitter = self.rng.lognormvariate(0.0, 0.15)
         await heap.sleep(count * jitter * self.population.rtt(one, other))
         if other in self.dead or self.cut(one, other):
@@ -123,7 +123,7 @@ class World:
 
 
 class Network:
-    """What the index of one full node sees of the network: a `swarm.net.network.Network` as far as the index uses it."""
+    """The network as the index of one full node sees it: the part of `swarm.net.network.Network` that the index uses."""
 
     def __init__(self, world: World, number: int, holder: bool) -> None:
         self.world = world
@@ -133,13 +133,13 @@ class Network:
         self.table = product.table.RoutingTable(self.peer_id)
         self.connections: dict[int, None] = {}
         self.links: OrderedDict[str, None] = OrderedDict()
-        """Streams that this node opened, least lately used first."""
+        """Streams that this node opened, least recently used first."""
 
     def sign(self, body: bytes) -> bytes:
         return bytes(64)
 
     def connected(self, other: int) -> bool:
-        """Whether a connection seems to be there."""
+        """Whether the node believes that it is connected to the other."""
         if other not in self.connections:
             return False
         if not self.world.seen_alive(self.number, other):
@@ -156,13 +156,13 @@ class Network:
         return self.world.population.address(other) if self.connected(other) else None
 
     async def knock(self, peer: str, address: str) -> bool:
-        """Nobody here announces an address that is not its own."""
+        """Always true: no node here announces an address that is not its own."""
         await self.world.round_trips(self.number, self.world.population.number(peer), CONNECT_ROUND_TRIPS)
         return True
 
 
 class Wires:
-    """As `swarm.net.links.Links`, without frames and streams."""
+    """Replaces `swarm.net.links.Links`, without frames and streams."""
 
     def __init__(
         self, network: Network, family: str, vocabulary: object, nursery: object, keep: float
@@ -206,7 +206,7 @@ class Wires:
 
 
 def serve(network: Network, family: str, vocabulary: object, answer: Any, **more: object) -> None:
-    """As `swarm.net.links.serve_links`."""
+    """Replaces `swarm.net.links.serve_links`."""
     network.world.full[network.number].answer = answer
 
 
@@ -227,16 +227,16 @@ class Node:
         self.index = product.index.Index(self.network, rng=rng, incarnation=1, **more)
 
     async def run(self, *, task_status: Any = heap.TASK_STATUS_IGNORED) -> None:
-        """Until it is killed."""
+        """Run until killed."""
         with heap.CancelScope() as self.scope:
             await self.index.run(task_status=task_status)
 
     async def publish(self) -> int:
-        """Its advert; returns the holders of its least held attribute."""
+        """Publish the node's advert; return the number of holders of its least held attribute."""
         advert: Advert = self.world.population.advert(self.number)
         return int(await self.index.publish(advert))
 
     @property
     def calls(self) -> int:
-        """Made since its start."""
+        """Calls made since the node's start."""
         return int(self.index.calls)
