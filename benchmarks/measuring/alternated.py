@@ -1,4 +1,4 @@
-"""Ways to measure the same thing, in turns: what the host does meanwhile meets them all alike."""
+"""Several methods of measuring the same thing take turns, so that the host's state affects all of them alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def alternated(sides: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """What each side gave in each round, by its name. Their order in a round is drawn."""
+    """The result of each side in each round, by side. The order within a round is random."""
     found: dict[str, list[T]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name in random.sample(list(sides), len(sides)):

@@ -1,11 +1,11 @@
-"""How late the API driver's client sees a piece of text, against a server process that tells when it sent it.
+"""How late the API driver's client sees a piece of text, compared with a server process that reports when it sent it.
 
     python benchmarks/measuring/api_bias.py [--streams 1,16,64] [--pieces 60] [--rounds 3] [--httpx]
 
-Both sides read the host's monotonic clock. TTFT bias: arrival of the first piece at the client minus its sending at the server,
-which holds the network (loopback), the kernel and the client. ITL bias: how much longer or shorter each gap is at the client than
-at the server. Each stream carries 50 pieces a second. `--httpx` runs the same requests through httpx for comparison, if it is
-installed. Goal: TTFT ≤ 1 ms, ITL ≤ 0.2 ms. Both processes share this host: with fewer free cores than two the figures are the load's.
+Both sides read the host's monotonic clock. TTFT bias: arrival of the first piece at the client minus its sending at the server, which
+includes the network (loopback), the kernel and the client. ITL bias: how much longer or shorter each gap is at the client than at the
+server. Each stream carries 50 pieces per second. `--httpx` runs the same requests through httpx for comparison, if it is installed. Goal:
+TTFT ≤ 1 ms, ITL ≤ 0.2 ms. Both processes share this host: with fewer than two free cores the figures show the host's load.
 """
 
 from __future__ import annotations

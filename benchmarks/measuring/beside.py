@@ -1,4 +1,6 @@
-"""A driver's launch beside other ways to measure the same model, in turns, each in a process of its own: what the bias benchmarks share."""
+"""A driver's launch beside other methods of measuring the same model, in turns, each in its own process: shared code of the bias
+benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ from drivers.launch.launch import Zygote, measure
 
 LIMITS: Final = Limits(load_s=120, run_s=300)
 Pair = tuple[float, float]
-"""Median and 5th percentile in ms; NaN: not known."""
+"""Median and 5th percentile in ms; NaN: unknown."""
 Side = Callable[[Path, int, int], Pair]
-"""Measures a model, with so many threads and timed inferences."""
+"""Measures a model, given the numbers of threads and of timed inferences."""
 LOOP: Final = """
 import statistics, sys, time
 model, threads, runs, warm = sys.argv[1], *map(int, sys.argv[2:])
@@ -44,15 +46,16 @@ def pair(times_ms: Sequence[float]) -> Pair:
 
 
 def printed(command: Sequence[str], **how: Any) -> Pair:
-    """What a program prints, two figures."""
+    """The two figures that a program prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=True, **how)
     middle, low = done.stdout.split()
     return float(middle), float(low)
 
 
 def plain(setup: str, warm: int) -> Side:
-    """A loop in a process of its own, without a line of Sark. `setup`: Python that defines `calls()`, an iterator of what to time, for
-    `model` and `threads`."""
+    """A loop in a process of its own, without any Sark code. `setup`: Python that defines `calls()`, an iterator of calls to time, given
+    `model` and `threads`.
+    """
 
     def side(model: Path, threads: int, runs: int) -> Pair:
         command = [sys.executable, "-c", LOOP.replace("{}", setup), str(model)]
@@ -62,7 +65,7 @@ def plain(setup: str, warm: int) -> Side:
 
 
 def chains(folder: Path, suffix: str, contents: Mapping[int, Callable[[], bytes]]) -> list[Path]:
-    """Chains of products by their width, written into the folder."""
+    """Write chains of matrix products into the folder, one per width."""
     made = {folder / f"chain{width}{suffix}": content for width, content in contents.items()}
     for path, content in made.items():
         path.write_bytes(content())
@@ -71,18 +74,18 @@ def chains(folder: Path, suffix: str, contents: Mapping[int, Callable[[], bytes]
 
 @dataclass(frozen=True)
 class Beside:
-    """A driver, and what is measured beside it."""
+    """A driver, and the methods measured beside it."""
 
     driver: str
     unit: str
     title: str
     make: Callable[[Path], Sequence[Path]]
-    """Writes models into a folder, for who names none."""
+    """Writes models into a folder, used if the command line names none."""
     others: Mapping[str, Side]
     runs: int = 200
     warm: int = 30
     more: Callable[[Path], Mapping[str, Any]] = lambda model: {}
-    """Of the order for a model."""
+    """Additional fields of the order for a model."""
 
     def ours(self, zygote: Zygote, model: Path, threads: int, runs: int) -> Pair:
         fields: dict[str, Any] = {
@@ -100,7 +103,7 @@ class Beside:
         return pair([sample / 1e6 for sample in measured.samples_ns])
 
     def main(self, doc: str | None) -> None:
-        """For each model the medians, the medians of the rounds' ratios, and the ratios of the best rounds' 5th percentiles."""
+        """Print for each model the medians, the medians of the rounds' ratios, and the ratios of the best rounds' 5th percentiles."""
         parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
         parser.add_argument("models", nargs="*", type=Path)
         parser.add_argument("--rounds", type=int, default=11)
@@ -115,7 +118,7 @@ class Beside:
             folder = Path(name)
             made = chosen.models or self.make(folder)
             for path in (folder, *folder.rglob("*")):
-                path.chmod(0o755 if path.is_dir() else 0o644)  # a node of root runs models as nobody
+                path.chmod(0o755 if path.is_dir() else 0o644)  # root's node runs models as nobody
             for model in made:
                 given = (model, chosen.threads, chosen.runs)
                 sides: dict[str, Callable[[], Pair]] = {"ours": partial(self.ours, zygote, *given)}
@@ -124,7 +127,7 @@ class Beside:
 
 
 def figures(found: Mapping[str, Sequence[Pair]]) -> str:
-    """Of the rounds of all sides, ours first."""
+    """The figures over all rounds of all sides, ours first."""
     mine, *others = found.values()
     shown = [statistics.median(middle for middle, _ in each) for each in found.values()]
     shown += [

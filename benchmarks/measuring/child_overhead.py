@@ -1,10 +1,10 @@
-"""What isolation costs: a whole launch of a nano model in a fresh process against the same work in this process, by tier of sandbox.
+"""What isolation costs: a whole launch of a nano model in a fresh process, compared with the same work in this process, by sandbox tier.
 
     python benchmarks/measuring/child_overhead.py [rounds]
 
-Both sides do the same: load, 5 warm-ups, 10 timed inferences, output check. `overhead` is the launch's wall time minus its own
-load, warm-up and inference times. `cold` starts a zygote of its own for the launch, as the first task of a worker has it.
-Interleaved; medians over the rounds (20 by default).
+Both sides do the same work: load, 5 warm-ups, 10 timed inferences, output check. `overhead` is the launch's wall time minus its own load,
+warm-up and inference times. `cold` starts a zygote for each launch, as for a worker's first task. Interleaved; medians over the rounds (20
+by default).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from drivers.onnx.session import TINY_MODEL
 from drivers.sandbox.enter import Tier
 
 IDLE_S = 2.0
-"""Between tasks, for launches to be prepared."""
+"""Pause between tasks, in which launches are prepared."""
 
 
 def own_ms(events: list[Event]) -> float:
@@ -39,7 +39,7 @@ def own_ms(events: list[Event]) -> float:
 
 
 def cold(order: WorkOrder, tier: Tier) -> Iterator[Event]:
-    """The launch with a zygote that is started for it."""
+    """The launch with a newly started zygote."""
     with Zygote("onnx", tier=tier) as zygote:
         yield from measure(order, Limits(), zygote)
 
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def tasks(rounds: int) -> None:
-    """What a task of six launches loses to the sandbox, with and without launches prepared for while nothing runs."""
+    """What the sandbox costs a task of six launches, with and without launches prepared in idle time."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "nano.onnx"
         model.write_bytes(TINY_MODEL)

@@ -1,15 +1,15 @@
-"""Conditions on a host, made on purpose, each ended by the ids of its own processes.
+"""Disturbs a host on purpose. Each condition ends by killing its own processes by their ids.
 
     with condition("memory"):
         …
 
 quiet    nothing
-cpu      for each processor a process that spins for 0.2 to 3 s, then sleeps as long
-memory   for each two processors a process that copies arrays of four times the last-level cache
-pauses   whatever measures below this process is stopped for 5 to 50 ms, at random, for a fifth of the time: as a hypervisor steals from a
-         machine that cannot account for it
+cpu      for each processor a process that spins for 0.2 to 3 s, then sleeps for a time from the same range
+memory   for every two processors a process that copies arrays of four times the last-level cache
+pauses   processes below this one that measure are stopped for 5 to 50 ms, at random, for a fifth of the time: as if a hypervisor stole time
+         from a machine that cannot account for it
 
-    python benchmarks/measuring/conditions.py memory 10        # makes it for 10 s, to look at what it does
+    python benchmarks/measuring/conditions.py memory 10        # holds the condition for 10 s, to look at its effects
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ CONDITIONS: Final = ("quiet", "cpu", "memory", "pauses")
 SPIN_S: Final = (0.2, 3.0)
 PAUSE_S: Final = (0.005, 0.05)
 PAUSED: Final = 0.2
-"""Share of the time."""
+"""Share of the time for which processes are stopped."""
 CACHES: Final = 4
 
 ALONE: Final = "parent = os.getppid()\nalone = lambda: os.getppid() != parent\n"
-"""A neighbour ends by itself when whoever made it is gone."""
+"""A neighbour ends by itself when the process that started it is gone."""
 BURNER: Final = f"""
 import os, random, sys, time
 {ALONE}
@@ -63,7 +63,7 @@ while not alone():
 
 
 def condition(name: str, seed: int = 0) -> AbstractContextManager[object]:
-    """That condition as long as the block lasts. Raises KeyError for another name."""
+    """Hold the condition for the duration of the block. Raises KeyError for an unknown name."""
     cores = os.cpu_count() or 1
     if name == "cpu":
         return neighbours(
@@ -75,18 +75,18 @@ def condition(name: str, seed: int = 0) -> AbstractContextManager[object]:
 
 
 def last_level_cache(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """In bytes; 32 MiB where the system does not tell."""
+    """Size in bytes; 32 MiB if the system does not report it."""
     sizes = [int(path.read_text().strip().removesuffix("K")) << 10 for path in folder.glob("index*/size")]
     return max(sizes, default=32 << 20)
 
 
 @contextlib.contextmanager
 def neighbours(program: str, each: list[tuple[str, ...]]) -> Iterator[None]:
-    """Python programs beside whatever runs, one for each list of arguments."""
+    """Run Python programs beside the block, one for each list of arguments."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         processes.extend(subprocess.Popen([sys.executable, "-c", program, *arguments]) for arguments in each)
-        time.sleep(0.3)  # numpy is imported, arrays are filled
+        time.sleep(0.3)  # for importing numpy and filling arrays
         yield
     finally:
         for process in processes:
@@ -97,7 +97,7 @@ def neighbours(program: str, each: list[tuple[str, ...]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def pauses(seed: int) -> Iterator[None]:
-    """Stops the measuring processes below this one, and lets them go on."""
+    """Repeatedly stop and continue the measuring processes below this one."""
     ended = threading.Event()
     thread = threading.Thread(target=_pause, args=(random.Random(seed), ended), daemon=True)
     thread.start()
@@ -128,7 +128,7 @@ def measuring() -> list[int]:
 
 
 def send(pid: int, number: int) -> bool:
-    """False where the process has ended."""
+    """Send a signal; False if the process has ended."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -1,36 +1,36 @@
-"""Do rows hold what they say? Many windows that do not overlap, each a whole `sark-node bench`, on a host that is disturbed on purpose.
+"""Do rows hold what they claim? Many non-overlapping windows, each a whole `sark-node bench`, on a host that is disturbed on purpose.
 
     python benchmarks/measuring/coverage.py --windows 200 --json windows.json            # quiet alone
     python benchmarks/measuring/coverage.py --seconds 1800 --json windows.json           # 200 quiet ones, then all conditions in turns
-    python benchmarks/measuring/coverage.py --again windows.json [--half 0|1]            # the rows judged anew, nothing is measured
+    python benchmarks/measuring/coverage.py --again windows.json [--half 0|1]            # rows judged again, without measuring
     python benchmarks/measuring/coverage.py --control --threads 1                        # is this host quiet at all?
 
-A window is one measurement as `bench` makes it by default (100 inferences in 6 launches, all cores), of one of four models of 0.3 to 9 ms
-in turn. Windows take turns too among the conditions (`conditions.py`), and the quiet ones among them tell what is true. Only the wait for
-an idle host is left out: it would never end. Signed records are kept, so that another rule judges the same windows.
+A window is one measurement with the defaults of `bench` (100 inferences in 6 launches, all cores), of four models of 0.3 to 9 ms in turn.
+Windows also rotate through the conditions (`conditions.py`); the quiet ones provide the true values. Only the wait for an idle host is
+skipped: it would never end. Signed records are kept, so that other rules can judge the same windows.
 
 coverage     the row's interval holds the median of the OTHER windows of its condition and model (goal: at least 93 % of unflagged rows)
 false alarm  a quiet row that is not `valid` (goal: at most 2 %)
 off          the row's median is more than 5 % away from that of the other quiet windows of its model
-seen         of the rows that are off, those that are flagged (goal: at least 95 % where the host is disturbed)
-bias         the median of the condition against the quiet one, over the models
+seen         share of flagged rows among those that are off (goal: at least 95 % where the host is disturbed)
+bias         the median of the condition relative to the quiet one, over the models
 
-`with margin`: of the later half of the quiet windows, unflagged, how many hold it once both ends moved out by what the earlier half
-needed for 95 %, over all models: as a task's page has it where a device's sittings are known.
+`with margin`: of the unflagged windows in the later quiet half, the share that hold once both ends have moved out by what the earlier half
+needed for 95 %, over all models: the figure that a task's page shows where a device's sittings are known.
 
-`--over 100` spreads the launches of each window over so many seconds, and others may measure in the gaps. So several of these may run at
-once, each with models of its own (`--models small`), and windows of one model still do not overlap:
+`--over 100` spreads the launches of each window over 100 seconds, and other measurements may run in the gaps. So several of these may run
+at once, each with its own models (`--models small`), and windows of one model still do not overlap:
 
     for model in small middle magika large narrow broad; do
         python benchmarks/measuring/coverage.py --over 100 --threads 1 --windows 34 --models $model --json $model.json &
     done
 
-`--apart N`: each window anew of six launches that lie N windows apart, each launch used once, as `bench --over` spreads them over 5 N of
-those windows. The rows are made by the same rules; the records have no signature then.
+`--apart N`: rebuilds each window from six launches that lie N windows apart, using each launch once, as `bench --over` spreads them over
+the time of 5 N windows. The rows follow the same rules; their records have no signature.
 
-`--control`: after each quiet window the C program of `inference_bias.py` does the same: six launches, the median of their medians, and
-the lowest and highest of them, which hold the median in 97 % of cases if launches are alike. It shares nothing with Sark but the runtime.
-What that interval misses on a host where nothing else runs is the host's own unrest, and no method of ours can have it.
+`--control`: after each quiet window the C program of `inference_bias.py` repeats the measurement: six launches, the median of their
+medians, and the lowest and highest of them, which hold the median in 97 % of cases if launches are alike. It shares only the runtime with
+Sark. What that interval misses on a host where nothing else runs is the host's own variation, which no method of ours can capture.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ MODELS = {
     "narrow": "128x64x12",
     "broad": "768x8x12",
 }
-"""Chains of equal layers, by the name in the table: width, batch and number of layers."""
+"""Chains of equal layers, by their name in the table: width, batch and number of layers."""
 USUAL = ("small", "middle", "magika", "large")
 OFF = 0.05
 QUIET_FIRST = 200
@@ -87,7 +87,7 @@ CONTROL_LAUNCHES, CONTROL_RUNS = 6, 24
 
 @dataclass(frozen=True)
 class Window:
-    """One measurement. `began_s`, `ended_s`: since the first began. `load`: the host's load average before it."""
+    """One measurement. `began_s`, `ended_s`: seconds since the first one began. `load`: the host's load average before it."""
 
     condition: str
     model: str
@@ -96,13 +96,13 @@ class Window:
     load: float
     task: str
     record: str
-    """Canonical bytes in base64, as `task`."""
+    """Canonical bytes in base64, like `task`."""
     control_us: tuple[float, ...] = ()
-    """Medians of the C program's launches right after it, in microseconds."""
+    """Medians of the C program's launches right after the window, in microseconds."""
 
     @cached_property
     def row(self) -> Row:
-        """By the rules of today."""
+        """The row by the current rules."""
         record = read_record(base64.b64decode(self.record))
         return make_row(read_task(base64.b64decode(self.task)), TaskState.SUCCEEDED, record)
 
@@ -116,13 +116,13 @@ class Window:
         return self.row.verdict != RowVerdict.VALID
 
     def holds(self, value: float, wider: float = 1.0) -> bool:
-        """`wider`: the factor by which both ends move out."""
+        """Whether the interval holds `value`. `wider`: the factor by which both ends move out."""
         low, high = self.row.inference_ms_median_low, self.row.inference_ms_median_high
         return low is not None and high is not None and low / wider <= value <= high * wider
 
 
 def model(name: str, folder: Path) -> Path:
-    """`magika`, one of `MODELS`, or a chain as those are written: `512x16x10`."""
+    """`magika`, one of `MODELS`, or a chain in the same notation: `512x16x10`."""
     if name == "magika":
         return magika()
     width, batch, layers = map(int, MODELS.get(name, name).split("x"))
@@ -130,7 +130,7 @@ def model(name: str, folder: Path) -> Path:
 
 
 def order(quiet_first: int, conditions: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Condition and model of each window: quiet ones, then all conditions in turns for each model in turn."""
+    """Condition and model of each window: first quiet windows, then all conditions in turn for each model in turn."""
     yield from islice(zip(cycle(["quiet"]), cycle(names)), quiet_first)
     for name in cycle(names if conditions else ()):
         for each in conditions:
@@ -147,7 +147,7 @@ def measure(
     *,
     control: bool,
 ) -> list[Window]:
-    """Until the time is up, or all windows are made. They are kept from time to time."""
+    """Measure until the time is up or all windows are done, saving them from time to time."""
     windows: list[Window] = []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -160,7 +160,7 @@ def measure(
             name: Reference(program, str(path), Path(folder)) for name, path in paths.items() if program
         }
         for path in paths.values():
-            bench.measure(path, UNIT, runs=10, loads=1)  # its runtime is imported
+            bench.measure(path, UNIT, runs=10, loads=1)  # imports the runtime
         began = time.monotonic()
         for number, (made, name) in enumerate(order(quiet_first, conditions, tuple(paths))):
             start = time.monotonic() - began
@@ -200,7 +200,7 @@ def read(files: Sequence[Path]) -> list[Window]:
 
 
 def regrouped(windows: Sequence[Window], apart: int) -> list[Window]:
-    """Of each condition and model, windows whose k-th launch is that of the k-th window from them on, counted in steps of `apart`."""
+    """For each condition and model, windows whose k-th launch comes from the k-th window after the first, in steps of `apart` windows."""
     series: dict[tuple[str, str], list[Window]] = {}
     for each in windows:
         series.setdefault((each.condition, each.model), []).append(each)
@@ -274,7 +274,7 @@ def report(windows: Sequence[Window]) -> None:
 
 
 def report_margin(quiet: Sequence[Window]) -> None:
-    """What the margin that the earlier half of the windows tells does to the later half."""
+    """Apply the margin from the earlier half of the windows to the later half."""
     ordered = sorted(quiet, key=lambda each: each.began_s)
     earlier, later = ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]
     figures: dict[str, list[SittingFigure]] = {}
@@ -291,7 +291,7 @@ def report_margin(quiet: Sequence[Window]) -> None:
 
 
 def report_control(windows: Sequence[Window]) -> None:
-    """The line of the C program: its windows, how many of its intervals hold, and how many medians are off."""
+    """The line of the C program: its windows, the share of its intervals that hold, and the share of medians that are off."""
     held = off = 0
     for one in windows:
         middle = statistics.median(one.control_us)
@@ -309,7 +309,7 @@ def report_control(windows: Sequence[Window]) -> None:
 
 
 def details(windows: Sequence[Window]) -> None:
-    """A line for each row that is off or flagged, to choose constants by."""
+    """A line for each row that is off or flagged, for choosing constants."""
     for each in windows:
         row, ratio = each.row, each.median / others(windows, each, "quiet")
         if each.flagged or abs(ratio - 1) > OFF:

@@ -1,11 +1,11 @@
-"""The ExecuTorch driver beside plain loops over the runtime's own Python interface; the wheel brings no benchmark tool.
+"""The ExecuTorch driver beside plain loops over the runtime's own Python interface; the wheel contains no benchmark tool.
 
     python benchmarks/measuring/executorch_bias.py [net.pte …] [--rounds 11] [--threads 1] [--runs 200]
 
 Each round measures every model (without arguments: two made here) in turns, each in a fresh process forked with the runtime imported: the
-driver's launch; plain calls of the method, which hand its outputs out as they are, as the driver's do and `Module::forward` in C++; calls
-with copied outputs, as `executorch.runtime.Method.execute` makes them. Prints the median of each in ms, the medians of the rounds' ratios
-(`ours/…`), and the ratios of the best rounds' 5th percentiles (`best/…`), which other work on the machine disturbs least.
+driver's launch; plain calls of the method, which return its outputs without copying, like the driver and `Module::forward` in C++; and
+calls with copied outputs, as `executorch.runtime.Method.execute` makes them. Prints the median of each in ms, the medians of the rounds'
+ratios (`ours/…`), and the ratios of the best rounds' 5th percentiles (`best/…`), which other work on the machine disturbs least.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WARM = 30
 
 
 def loop(model: str, threads: int, runs: int, copied: bool) -> Pair:
-    """In a process of its own."""
+    """Runs in a process of its own."""
     found = runtime()
     found.lib._unsafe_reset_threadpool(threads)
     program = found.lib._load_program(model)

@@ -1,12 +1,12 @@
-"""Are our medians right? A driver's launch against a tight C program in a process of its own, interleaved.
+"""Are our medians right? A driver's launch compared with a tight C program in a process of its own, interleaved.
 
     python benchmarks/measuring/inference_bias.py [--rounds 11] [--seconds 300] [--sides 'C program' ours] [--json bias.json]
 
-The reference (reference_loop.c, compiled here) opens onnxruntime's library, loads the model, fills the same inputs and runs it with
-the same threads and options; its first fifth is dropped. Beside it the loops that our driver falls back to: calls by ctypes where
-there is no compiler, IO binding where the C interface is not to be had. The order changes from round to round. For each model:
-the median of each side over the rounds, and the median of the paired ratios to the reference (goal: within 3 %). The models are
-made here or come from installed packages, so nothing has to be fetched.
+The reference (reference_loop.c, compiled here) opens onnxruntime's library, loads the model, fills the same inputs and runs it with the
+same threads and options; its first fifth is dropped. Beside it run the loops that our driver falls back to: calls by ctypes if there is no
+compiler, IO binding if the C interface is not available. The order changes from round to round. For each model: the median of each side
+over the rounds, and the median of the paired ratios to the reference (goal: within 3 %). The models are made here or come from installed
+packages, so nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Reference:
         self._outputs = [result.name for result in session.get_outputs()]
 
     def __call__(self, runs: int, threads: int) -> float:
-        """Median in microseconds, the first fifth left out."""
+        """Median in microseconds, without the first fifth."""
         command = [*self._before, str(runs), str(threads), *self._outputs]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         samples = [int(line) for line in done.stdout.split()]
@@ -67,7 +67,7 @@ class Reference:
 
 
 def compiled_reference(folder: Path) -> Path:
-    """The C program, compiled there."""
+    """Compile the C program in `folder`."""
     compiler, program = native.compiler(), folder / "reference_loop"
     assert compiler is not None, "a C compiler is needed for the reference"
     subprocess.run([compiler, "-O2", "-o", str(program), str(SOURCE), "-ldl"], check=True)
@@ -75,7 +75,7 @@ def compiled_reference(folder: Path) -> Path:
 
 
 def ours(model: str, zygote: Zygote) -> Callable[[int, int], float]:
-    """A launch of ours: median in microseconds."""
+    """One of our launches: median in microseconds."""
 
     def once(runs: int, threads: int) -> float:
         order = WorkOrder(model, UNIT, runs=runs, loads=1, threads=threads, check=False)
@@ -88,7 +88,7 @@ def ours(model: str, zygote: Zygote) -> Callable[[int, int], float]:
 
 
 def zygote_in(cache: Path, said: str = "") -> Zygote:
-    """A zygote whose launches find what `said` names, as if that were all that this device can do; empty: what it can."""
+    """A zygote whose launches find only the abilities that `said` names, as if the device had no others; empty: its real ones."""
     os.environ[VARIABLE] = str(cache)
     library = native.library()
     if said and library is not None:
@@ -103,7 +103,7 @@ SIDES = ("C program", "ours", "ctypes", "IO binding")
 
 
 def models_in(folder: Path) -> dict[str, tuple[str, int]]:
-    """Path and runs of each, from microseconds to tens of milliseconds."""
+    """Path and number of runs of each model, from microseconds to tens of milliseconds."""
     nano = folder / "nano.onnx"
     nano.write_bytes(native.TINY_MODEL)
     return {
@@ -116,7 +116,7 @@ def models_in(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 def report(by_key: Mapping[tuple[str, str], Sequence[float]]) -> None:
-    """Print the table. Microseconds of each round by model and side."""
+    """Print the table. `by_key`: microseconds of each round by model and side."""
     rounds = max(map(len, by_key.values()))
     print(f"{'model':8} {'side':12} {'µs':>10} {'ratio':>7} {'quartiles':>17}   ({rounds} rounds, 1 thread)")
     for (name, side), values in by_key.items():

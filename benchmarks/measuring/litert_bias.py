@@ -2,8 +2,8 @@
 
     python benchmarks/measuring/litert_bias.py [MODEL.tflite …] [--rounds 11] [--threads 1] [--runs 200]
 
-For each model (without any, chains of products made here), in turns, each in a process of its own: the driver's launch; LiteRT's own tool
-(`litert-benchmark`, which runs the newer CompiledModel; its figures have steps of 10 µs: give it models above 1 ms); a plain loop over the
+For each model (by default, chains of products made here), in turns, each in a process of its own: the driver's launch; LiteRT's own tool
+(`litert-benchmark`, which runs the newer CompiledModel; its figures have steps of 10 µs, so use models above 1 ms); a plain loop over the
 interpreter. Prints the median of each in ms, the median of the rounds' ratios (`ours/…`), and the ratio of the best rounds' 5th percentiles
 (`best/…`), which other work on the machine disturbs least.
 """

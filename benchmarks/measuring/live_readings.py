@@ -1,10 +1,10 @@
-"""What does showing a device's sensors cost what is measured beside it? (`node.device.monitor`, read by the worker every 2 s.)
+"""How much does showing a device's sensors disturb a measurement beside it? (`node.device.monitor`, read by the worker every 2 s.)
 
     python benchmarks/measuring/live_readings.py [pairs] [times]
 
-A process reads all sensors `times` as often as a worker does (default 100: every 20 ms), while this one times a small model on one thread.
-Each pair times the same number of inferences twice, in turns with the other first: while the reader goes on, and while it is stopped
-(SIGSTOP). Printed: what works here, processor and wall time of a reading and its share at the worker's pace, and the paired ratio of the
+A process reads all sensors `times` as often as a worker does (default 100: every 20 ms), while this process times a small model on one
+thread. Each pair times the same number of inferences twice, in alternating order: while the reader runs, and while it is stopped (SIGSTOP).
+Printed: the sensors that work here, processor and wall time of a reading and its share at the worker's pace, and the paired ratio of the
 samples' medians, with its 95 % interval, at `times` that pace.
 """
 
@@ -34,7 +34,7 @@ READINGS = 200
 
 
 def read_on(every_s: float) -> None:
-    """In the other process, until it is killed."""
+    """Runs in the other process, until it is killed."""
     sensors = DeviceMonitor().open()
     while True:
         sensors.read()
@@ -42,7 +42,7 @@ def read_on(every_s: float) -> None:
 
 
 def cost() -> None:
-    """Print what one reading takes."""
+    """Print the cost of one reading."""
     monitor = DeviceMonitor()
     print("sensors:", ", ".join(monitor.sensors()))
     sensors = monitor.open()

@@ -1,10 +1,10 @@
-"""Are the llama.cpp driver's tokens per second those of llama-bench? Needs the extra llamacpp, and llama-bench of the same llama.cpp.
+"""Do the llama.cpp driver and llama-bench agree on tokens per second? Needs the extra llamacpp, and llama-bench of the same llama.cpp.
 
     python benchmarks/measuring/llama_bench_bias.py model.gguf --llama-bench build/bin/llama-bench [--depth 0] [--threads 1] [--rounds 5]
 
-The driver's launch and llama-bench in turns. Of each side the repetitions (a prompt; `generate` tokens) of all rounds: tokens per second of
-the median, and of the quickest tenth, which other work on the machine disturbs least (`--prompt 16 --generate 1 --repeats 200`).
-Without `--llama-bench`, a plain loop in llama-cpp-python's own API stands in for it, in a process of its own.
+The driver's launch and llama-bench take turns. For each side, over the repetitions (a prompt; `generate` tokens) of all rounds: tokens per
+second of the median, and of the fastest tenth, which other work on the machine disturbs least (`--prompt 16 --generate 1 --repeats 200`).
+Without `--llama-bench`, a plain loop in llama-cpp-python's own API replaces it, in a process of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Times = dict[str, list[int]]
 
 
 def alone(command: list[str]) -> str:
-    """What a program prints. In a session of its own, as a launch is: the scheduler shares the processors out by session."""
+    """The output of a program, run in a session of its own like a launch: the system's scheduler divides the processors by session."""
     done = subprocess.run(command, capture_output=True, text=True, check=True, start_new_session=True)
     return done.stdout
 
@@ -41,7 +41,7 @@ def ours(zygote: Zygote, model: str, unit: str, dims: dict[str, int], threads: i
     (measured,) = (event for event in events if isinstance(event, MeasureReport))
     tokens = measured.samples_ns
     return {
-        "pp": list(found.series["ttft"]),  # and the choice of a token, microseconds
+        "pp": list(found.series["ttft"]),  # plus choosing a token: microseconds
         "tg": [sum(tokens[at : at + each]) for at in range(0, len(tokens), each)],
     }
 
@@ -56,7 +56,7 @@ def theirs(program: str, model: str, unit: str, dims: dict[str, int], threads: i
 
 
 def plain(model: str, unit: str, dims: dict[str, int], threads: int, repeats: int) -> Times:
-    """A loop as llama-bench's, in this file's own words, in a process of its own."""
+    """A loop like llama-bench's, written in this file, in a process of its own."""
     command = [sys.executable, __file__, model, "--unit", unit, "--loop"]
     for name, size in (*dims.items(), ("threads", threads), ("repeats", repeats)):
         command += [f"--{name}", str(size)]
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def low(times: list[int], share: float) -> int:
-    """The time that this share of them does not exceed."""
+    """The time that this share of the times does not exceed."""
     return sorted(times)[int(share * (len(times) - 1))]
 
 

@@ -3,10 +3,10 @@
     python benchmarks/measuring/mlx_bias.py [--rounds 11] [--runs 64]
 
 Language models with random weights on the processor. In turns, each in a process of its own: the driver's launch; mlx-lm's own tool
-(`mlx_lm.benchmark`, which asks for the next token while the last one is computed, chooses it, and tells tokens per second of a whole
-generation); a plain loop over mlx-lm's models. An inference is one token behind a context of 64. MLX takes as many threads as it likes.
-Prints the median of each in ms (of the tool the mean), the medians of the rounds' ratios (`ours/…`), and the ratios of the best rounds'
-5th percentiles (`best/…`), which the tool does not tell.
+(`mlx_lm.benchmark`, which requests the next token while the last one is computed, samples it, and reports tokens per second of a whole
+generation); a plain loop over mlx-lm's models. An inference is one token after a context of 64. MLX chooses its own number of threads.
+Prints the median of each in ms (for the tool the mean), the medians of the rounds' ratios (`ours/…`), and the ratios of the best rounds'
+5th percentiles (`best/…`), which the tool does not report.
 """
 
 from __future__ import annotations

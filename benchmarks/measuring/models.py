@@ -1,4 +1,4 @@
-"""Models that benchmarks measure: made here, or from installed packages, so that nothing has to be fetched."""
+"""Models for the benchmarks: made here, or from installed packages, so that nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def installed(package: str, path: str) -> Path:
 
 
 def magika() -> Path:
-    """A real model of some milliseconds: it tells types of files by their bytes."""
+    """A real model of a few milliseconds: it recognises file types by their bytes."""
     return installed("magika", "models/standard_v3_3/model.onnx")

@@ -1,11 +1,11 @@
-"""What does our looking cost what is looked at? Stretches with and without the bookkeeping, paired, in one process.
+"""How much does our bookkeeping disturb the measurement? Stretches with and without it, paired, in one process.
 
     python benchmarks/measuring/observer.py [pairs]
 
-Each pair times the same number of inferences twice, in turns with the other first: once with what `drivers.measure.timing` does around
-each stretch of 20 ms (pressure, switches, processor time, clocks) and once bare. Nothing of it lies inside a stretch, so what can
-remain is caches and the scheduler. Printed: the paired ratio of the samples' medians (target: within 0.5 %), the same for two bare
-sides, which shows what this host can tell at all, and the share of the wall time that the bookkeeping takes between stretches.
+Each pair times the same number of inferences twice, in alternating order: once with the bookkeeping of `drivers.measure.timing` around each
+stretch of 20 ms (pressure, switches, processor time, clocks) and once bare. None of it lies inside a stretch, so only effects on caches and
+the scheduler can remain. Printed: the paired ratio of the samples' medians (target: within 0.5 %), the same for two bare sides, which shows
+the resolution of this host, and the share of wall time that the bookkeeping takes between stretches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STRETCHES = 5
 
 
 def loop_of(model: str) -> timing.TimedLoop:
-    """The inference, by IO binding."""
+    """A loop that runs the inference, by IO binding."""
     chosen = onnxruntime.SessionOptions()
     chosen.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, chosen, providers=["CPUExecutionProvider"])
@@ -53,7 +53,7 @@ def bare(loop: timing.TimedLoop, each: int) -> tuple[float, float]:
 
 
 def watched(loop: timing.TimedLoop, each: int, reader: host.HostReader) -> tuple[float, float, float]:
-    """The same with the bookkeeping; and how much of the wall time lies inside the stretches."""
+    """Like `bare`, with the bookkeeping; also returns the share of wall time that lies inside the stretches."""
     samples = array("q", bytes(8 * each * STRETCHES))
     began = time.perf_counter()
     before, used = reader.look(), time.process_time()

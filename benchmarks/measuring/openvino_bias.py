@@ -2,13 +2,13 @@
 
     python benchmarks/measuring/openvino_bias.py [MODEL …] [--rounds 11] [--threads 1] [--runs 200]
 
-For each model (ONNX, or the .xml in a folder of OpenVINO IR; without any, chains of products made here), in turns, each in a process of its
-own: the driver's launch; OpenVINO's own tool, `benchmark_app`, with the same hint and threads, synchronous, as it is for latency; a plain
-loop over its Python API. Where onnxruntime has OpenVINO, built in or as a plug-in that found a device, the same models through onnxruntime
-follow, beside a plain loop over bound inputs and outputs.
+For each model (ONNX, or the .xml in a folder of OpenVINO IR; by default, chains of products made here), in turns, each in a process of its
+own: the driver's launch; OpenVINO's own tool, `benchmark_app`, with the same hint and threads, in synchronous mode, as is usual for
+latency; a plain loop over its Python API. If onnxruntime has OpenVINO, built in or as a plug-in that found a device, the same models
+through onnxruntime follow, beside a plain loop over bound inputs and outputs.
 
-The tool reads the runtime's own clock inside the call, without the call from Python. Prints the median of each in ms, the median of the
-rounds' ratios (`ours/…`), and the ratio of the best rounds' 5th percentiles (`best/…`), which the tool does not tell.
+The tool reads the runtime's own clock inside the call, excluding the call from Python. Prints the median of each in ms, the median of the
+rounds' ratios (`ours/…`), and the ratio of the best rounds' 5th percentiles (`best/…`), which the tool does not report.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def make(folder: Path) -> list[Path]:
 
 
 def given(model: Path) -> Mapping[str, str]:
-    """The driver takes the folder of an IR."""
+    """For an IR, the driver takes the folder."""
     return {"model": str(model.parent)} if model.suffix == ".xml" else {}
 
 

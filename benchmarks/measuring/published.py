@@ -4,12 +4,12 @@
 
     coverage.json    200 quiet windows, then all conditions in turns     coverage.py
     slowdown.json    A/A, 5 % and 2 % more work, quiet                   slowdown.py
-    bias.json        five sizes of models beside a program in C          inference_bias.py
-    wall.json        seconds of `sark-node bench` with a model of some milliseconds, from the second of a home on
+    bias.json        models of five sizes beside a program in C          inference_bias.py
+    wall.json        seconds of `sark-node bench` with a model of some milliseconds, without a home's first run
     disturbed.json   A/A, 5 % and 2 % more work, in all conditions, for as long as there is time
 
-In the order of their importance; each step has its share of the time, and what it prints is kept in FOLDER too, beside the raw figures.
-`python benchmarks/measuring/coverage.py --again FOLDER/coverage.json` judges again without measuring; `slowdown.py` does likewise.
+Steps run in order of importance. Each has its share of the time, and its output is kept in FOLDER too, beside the raw figures. `python
+benchmarks/measuring/coverage.py --again FOLDER/coverage.json` judges again without measuring; so does `slowdown.py`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ENOUGH: Final = 20.0
 """Minutes from which there is time for all quiet windows."""
 WINDOWS: Final = 200
 SHARES: Final = {"coverage": 0.40, "slowdown": 0.33, "bias": 0.06, "wall": 0.02}
-"""Of the time; the rest is for comparisons in disturbed conditions."""
+"""Shares of the time; the rest is for comparisons in disturbed conditions."""
 MIN_S: Final = 30.0
-"""Less is not begun with."""
+"""A step with less time than this is not started."""
 
 
 def step(folder: Path, name: str, script: str, *arguments: str) -> None:
-    """One script; what it prints is shown and kept."""
+    """Run one script; show and keep its output."""
     load = " ".join(f"{each:.1f}" for each in os.getloadavg())
     print(f"\n== {name}, {time.strftime('%H:%M:%S')}, load average {load}", flush=True)
     command = [sys.executable, str(HERE / script), *arguments, "--json", str(folder / f"{name}.json")]
@@ -49,7 +49,7 @@ def step(folder: Path, name: str, script: str, *arguments: str) -> None:
 
 
 def walls(folder: Path, seconds: float) -> None:
-    """How long the whole command takes."""
+    """Time the whole command."""
     print(f"\n== wall, {time.strftime('%H:%M:%S')}", flush=True)
     took: list[float] = []
     text = ""
@@ -71,7 +71,7 @@ def walls(folder: Path, seconds: float) -> None:
 
 
 def main() -> None:
-    """All steps."""
+    """Run all steps."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

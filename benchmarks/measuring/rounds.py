@@ -1,16 +1,16 @@
-"""How often is a comparison in turns right? Simulated: the product's own verdicts on launches' log ratios of a known law, for each noise.
+"""How often is a comparison in turns right? A simulation: the product's verdicts on launches' log ratios from known distributions.
 
     python benchmarks/measuring/rounds.py [--trials 2000]
 
-Noise: the deviation of one launch's ratio by wall and by CPU time. 10 % and 5.6 % were measured for 24 rounds of blocks of 6 ms on a
-2-core host with a load of 2.5 to 11 (run 1 of four), 2 % and 1 % on the same host when calm. `normal`, and `heavy`: a fifth of the
-launches five times as noisy as the others. `alike`: both kinds of time deviate together; `apart`: independently, the worst case for errors.
+Noise: the deviation of one launch's ratio by wall and by CPU time. 10 % and 5.6 % were measured for 24 rounds of blocks of 6 ms on a 2-core
+host with a load of 2.5 to 11 (run 1 of four), 2 % and 1 % on the same host when calm. `normal`, and `heavy`: a fifth of the launches five
+times as noisy as the others. `alike`: both kinds of time deviate together; `apart`: independently, the worst case for errors.
 
-misjudged    A beside itself is called FASTER or SLOWER (at most 1 %)
-covers       both intervals hold the truth when it ends (at least 93 %)
-5 %, 2 %     SLOWER where B takes so much longer, and after how many launches in the mean
-Below it, for one kind of time: how often intervals of each look hold the truth, and their median half width, by four methods. The
-studentised bootstrap draws launches anew and divides by each draw's own deviation.
+misjudged    A compared with itself is called FASTER or SLOWER (at most 1 %)
+covers       both intervals hold the true value when the comparison ends (at least 93 %)
+5 %, 2 %     SLOWER if B takes that much longer, and the mean number of launches until then
+Below it, for one kind of time: how often intervals of each look hold the true value, and their median half width, by four methods. The
+studentised bootstrap resamples launches and divides by each resample's own deviation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DRAWS = 2000
 
 
 def worse(chance: random.Random, kind: str) -> float:
-    """By what a launch's noise is multiplied; the deviation over all launches is about 1 for either kind."""
+    """The factor that multiplies a launch's noise; the deviation over all launches is about 1 for either kind."""
     if kind == "normal":
         return 1.0
     return 2.13 if chance.random() < 0.2 else 0.43
@@ -54,7 +54,7 @@ def ended(
 
 
 def covers(result: Comparison, step: float) -> bool:
-    """Whether both intervals hold the truth."""
+    """Whether both intervals hold the true value."""
     assert result.low is not None
     assert result.high is not None
     assert result.cpu is not None

@@ -1,9 +1,10 @@
-"""What a hostile model can make the kernel hold beyond its limits, by each way of `tests.drivers.holding`, on each tier of the sandbox.
+"""How much memory a hostile model can make the kernel hold beyond its limits, by each method of `tests.drivers.holding` on each sandbox
+tier.
 
-    python benchmarks/measuring/sandbox_memory.py          a table in MiB; a way stops at 96 MiB
+    python benchmarks/measuring/sandbox_memory.py          a table in MiB; a method stops at 96 MiB
 
-Bytes that the kernel accepted, in a real child of each tier: sockets and pipes by what was written into them, memory by what was touched
-and unmapped, the rest by the size of the kernel's objects. Exit code 1: more than 24 MiB on a tier that is not `none`.
+Bytes that the kernel accepted, in a real child of each tier: sockets and pipes by the bytes written into them, memory by the bytes touched
+and unmapped, the rest by the size of the kernel's objects. Exit code 1: more than 24 MiB on a tier other than `none`.
 """
 
 from __future__ import annotations

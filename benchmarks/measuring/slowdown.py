@@ -1,16 +1,16 @@
-"""Does `bench A B --compare` find what is there, and nothing else, and how soon? Chains of equal dense layers, of which one has one more.
+"""Does `bench A B --compare` find real differences, no others, and how soon? Chains of equal dense layers, one of them with one layer more.
 
     python benchmarks/measuring/slowdown.py --seconds 900 --json slowdown.json
-    python benchmarks/measuring/slowdown.py --again slowdown.json          # judged anew, nothing is measured
+    python benchmarks/measuring/slowdown.py --again slowdown.json          # judged again, without measuring
 
-A trial is a whole comparison as `bench` makes it: both models in one process in turns, 6 to 200 launches. The pairs take turns, so that
-the host is the same for all, and so do the conditions (`conditions.py`). Printed for each pair and condition: how often the two were
+A trial is a whole comparison as `bench` makes it: both models in one process in turns, 6 to 200 launches. The pairs take turns, so that the
+host is the same for all, and so do the conditions (`conditions.py`). Printed for each pair and condition: how often the two were
 distinguished (A/A: goal at most 1 %; 5 % more work: at least 95 % within 30 s; 2 % more: at least 90 % within 3 min), the time to the
-answer, the launches, the ratios by wall and CPU time, and how often their interval held the truth, which is taken to be the number of
-layers. `--pairs` chooses among them. `--apart`: the models of a pair have a process each, as those of two runtimes have.
+answer, the launches, the ratios by wall and CPU time, and how often their interval held the true value, taken to be the ratio of the
+numbers of layers. `--pairs` selects pairs. `--apart`: the models of a pair have a process each, like models of two runtimes.
 
-A run has too few trials for a rate of 1 %. So `drawn` is the rate among 2,000 comparisons that are drawn from this run: each launch's
-deviation is one that was measured, from the median of all launches of its pair and condition, and the product's own looks end it.
+One run has too few trials for a rate of 1 %. So `drawn` is the rate among 2,000 comparisons resampled from this run: each launch's
+deviation is a measured one, from the median of all launches of its pair and condition, and the product's own looks end the comparison.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DRAWN: Final = 2000
 
 @dataclass(frozen=True)
 class Pair:
-    """Layers of A and B, and what is asked of a comparison of them."""
+    """Layers of A and B, and the goal for comparing them."""
 
     layers: tuple[int, int]
     goal: str
@@ -75,7 +75,7 @@ PAIRS: Final[Mapping[str, Pair]] = {
 
 
 class ApartDevice(LocalDevice):
-    """Gives each of several models a process of its own, although their unit is the same."""
+    """Gives each of several models its own process, although their unit is the same."""
 
     def measure(
         self,
@@ -102,7 +102,7 @@ class Trial:
 
     @cached_property
     def result(self) -> Comparison:
-        """By the rules of today, from all its launches."""
+        """The result by the current rules, from all launches."""
         return compare_rounds(observe(read_record(base64.b64decode(self.record))).rounds)[-1]
 
     @cached_property
@@ -123,7 +123,7 @@ class Trial:
 
     @property
     def found(self) -> bool:
-        """Rightly, and in time."""
+        """Whether the verdict is right, and in time."""
         return self.result.verdict is ComparisonVerdict.SLOWER and self.seconds <= PAIRS[self.pair].within_s
 
 
@@ -136,7 +136,7 @@ def measure(
     threads: int | None,
     apart: bool,
 ) -> list[Trial]:
-    """Until the time is up, or so many trials of each pair are made."""
+    """Measure until the time is up, or `trials` trials of each pair are done."""
     done: list[Trial] = []
     how: dict[str, Any] = {"threads": threads} if threads else {}
     with (
@@ -153,7 +153,7 @@ def measure(
             )
             for number, name in enumerate(pairs)
         }
-        bench.measure(files[pairs[0]][0], UNIT, runs=10, loads=1)  # its runtime is imported
+        bench.measure(files[pairs[0]][0], UNIT, runs=10, loads=1)  # imports the runtime
         until = time.monotonic() + seconds
         for number, made, name in product(range(trials), conditions, pairs):
             if time.monotonic() >= until:
@@ -172,7 +172,7 @@ def measure(
 
 
 def drawn(trials: Sequence[Trial], ratio: float) -> float:
-    """How often comparisons of models with this ratio, made of these trials' noise, are distinguished (1) or found (else)."""
+    """How often comparisons of models with this ratio, made from these trials' noise, are distinguished (ratio 1) or found (otherwise)."""
     logs = [each for trial in trials for each in trial.logs]
     middle = statistics.median(wall for wall, _ in logs)
     known = [cpu for _, cpu in logs if cpu is not None]
@@ -192,7 +192,7 @@ def drawn(trials: Sequence[Trial], ratio: float) -> float:
 
 
 def first_answer(walls: Sequence[float], cpus: Sequence[float] | None) -> ComparisonVerdict:
-    """At the first look that says anything."""
+    """The verdict at the first conclusive look."""
     answers = (compare_logs(walls[:look], cpus and cpus[:look]).verdict for look in LOOKS)
     return next(
         (each for each in answers if each is not ComparisonVerdict.AMBIGUOUS), ComparisonVerdict.AMBIGUOUS

@@ -2,10 +2,10 @@
 
     python benchmarks/measuring/torch_bias.py [--unit "GPU (Torch)"] [--rounds 5]
 
-For each model the driver's launch and a plain torch program in a process of its own (torch_reference.py), in turns: the median of each, the
-median of the paired ratios, and what NVML saw meanwhile. The program's events hold the device's own time, its wall time also the call's and
-the wait, as ours does. Then what must never pass, on a GPU: a GPU that the owner's environment hides; a program that computes on the CPU
-and returns tensors of the GPU; one that needs more memory than there is.
+For each model the driver's launch and a plain torch program in a process of its own (torch_reference.py) take turns. Printed: the median of
+each, the median of the paired ratios, and what NVML saw meanwhile. The program's events measure the device's own time; its wall time
+includes the call and the wait, as ours does. Then follow cases that must never pass on a GPU: a GPU that the owner's environment hides; a
+program that computes on the CPU and returns tensors of the GPU; one that needs more memory than there is.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Greedy(torch.nn.Module):
 
 
 def saved(module: torch.nn.Module, path: Path) -> str:
-    """As TorchScript, readable by others: a node of root runs models as nobody."""
+    """Save as TorchScript, readable by others: root's node runs models as nobody."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.save(torch.jit.script(module.eval()), str(path))
@@ -93,7 +93,7 @@ def reference(model: str, device: str, *numbers: int) -> dict[str, float]:
 
 
 def compare(zygote: Zygote, folder: Path, unit: str, rounds: int, threads: int) -> None:
-    """Print a line for each model, and what was seen of the device."""
+    """Print a line for each model, and what was observed of the device."""
     device = "cpu" if unit == CPU else "cuda:0"
     print(
         f"{'model':8} {'ours µs':>10} {'wall µs':>10} {'events µs':>10} {'ours/wall':>10}   ({rounds} rounds)"
@@ -123,7 +123,7 @@ def compare(zygote: Zygote, folder: Path, unit: str, rounds: int, threads: int) 
 
 
 def promises(folder: Path, unit: str) -> bool:
-    """Try what must not pass, and print what became of it; whether all was refused."""
+    """Try the cases that must not pass, and print their outcomes; return whether all were refused."""
     held = True
     greedy, falls = saved(Greedy(), folder / "greedy.pt"), saved(Falls(), folder / "falls.pt")
     for what, model, hidden in (

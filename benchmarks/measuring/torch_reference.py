@@ -1,8 +1,8 @@
-"""The independent side of torch_bias.py, without a line of Sark: a TorchScript model on a device, timed by the clock and by CUDA's events.
+"""The independent side of torch_bias.py, without any Sark code: a TorchScript model on a device, timed by the clock and by CUDA's events.
 
     python benchmarks/measuring/torch_reference.py MODEL DEVICE BATCH WIDTH RUNS THREADS
 
-Prints the medians in nanoseconds as JSON, the first fifth left out: `wall`, from the call until the device has finished; `events`, between
+Prints the medians in nanoseconds as JSON, without the first fifth: `wall`, from the call until the device has finished; `events`, between
 two events on the device's own stream (null without CUDA).
 """
 

@@ -2,8 +2,8 @@
 
     python benchmarks/measuring/transformers_bias.py [--rounds 11] [--threads 1] [--runs 60]
 
-An encoder and a language model with random weights. In turns, each in a process of its own: the driver's launch, and a plain loop
-over transformers' own API: the encoder's call; the language model's call for one token on the cache that `generate` would keep. Prints the
+An encoder and a language model with random weights. In turns, each in a process of its own: the driver's launch, and a plain loop over
+transformers' own API: the encoder's call; the language model's call for one token on the cache that `generate` would keep. Prints the
 median of each in ms, the medians of the rounds' ratios (`ours/…`), and the ratios of the best rounds' 5th percentiles (`best/…`), which
 other work disturbs least.
 """

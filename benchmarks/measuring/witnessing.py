@@ -1,12 +1,12 @@
-"""What witnessing costs, whom it suspects, and what a liar can still gain. No network: reveal and notes arrive at once, as on a LAN.
+"""What witnessing costs, which honest runs it suspects, and what a liar can still gain. No network: messages arrive at once, as on a LAN.
 
     python benchmarks/measuring/witnessing.py overhead MODEL.onnx [rounds]     the same measurement witnessed and not, alternated
     python benchmarks/measuring/witnessing.py honest MODEL.onnx … [--rounds N] how much of honest runs' time nothing explains
-    python benchmarks/measuring/witnessing.py liar MODEL.onnx [runs]           three ways to claim less time than there was
+    python benchmarks/measuring/witnessing.py liar MODEL.onnx [runs]           three ways to claim less time than a run took
 
-`honest` counts the runs that would be `unwitnessed`; load the host with whatever it should bear meanwhile. The liars: `scales` does all the
-work and claims shorter times until a row would be doubted; `hides` claims the rest as loads; `skips` makes one inference in each launch,
-which the chain demands, and claims the time of it for all.
+`honest` counts the runs that would be `unwitnessed`; put the load on the host that it should tolerate. The liars: `scales` does all the
+work and claims shorter times, just short of being doubted; `hides` claims the rest as loads; `skips` makes one inference in each launch,
+which the chain demands, and claims its time for all inferences.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TASK = Task(
 
 @dataclass
 class Witnessed:
-    """One run, its record, and what was witnessed of it."""
+    """One run with its record and what was witnessed of it."""
 
     record: Record
     account: WitnessAccount
@@ -64,12 +64,12 @@ class Witnessed:
 
     @property
     def unexplained(self) -> float:
-        """Share of the witnessed time."""
+        """Unexplained share of the witnessed time."""
         return (unexplained_s(observe(self.record), self.account) or 0.0) / (self.account.result_s or 1.0)
 
 
 class Clock:
-    """The scheduler's: from the reveal on."""
+    """The scheduler's clock, which starts at the reveal."""
 
     def __init__(self) -> None:
         self.began = 0.0
@@ -88,7 +88,7 @@ class Clock:
             yield event
 
     def run(self, events: Iterable[Event], forge: Callable[[list[Event], float], list[Event]]) -> Witnessed:
-        """`forge`: what the worker makes of the events and the seconds that they took."""
+        """`forge`: turns the real events and the seconds that they took into the events that the worker claims."""
         seen = list(self.watch(events))
         result_s = time.monotonic() - self.began
         observations = RunObservations(opening=SECRETS[0], reveal=SECRETS[1])
@@ -113,7 +113,7 @@ def honest(order: WorkOrder, zygote: Zygote) -> Witnessed:
 
 
 def forged(event: MeasureReport, factor: float) -> MeasureReport:
-    """The same times by a factor."""
+    """The times multiplied by a factor."""
     return replace(
         event,
         samples_ns=tuple(round(ns * factor) for ns in event.samples_ns),
@@ -124,7 +124,7 @@ def forged(event: MeasureReport, factor: float) -> MeasureReport:
 
 
 def quickest(make: Callable[[float], Witnessed]) -> tuple[float, Witnessed]:
-    """The smallest factor that is still believed, within 1 %."""
+    """The smallest factor that is still believed, to within 0.5 percentage points."""
     low, high = 0.0, 1.0
     while high - low > 0.005:
         middle = (low + high) / 2
@@ -133,7 +133,7 @@ def quickest(make: Callable[[float], Witnessed]) -> tuple[float, Witnessed]:
 
 
 def scaling(run: Witnessed, events: list[Event], *, hides: bool) -> tuple[float, Witnessed]:
-    """All the work is done and claimed to be quicker; `hides`: what is left is claimed as loads."""
+    """Does all the work and claims shorter times; `hides`: claims the remaining time as loads."""
 
     def make(factor: float) -> Witnessed:
         spare_ns = 0
@@ -156,7 +156,7 @@ def scaling(run: Witnessed, events: list[Event], *, hides: bool) -> tuple[float,
 
 
 def skipping(order: WorkOrder, zygote: Zygote) -> Witnessed:
-    """One warm-up and one inference in each launch; the time of it is claimed for all that were asked for."""
+    """One warm-up and one inference in each launch; their time is claimed for all requested inferences."""
     clock, spans = Clock(), list[float]()
 
     def work() -> Iterator[Event]:
@@ -198,7 +198,9 @@ def skipping(order: WorkOrder, zygote: Zygote) -> Witnessed:
 
 
 def overhead(model: str, rounds: int, zygote: Zygote) -> None:
-    """Seconds that neither loads nor inferences explain, of both: what witnessing adds is among them, and other programs' noise is less."""
+    """Seconds that neither loads nor inferences explain, with and without witnessing: what witnessing adds is part of them, and they
+    contain less noise from other programs.
+    """
     order = sized(model, zygote, 5.0)
     rest: dict[bool, list[float]] = {False: [], True: []}
     whole: list[float] = []
@@ -228,14 +230,14 @@ def overhead(model: str, rounds: int, zygote: Zygote) -> None:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """Of the median, by ranks, 95 % or more."""
+    """Interval of the median by ranks, with 95 % confidence or more."""
     ordered, n = sorted(values), len(values)
     rank = max(0, int(n / 2 - 0.98 * n**0.5))
     return ordered[rank], ordered[n - 1 - rank]
 
 
 def sized(model: str, zygote: Zygote, seconds: float) -> WorkOrder:
-    """So many runs in six launches that they take about so long."""
+    """An order of six launches, with enough runs to take about `seconds`."""
     probe = honest(WorkOrder(model, UNIT, runs=24, loads=6), zygote)
     runs = max(24, round((seconds - 0.5) / (probe.median_ms / 1000)))
     return WorkOrder(model, UNIT, runs=runs, loads=6)
@@ -272,7 +274,7 @@ def suspects(models: list[str], rounds: int, zygote: Zygote) -> None:
 
 
 def lie(model: str, runs: int, zygote: Zygote) -> None:
-    """What each liar can claim."""
+    """Print what each liar can claim."""
     order = WorkOrder(model, UNIT, runs=runs, loads=6)
     clock = Clock()
     kept: list[Event] = []

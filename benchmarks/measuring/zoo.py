@@ -1,14 +1,14 @@
-"""Does everything run, with shapes that make sense? A zoo of real models, and one model for each element type.
+"""Does everything run, with sensible shapes? A zoo of real models, and one model for each element type.
 
     python benchmarks/measuring/zoo.py [FOLDER…]
 
-Measures, two runs each: a model of each element type that onnxruntime takes (made here), the full-size graphs and the classifier in
-the packages of the `dev` extra, and every .onnx file below the folders, such as one that was filled by
+Measures, two runs each: a model of each element type that onnxruntime takes (made here), the full-size graphs and the classifier in the
+packages of the `dev` extra, and every .onnx file below the folders, such as one filled by
 
     pip install --no-deps --target FOLDER silero-vad
 
-Prints a line for each: status, shapes of its inputs, milliseconds, the output check. Where sizes are missing it prints the text that
-`bench` would, and measures with the shapes in that text. Ends with 1 if any is not complete.
+Prints a line for each: status, shapes of its inputs, milliseconds, the output check. If sizes are missing, it prints the text that `bench`
+would print, and measures with the shapes in that text. Exits with 1 if any model is not complete.
 """
 
 from __future__ import annotations

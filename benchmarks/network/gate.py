@@ -112,7 +112,7 @@ def _say(value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
-# -- the gate and those who measure it ------------------------------------------------------------------------------------------
+# -- the gate and the measurements ----------------------------------------------------------------------------------------------
 
 
 class Gate:

@@ -1,25 +1,26 @@
-"""Short tasks on real workers while processes are killed and links are cut: does everything end, once, and how soon does it go on?
+"""Short tasks on real workers while processes are killed and links are cut: does every task end, exactly once, and how soon does work
+resume?
 
     python benchmarks/scheduling/chaos.py [--seed 1] [--tasks 300] [--workers 5] [--every 3] [--within 900] [--only "worker killed"]
     python benchmarks/scheduling/chaos.py --kills 200 [--seed 1] [--series worker scheduler child gate server "two homes" "64 slots"]
 
-The first is one storm of all kinds. The second kills with -9 alone, in series of one kind or a few, each in a swarm of its own, and prints
-a table in Markdown: tasks lost, results recorded twice, runs for nothing, time to come back.
+The first command is one storm of all kinds of faults. The second only kills with -9, in series of one or a few kinds, each in its own
+swarm, and prints a table in Markdown: tasks lost, results recorded twice, wasted runs, recovery time.
 
-Real processes on loopback: a gate, workers, the scheduler process that `submit` started and that `submit` or `watch` starts again. Every
-few seconds one of them (or a run's own process, or a zygote) is killed with -9 or frozen with SIGSTOP for 1 to 20 s, or the link to a
-worker is reset, silenced or refused by a relay before its port. A supervisor starts again what died, after a moment. What is struck,
-and when, follows from the seed. The tasks are of the simulated unit and sleep for `--task` seconds; where this is root on Linux each
-worker is a device of its own, else they measure one at a time.
+Real processes on loopback: a gate, workers, and the scheduler process, which `submit` starts and `submit` or `watch` restarts. Every few
+seconds one of them (or a run's own process, or a zygote) is killed with -9 or frozen with SIGSTOP for 1 to 20 s, or a relay in front of a
+worker's port resets, silences or refuses its link. A supervisor restarts dead processes after a moment. The seed determines the targets and
+times. The tasks are of the simulated unit and sleep for `--task` seconds. As root on Linux each worker is a device of its own; otherwise
+they measure one at a time.
 
-  recovery  from the strike until each task that ran there has its result, or runs under a new attempt: so with the time until a place is
-            free elsewhere, where all are busy, and after a model's own process died with the backoff of a failed try; of a killed
-            scheduler: until its successor has its first grant or result; of a gate and a server: from their start until they listen
-  again     the same, of tasks that were struck again before: at the scheduler, or at the worker they were at or had gone to. The faults
-            come so often that this is common; it says how long several of them take in a row, and nothing of the kind it stands beside
-  wasted    runs that workers began, less records that the scheduler kept
+  recovery  from the strike until each task that ran there has its result or runs under a new attempt. This includes the wait for a free
+            slot elsewhere, if all are busy, and the backoff of a failed try after a model's own process died. For a killed scheduler:
+            until its successor has its first grant or result; for a gate and a server: from their start until they listen
+  again     the same for tasks that were struck again before that: at the scheduler, or at a worker where they were or had gone. Faults
+            are frequent enough to make this common; it shows how long several in a row take, and says nothing about the kind in its row
+  wasted    runs that workers began, minus records that the scheduler kept
 
-Exit code 1, with the seed, on any breach: a task without its one result, a record twice, a process left over, an invariant broken.
+Exit code 1, with the seed, on any breach: a task without exactly one result, a duplicate record, a leftover process, a broken invariant.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def main() -> None:
 
 
 def all_series(folder: Path, arguments: argparse.Namespace) -> list[str]:
-    """Run them and print a table; gives what should not have been."""
+    """Run the series and print a table; return the breaches."""
     chosen = [one for one in SERIES if arguments.series is None or one.name in arguments.series]
     rows, breaches = list(HEADS), []
     for series, kills in kills_of(chosen, arguments.kills).items():
@@ -102,7 +103,7 @@ def all_series(folder: Path, arguments: argparse.Namespace) -> list[str]:
 
 
 def one_storm(folder: Path, arguments: argparse.Namespace) -> list[str]:
-    """Run it and print its figures; gives what should not have been."""
+    """Run the storm and print its figures; return the breaches."""
     plan = Plan(
         arguments.seed, tasks=arguments.tasks, task_s=arguments.task, every_s=arguments.every,
         within_s=arguments.within, kinds=arguments.only,

@@ -1,23 +1,23 @@
-"""What very many tasks and campaigns cost the scheduler: how long its loop stands still, a cancel, a restart, the commands that read them.
+"""What very many tasks and campaigns cost the scheduler: how long its loop blocks, a cancel, a restart, the commands that read them.
 
     python benchmarks/scheduling/crowd.py [--tasks 10000] [--campaigns 1000] [--run 300] [--devices 100]
             [--only cancel restart run commands exports memory everywhere]
 
 One process: the scheduler service over the in-memory swarm with scripted workers, on a real SQLite file. Figures are processor seconds of
-the loop's thread, and wall seconds beside them; a busy machine makes both larger, so `sark-node --version` is among the commands.
+the loop's thread, with wall seconds beside them; a busy machine increases both, so `sark-node --version` is one of the commands.
 
-  cancel    a campaign of --tasks tasks without a device is taken up and cancelled, as the command does it; a submit beside it
+  cancel    a campaign of --tasks tasks without a device is taken up and cancelled, as the command does it, with submits beside it
   restart   --campaigns campaigns of 3 tasks are taken up by a new process
-  run       --run tasks of a campaign of --tasks, and as many of --campaigns campaigns of 3, at 4 scripted workers, and the same campaign at
-            one device of 64 slots, from the moment at which they come; both sides' time
-  commands  `campaigns`, `results`, `explain` over a store with a campaign of --tasks ended tasks and one of as many of which half have
-            ended, as processes on a terminal; and `watch` of the second, on a terminal and a pipe.
-            A gate and two workers run beside them: `explain` of what waits asks the swarm.
-            The ended tasks are made up: their rows go in by the table, nine in ten with a record of six launches of 100 samples
-  memory    what the scheduler keeps of --tasks tasks that wait, by tracemalloc
-  everywhere  a campaign of --tasks tasks on --devices scripted workers, each task for one of them: planned, taken up, --run of them run;
-            with what the process holds more in memory afterwards, a task
-  exports   `results --csv -` and `--json` of as many
+  run       --run tasks of a campaign of --tasks, and as many of --campaigns campaigns of 3, on 4 scripted workers, and the same campaign
+            on one device of 64 slots, from the moment at which the workers appear; the time of both sides
+  commands  `campaigns`, `results`, `explain` over a store with a campaign of --tasks ended tasks and one of the same size of which half
+            have ended, as processes on a terminal; and `watch` of the second, on a terminal and a pipe.
+            A gate and two workers run beside them: `explain` queries the swarm about waiting tasks.
+            The ended tasks are invented: their rows are inserted in bulk, nine in ten with a record of six launches of 100 samples
+  memory    memory that the scheduler holds for --tasks waiting tasks, by tracemalloc
+  everywhere  a campaign of --tasks tasks on --devices scripted workers, each task for one of them: planned and taken up, then --run of
+            them run; with the growth of the process's memory per task
+  exports   `results --csv -` and `--json` of --tasks results
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _DONE = _T.c.state == TaskState.SUCCEEDED
 
 
 class Turns(trio.abc.Instrument):
-    """Processor seconds of each turn of the loop, and what took most of the longest one."""
+    """Processor seconds of each turn of the loop, and the task that took most of the longest turn."""
 
     def __init__(self) -> None:
         self.longest = self._since = self._step_at = 0.0
@@ -110,7 +110,7 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
 
 @contextmanager
 def measured(what: str) -> Iterator[Turns]:
-    """Prints processor and wall seconds, and the longest turn."""
+    """Print processor and wall seconds, and the longest turn."""
     gc.collect()
     turns = Turns()
     trio.lowlevel.add_instrument(turns)
@@ -153,7 +153,7 @@ async def beside(place: Any) -> None:
 
 
 async def _script(text: str, *words: str) -> None:
-    """A process of its own."""
+    """Run the text in a process of its own."""
     done = await trio.run_process([sys.executable, "-c", text, *words], capture_stdout=True, check=False)
     print(done.stdout.decode(), end="", flush=True)
 
@@ -204,7 +204,7 @@ async def restart(folder: Path, campaigns: int) -> None:
 
 
 async def memory(folder: Path, tasks: int) -> None:
-    """Traced, it takes several times as long."""
+    """Tracing makes this take several times as long."""
     async with a_world(folder) as world:
         with ProcessPoolExecutor(1, get_context("spawn")) as other:
             other.submit(submit, folder / "store.db", "c-one", tasks).result()
@@ -224,7 +224,7 @@ async def memory(folder: Path, tasks: int) -> None:
 
 
 async def everywhere(folder: Path, tasks: int, devices: int, run: int) -> None:
-    """As of a lab: many models, each on each device."""
+    """As in a lab: many models, each on each device."""
     spec = Campaign(
         campaign="everywhere",
         models=tuple(ModelEntry(path=f"m{n}.onnx") for n in range(tasks // devices)),
@@ -259,12 +259,12 @@ async def everywhere(folder: Path, tasks: int, devices: int, run: int) -> None:
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Bytes of resident memory of this process."""
     return psutil.Process().memory_info().rss
 
 
 def epochs(world: World) -> set[tuple[str, int]]:
-    """A campaign that was taken up has a new one."""
+    """Campaigns with their epochs; taking up a campaign gives it a new one."""
     return {(row.id, row.epoch) for row in world.store.database.all(sa.select(_C.c.id, _C.c.epoch))}
 
 
@@ -296,7 +296,7 @@ async def run(folder: Path, run: int, tasks: int, campaigns: int) -> None:
 
 
 def on_terminal(command: list[str]) -> tuple[float, float]:
-    """Run it as people do; with --json or --csv - it writes all there is. Its processor and wall seconds."""
+    """Run the command on a terminal, as people do; with --json or --csv - it writes everything. Returns its processor and wall seconds."""
     ours, theirs = os.openpty()
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL)
@@ -307,7 +307,7 @@ def on_terminal(command: list[str]) -> tuple[float, float]:
 
 
 def drain(terminal: int) -> None:
-    """Read all that is written to it, and close it."""
+    """Read everything written to the terminal, and close it."""
     with contextlib.suppress(OSError):  # the end of a terminal
         while os.read(terminal, 65_536):
             pass
@@ -315,7 +315,7 @@ def drain(terminal: int) -> None:
 
 
 def fill(store: Store, campaign: str, ended: int) -> None:
-    """Lets the first `ended` tasks of a campaign end at eight devices, nine in ten with a record; the rows go in by the table."""
+    """End the first `ended` tasks of a campaign on eight devices, nine in ten with a record; the rows are inserted in bulk."""
     body = read_task(store.tasks.bodies(campaign, 1, 1)[f"{campaign}/1"])
     record = a_record(body, "device-1", random.Random(1), 12.0)
     packed, figures, now = record_body(record), figures_of(body, record), time.time()
@@ -366,7 +366,7 @@ def submit(place: Path, campaign: str, tasks: int) -> None:
 
 
 def start_swarm(folder: Path) -> None:
-    """A gate and two workers, known to the home as after a submit; they end with this process."""
+    """Start a gate and two workers, known to the home as after a submit; they end with this process."""
     from tests.real.lab import Lab  # its memory would count as the commands'
 
     lab = Lab(folder, ("home",))
@@ -396,7 +396,7 @@ def exports(folder: Path, tasks: int) -> None:
 
 
 def filled(folder: Path, tasks: int, ended: dict[str, int]) -> Home:
-    """A home with campaigns of so many tasks, by how many of them have ended."""
+    """A home with campaigns of `tasks` tasks each; `ended` gives how many of each campaign's tasks have ended."""
     home = Home.at(folder / "home")
     home.store.parent.mkdir(parents=True, exist_ok=True)
     with Store(home.store) as store:
@@ -418,7 +418,7 @@ def show(home: Home, words: str) -> None:
 
 
 def looks(home: Home, what: str, console: Console, tasks: int) -> None:
-    """The first look of `watch` and those of ten seconds more, while the scheduler writes."""
+    """The first look of `watch`, and the looks of ten more seconds, while the scheduler writes."""
     with Store(home.store) as store, Store(home.store) as other:
         left = 80 if tasks < MANY else 10
         began, first, spent = time.thread_time(), 0.0, 0.0

@@ -1,16 +1,16 @@
-"""How quick the dashboard is with a large campaign: first view, all tasks drawn, and frames while one scrolls and while tasks change.
+"""How fast the dashboard is with a large campaign: first view, all tasks drawn, and frames during scrolling and while tasks change.
 
     python benchmarks/scheduling/dashboard.py [--tasks 1000] [--changes 200] [--seconds 4] [--views 5]
 
-A real `sark-node serve` on loopback over a store with one campaign (20 models, 2 units, 25 devices; some done, some running, some
-waiting), looked at with headless Chromium at 1400 × 900. Nothing runs: another connection writes how tasks go on, as a scheduler does.
+A real `sark-node serve` on loopback over a store with one campaign (20 models, 2 units, 25 devices; some done, some running, some waiting),
+viewed with headless Chromium at 1400 × 900. No task really runs: another connection writes progress, as a scheduler does.
 
-  first view    from asking for the address to the campaign's name on the page, a fresh browser context each time; the median and the worst
-  drawn         from the same start to every task being there
-  frames        time between two pictures, in ms: median, 95th percentile, worst; 16.7 is what a screen of 60 Hz can show
+  first view    from requesting the address to the campaign's name on the page, in a fresh browser context each time; median and worst
+  drawn         from the same start until every task is there
+  frames        time between two frames, in ms: median, 95th percentile, worst; a 60 Hz screen can show one every 16.7 ms
   requests      files and answers of the first view, and their bytes
-  script        ms that the page's own work before a picture takes while tasks change: median, 95th percentile, worst
-  busy          share of the time in which the page's own thread worked without a pause of less than 50 ms (`longtask`)
+  script        ms of the page's own work before a frame while tasks change: median, 95th percentile, worst
+  busy          share of the time in which the page's thread worked for 50 ms or longer without a pause (`longtask`)
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TIMED: Final = """(() => {
     if (take.name !== "step") window.worked.push(performance.now() - began);
   });
 })()"""
-"""Notes how long each piece of the page's own work before a picture takes, the scrolling's aside."""
+"""Records the time of each piece of the page's own work before a frame, excluding the scrolling."""
 LOADED: Final = """() => {
   const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
   return [all.length, all.reduce((sum, one) => sum + one.transferSize, 0)];
@@ -80,7 +80,7 @@ SCROLL: Final = """async (seconds) => {
 
 
 def task(n: int) -> Task:
-    """The n-th, from 1."""
+    """The n-th task, from 1."""
     return Task(
         campaign=CAMPAIGN,
         task=f"{CAMPAIGN}/{n}",
@@ -94,7 +94,7 @@ def task(n: int) -> Task:
 
 
 def fill(store: Store, tasks: int) -> list[str]:
-    """One campaign; gives the ids of the tasks that run: every second one."""
+    """Create one campaign; return the ids of the running tasks: every second one."""
     models = [NewModel(f"model-{n}.onnx", f"{n:064x}", 1_000_000) for n in range(20)]
     new = NewCampaign(CAMPAIGN, "a large one", SCHEDULER, "{}")
     store.campaigns.create(new, models, [task(n) for n in range(1, tasks + 1)])
@@ -110,7 +110,7 @@ def fill(store: Store, tasks: int) -> list[str]:
 
 @contextmanager
 def going_on(home: Home, running: Sequence[str], changes: int) -> Iterator[None]:
-    """So many tasks a second say how they go, five times a second."""
+    """Write the progress of `changes` tasks per second, five times a second."""
     stop = threading.Event()
 
     def write() -> None:
@@ -155,7 +155,7 @@ def served(home: Home, folder: Path) -> Iterator[str]:
 
 
 def view(browser: Browser, url: str, path: str, cells: str, tasks: int) -> tuple[Page, float, float]:
-    """A page in a fresh context; seconds to its first view, and to all of it."""
+    """Open a page in a fresh context; return it with the seconds to its first view and to the complete view."""
     page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
     page.add_init_script(TIMED)
     began = time.perf_counter()
@@ -204,7 +204,7 @@ def main() -> None:
 
 
 def look(browser: Browser, url: str, home: Home, running: Sequence[str], arguments: Any) -> None:
-    """Both views, at rest and while tasks change."""
+    """Measure both views, at rest and while tasks change."""
     for name, path, cells in (
         ("matrix", f"#/campaigns/{CAMPAIGN}", ".matrix .cell"),
         ("list", f"#/campaigns/{CAMPAIGN}?view=list", "table.long"),

@@ -1,9 +1,9 @@
-"""What workers cost a campaign that grant a task, renew it and never answer; and how often an honest run is hedged for being slow.
+"""What workers that grant a task, renew it and never answer cost a campaign; and how often an honest run is hedged for being slow.
 
     python benchmarks/scheduling/holders.py
 
-On virtual time (`tests/simulation/holders.py`): the product's scheduler and workers over a model of the network, 20 seeds each. The
-figures are of the decisions, not of this machine. "without deadlines" is the scheduler before them: a run is waited for until the task's
+On virtual time (`tests/simulation/holders.py`): the product's scheduler and workers over a model of the network, 20 seeds each. The figures
+measure decisions, not this machine. "without deadlines" is the scheduler before deadlines existed: it waits for a run until the task's
 limits have passed.
 """
 

@@ -1,15 +1,15 @@
-"""From submit to the first lease, and how many placements a second: one scheduler, and four that want the same workers.
+"""From submit to the first lease, and placements per second: one scheduler, and four that compete for the same workers.
 
     python benchmarks/scheduling/negotiation.py [--workers 5] [--times 30] [--cold 5] [--bursts 5] [--tiny 100]
 
-Real processes on loopback: a gate, workers (started a few at a time: 60 need about 9 GiB and some minutes), the homes of four schedulers
-that all of them serve. Tasks are of the simulated unit; where this is root on Linux each worker is a device of its own. Instants
-are those of the campaigns' own events: `campaign.created` is the moment at which submit is acknowledged, with everything on disk.
+Real processes on loopback: a gate, workers (started a few at a time: 60 need about 9 GiB and some minutes), and the homes of four
+schedulers, all served by every worker. Tasks are of the simulated unit; as root on Linux each worker is a device of its own. Times come
+from the campaigns' own events: `campaign.created` is the moment at which submit is acknowledged, with everything on disk.
 
-  first lease, warm  from there to the first `task.granted`; campaigns of one short task, one after the other, scheduler process up
-  first lease, cold  the same with no scheduler process: submit starts one
-  tickets            long tasks, more than the workers take: placements (leases and tickets) of the first seconds, over the time from
-                     the first intent on disk to the last placement on disk. Nothing ends meanwhile, so this is negotiation alone.
+  first lease, warm  from there to the first `task.granted`; campaigns of one short task, one after the other, with a scheduler process up
+  first lease, cold  the same without a scheduler process: submit starts one
+  tickets            more long tasks than the workers take: placements (leases and queued leases) of the first seconds, over the time from
+                     the first intent on disk to the last placement on disk. No task ends meanwhile, so this is negotiation alone.
   tiny tasks         a campaign of short tasks, to its end: placements over the same time. The runs need the processors too.
   four               four homes submit at once; placements of all, over the time from the first intent to the last placement of any
 """
@@ -34,7 +34,7 @@ from tests.real.lab import Lab, script, until
 HOMES = ("ada", "bob", "carol", "dave")
 BATCH = 6
 SETTLE_S = 1.0
-"""Seconds without a placement after which the burst is over."""
+"""Seconds without a placement after which a burst is over."""
 PLACED = ("task.granted", "task.queued")
 
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def start(lab: Lab) -> None:
-    """The gate and the workers."""
+    """Start the gate and the workers."""
     began = time.monotonic()
     lab.start_gate()
     lab.await_up("gate")
@@ -73,7 +73,7 @@ def start(lab: Lab) -> None:
 
 
 def measure(lab: Lab, arguments: argparse.Namespace) -> None:
-    """All of it, as tables."""
+    """Run the whole benchmark, and print its tables."""
     one = file(lab, "one", 1, 0.0)
     cold = []
     for _ in range(arguments.cold):
@@ -88,7 +88,7 @@ def measure(lab: Lab, arguments: argparse.Namespace) -> None:
     print(f"\n{'submit to first lease, ms':<34} {'p50':>8} {'p99':>8} {'max':>8} {'n':>5}")
     print(summary("warm", warm))
     print(summary("cold", cold))
-    for home in HOMES:  # now each knows all the workers, and how long a run takes
+    for home in HOMES:  # now each knows all workers and the time of a run
         run(lab, (home,), file(lab, "warm-up", 4 * len(lab.workers), 0.0))
     print(f"\n{'placements a second':<34} {'median':>8} {'least':>8} {'most':>8} {'placed':>8}")
     tickets = file(lab, "tickets", 16 * len(lab.workers), 600.0)
@@ -132,12 +132,12 @@ def file(lab: Lab, name: str, tasks: int, seconds: float) -> Path:
 
 
 def submit(lab: Lab, home: str, campaign: Path) -> str:
-    """As the command does it once it has been read; a scheduler process is up."""
+    """Submit as the command does once it has read the file; a scheduler process is up."""
     return submit_campaign(lab.home(home), campaign, wait_s=60.0)
 
 
 def events(lab: Lab, home: str, campaign: str) -> dict[str, list[float]]:
-    """When what happened."""
+    """Times of the campaign's events, by name."""
     by_key: dict[str, list[float]] = {}
     for name, at in lab.ask(home, "SELECT name, at FROM events WHERE campaign = ? ORDER BY seq", campaign):
         by_key.setdefault(name, []).append(at)
@@ -150,14 +150,14 @@ def ended(lab: Lab, home: str, campaign: str) -> bool:
 
 
 def first_lease(lab: Lab, home: str, campaign: str) -> float:
-    """Seconds; waits for the campaign's end."""
+    """Seconds to the first lease; waits for the campaign's end."""
     until(lambda: ended(lab, home, campaign), f"{campaign} has ended", within=120)
     observed = events(lab, home, campaign)
     return observed["task.granted"][0] - observed["campaign.created"][0]
 
 
 def at_once(lab: Lab, homes: Sequence[str], campaign: Path) -> dict[str, str]:
-    """Submit on each of the homes at the same time; gives the campaigns' ids."""
+    """Submit on all homes at the same time; return the campaigns' ids."""
     by_key: dict[str, str] = {}
     threads = [
         threading.Thread(target=lambda home=home: by_key.update({home: submit(lab, home, campaign)}))  # type: ignore[misc]
@@ -171,14 +171,14 @@ def at_once(lab: Lab, homes: Sequence[str], campaign: Path) -> dict[str, str]:
 
 
 def rate(lab: Lab, found: dict[str, str]) -> tuple[int, float]:
-    """Placements of these campaigns, and the seconds they took."""
+    """Placements of these campaigns, and the seconds that they took."""
     observed = [events(lab, home, campaign) for home, campaign in found.items()]
     placed = [at for each in observed for name in PLACED for at in each.get(name, ())]
     return len(placed), max(placed) - min(min(each["task.committing"]) for each in observed)
 
 
 def run(lab: Lab, homes: Sequence[str], campaign: Path) -> tuple[int, float]:
-    """To the end."""
+    """Run the campaigns to the end."""
     result = at_once(lab, homes, campaign)
     for home, each in result.items():
         until(_has_ended(lab, home, each), f"{each} has ended", within=600, every=0.2)
@@ -186,7 +186,7 @@ def run(lab: Lab, homes: Sequence[str], campaign: Path) -> tuple[int, float]:
 
 
 def burst(lab: Lab, homes: Sequence[str], campaign: Path) -> tuple[int, float]:
-    """Until nobody takes more; then it is cancelled."""
+    """Wait until no worker takes more; then cancel."""
     result = at_once(lab, homes, campaign)
 
     def over() -> bool:

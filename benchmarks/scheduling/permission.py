@@ -1,11 +1,10 @@
-"""What permission costs a worker: a token proved once when it is shown, then a look on every verb.
+"""What permission costs a worker: a token proved once when it is shown, then a check on every call.
 
     python benchmarks/scheduling/permission.py [rounds]
 
-A token of a pool's member that its holder delegated on (2 blocks), at a worker that has 1,000 other tokens and a manifest with 256
-members and 256 revoked peers. `check` is what each commit pays; `authenticate` is paid once for each token; both together are the most
-that a first commit could cost.
-p50 and p99 over the rounds (5,000 by default), one thread, wall time.
+A token of a pool member that its holder delegated further (2 blocks), at a worker that has 1,000 other tokens and a manifest with 256
+members and 256 revoked peers. Every commit pays for `check`, every token once for `authenticate`; the sum of both is the most that a first
+commit can cost. p50 and p99 over the rounds (5,000 by default), one thread, wall time.
 """
 
 from __future__ import annotations

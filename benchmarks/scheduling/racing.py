@@ -1,10 +1,10 @@
-"""Many schedulers race for the places of few workers: no place is ever given twice. Pure ledgers, random order, no network.
+"""Many schedulers compete for the slots of few workers: no slot is ever given twice. Pure ledgers, random order, no network.
 
     python benchmarks/scheduling/racing.py [--commits 1000000] [--seed 1] [--schedulers 16] [--workers 4]
 
-Each step is one word of one scheduler to one worker, or time that passes: commits (half of them resting on an old quote), renewals,
-releases, cancels, answers to offers, runs that end, silence until leases lapse. After each step the ledger that was touched is held
-against its slots: never more leases than slots, never more runs than slots, each grant under a higher fence, each lease run at most once.
+Each step is one message of a scheduler to a worker, or time that passes: commits (half of them based on an old quote), renewals, releases,
+cancels, answers to offers, runs that end, silence until leases lapse. After each step the affected ledger is checked against its slots:
+never more leases than slots, never more runs than slots, each grant under a higher fence, each lease run at most once.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason, RunOutcome
 
 TASKS: Final = 64
-"""Different tasks of each scheduler; attempts make the requests different."""
+"""Different tasks of each scheduler; attempts make the requests differ."""
 HELD: Final = 12
-"""A scheduler lets go of its oldest when it holds more."""
+"""A scheduler that holds more than this releases its oldest lease."""
 
 
 @dataclass
@@ -50,13 +50,13 @@ class Racer:
     priority: int
     attempts: int = 0
     known: dict[int, int] = field(default_factory=dict)
-    """Worker → ledger version of the last quote."""
+    """Worker → ledger version of its last quote."""
     held: list[tuple[int, HeldLease]] = field(default_factory=list)
 
 
 @dataclass
 class Device:
-    """One worker: its ledger, and what a shell would know."""
+    """One worker: its ledger, and the state that its shell would track."""
 
     ledger: Ledger
     slots: int
@@ -69,7 +69,7 @@ class Device:
 
 @dataclass
 class Race:
-    """All of them."""
+    """All schedulers and workers."""
 
     rng: random.Random
     racers: list[Racer]
@@ -77,7 +77,7 @@ class Race:
     counts: Counter[str] = field(default_factory=Counter)
 
     def step(self) -> None:
-        """One thing happens."""
+        """Let one thing happen."""
         rng = self.rng
         at = rng.randrange(len(self.devices))
         device, racer = self.devices[at], rng.choice(self.racers)
@@ -124,7 +124,7 @@ class Race:
                 assert fence > device.fence, f"fence {fence} after {device.fence}"
                 device.fence = fence
                 racer.held.append((at, HeldLease(lease=answer.lease, fence=answer.fence)))
-                if self.rng.random() < 0.05:  # the answer was lost: the same again
+                if self.rng.random() < 0.05:  # the answer was lost: repeat the request
                     again = device.ledger.commit(slot_request, device.now)
                     assert isinstance(again, (Granted, Queued))
                     assert again.lease == answer.lease, "one key, two leases"
@@ -162,7 +162,7 @@ class Race:
         device.ledger.acknowledge(lease)
 
     def _obey(self, device: Device) -> None:
-        """Do what the ledger orders, and hold it against its slots."""
+        """Carry out the ledger's commands, and check the ledger against its slots."""
         for order in device.ledger.take_commands():
             match order:
                 case RunCommand():
@@ -188,7 +188,7 @@ class Race:
 
 
 def race(commits: int, seed: int, *, schedulers: int = 16, workers: int = 4) -> Counter[str]:
-    """So many commits, in an order drawn from the seed. AssertionError at the first place that is given twice."""
+    """Run `commits` commits in an order drawn from the seed. AssertionError at the first slot that is given twice."""
     rng = random.Random(seed)
     racers = [Racer(_peer(f"s{n}"), [], rng.choice((20, 50, 50, 50, 80))) for n in range(schedulers)]
     for number, racer in enumerate(racers):
@@ -223,7 +223,7 @@ def _task(peer: str, scheduler: int, n: int) -> Task:
 
 
 def main() -> int:
-    """0: no place was given twice."""
+    """Return 0 if no slot was given twice."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commits", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,19 +1,19 @@
-"""How soon it goes on after a worker was killed or fell silent, or the scheduler was killed; and how soon a cancel is confirmed.
+"""How soon work resumes after a worker is killed or falls silent, or the scheduler is killed; and how soon a cancel is confirmed.
 
     python benchmarks/scheduling/recovery.py [--times 10] [--only reset,silence,frozen,scheduler,cancel]
 
-Real processes on loopback: a gate, three workers, a scheduler process that `watch` keeps alive. Instants are those of the campaign's own
-events and of the workers' logs, all on this host's clock.
+Real processes on loopback: a gate, three workers, and a scheduler process that `watch` keeps alive. Times come from the campaign's own
+events and from the workers' logs, all on this host's clock.
 
-  reset      kill -9 of the worker that runs a task, nobody starts it again → lost, granted elsewhere, the run begins there
-  silence    a relay before the worker's port lets nothing pass any more → the same
+  reset      kill -9 of the worker that runs a task, without a restart → lost, granted elsewhere, the run begins there
+  silence    a relay in front of the worker's port passes nothing any more → the same
   frozen     SIGSTOP of the worker's process → the same
   scheduler  kill -9 of the scheduler process in the middle of a queue of short tasks → `watch` has started another (its process
              began), it has adopted the campaign, its first grant or recorded result; `after restart` is the time between the first
              and the last of these
-  cancel     of a campaign with a run on each worker and more that wait: from the request being on disk until the campaign has ended,
-             every worker having confirmed that its processes are dead; and the whole `sark-node cancel` command. No process of a run
-             may be there when it returns.
+  cancel     of a campaign with a run on each worker and more tasks waiting: from the request being on disk until the campaign has
+             ended, after every worker has confirmed that its processes are dead; and the whole `sark-node cancel` command. No process
+             of a run may exist when the command returns.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def summary(name: str, values: Sequence[float]) -> str:
 
 
 class Bench:
-    """The swarm and what is done to it."""
+    """The swarm and the faults injected into it."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab = lab
@@ -93,19 +93,19 @@ class Bench:
         self.short = script(folder, "short.json", latencies_ms=[20.0], sleep=True)
 
     def all(self) -> dict[str, Callable[[Samples], None]]:
-        """By the name that the command line uses."""
+        """The scenarios by their names on the command line."""
         return {
             "reset": self.reset, "silence": self.silence, "frozen": self.frozen,
             "scheduler": self.scheduler, "cancel": self.cancel,
         }  # fmt: skip
 
-    # -- what is done ------------------------------------------------------------------------------------------------------
+    # -- scenarios ---------------------------------------------------------------------------------------------------------
 
     def reset(self, seen: Samples) -> None:
-        """The worker's process is gone; so is its port."""
+        """The worker's process dies, and its port with it."""
         with self.running() as (opened, worker):
             at = time.time()
-            self.relays[worker].refuse()  # as the port of a process that has ended
+            self.relays[worker].refuse()  # like the port of a dead process
             self.lab.kill(worker)
             self.moved(opened, worker, at, seen)
         self.lab.start_worker(worker, *self.lab.more[worker])
@@ -123,7 +123,7 @@ class Bench:
                 self.relays[worker].mend()
 
     def frozen(self, seen: Samples) -> None:
-        """The worker's process stands still."""
+        """The worker's process is stopped."""
         with self.running() as (opened, worker):
             at = time.time()
             self.lab.running[worker].send_signal(signal.SIGSTOP)
@@ -133,7 +133,7 @@ class Bench:
                 self.lab.running[worker].send_signal(signal.SIGCONT)
 
     def moved(self, found: str, worker: str, at: float, seen: Samples) -> None:
-        """Wait until the task runs elsewhere, and note when what happened."""
+        """Wait until the task runs elsewhere, and record the times of the steps."""
         others = [name for name in WORKERS if name != worker]
         until(
             lambda: [task for task in self.lab.tasks(HOME, found) if task.runs and task.device in others],
@@ -146,12 +146,12 @@ class Bench:
         seen["running elsewhere"].append(began - at)
 
     def scheduler(self, seen: Samples) -> None:
-        """The scheduler process is gone; `watch` sees to it that there is another."""
+        """The scheduler process dies; `watch` starts another."""
         file = campaign(self.folder, "queue", self.many(200), measure={"runs": 5, "loads": 1, "warmup": 1})
         result = self.lab.detach(HOME, file)
         until(lambda: sum(t.state == "succeeded" for t in self.lab.tasks(HOME, result)) > 3, "it goes on")
         with self.watching(result):
-            time.sleep(2.0)  # the terminal is up; it looks after the scheduler about once a second
+            time.sleep(2.0)  # the terminal is up; it checks on the scheduler about once a second
             old = self.lab.scheduler_pid(HOME)
             at = time.time()
             os.kill(old, signal.SIGKILL)
@@ -170,7 +170,7 @@ class Bench:
         self.stop(result)
 
     def cancel(self, seen: Samples) -> None:
-        """Somebody changes their mind."""
+        """A user cancels a campaign."""
         file = self.folder / "cancelled.yaml"
         file.write_text(json.dumps(_cancelled(self.long)), encoding="utf-8")
         result = self.lab.detach(HOME, file)
@@ -188,13 +188,13 @@ class Bench:
         seen["confirmed"].append(at["campaign.ended"] - at["cancel.requested"])
         seen["the whole command"].append(whole)
 
-    # -- what it is done with ------------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def running(self) -> Iterator[tuple[str, str]]:
-        """A campaign of one task of 25 s that runs: its id and the worker. Cancelled in the end.
+        """A campaign with one running task of 25 s: its id and the worker. Cancelled at the end.
 
-        A worker that nobody could reach finishes its run while nobody needs the device: the next campaign waits for that.
+        An unreachable worker finishes its run while no other task needs the device: the next campaign waits for that.
         """
         until(lambda: self.free(), "all workers are there", within=60)
         result = self.lab.detach(
@@ -206,11 +206,11 @@ class Bench:
         self.stop(result)
 
     def free(self) -> bool:
-        """Every worker runs and measures nothing."""
+        """Whether no worker is running a model."""
         return not [pid for name in WORKERS for pid in self.runs(name)]
 
     def many(self, count: int) -> list[Path]:
-        """The short model under many names."""
+        """Many paths to the short model, under different names."""
         paths = []
         for number in range(count):
             path = self.folder / f"short-{number}.json"
@@ -221,7 +221,7 @@ class Bench:
 
     @contextlib.contextmanager
     def watching(self, found: str) -> Iterator[None]:
-        """A terminal that waits for the campaign."""
+        """A terminal that watches the campaign."""
         with subprocess.Popen(
             self.lab.command(HOME, "watch", found, "--gate", self.lab.gate, "--json"),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -233,22 +233,22 @@ class Bench:
                 terminal.kill()
 
     def stop(self, found: str) -> None:
-        """Cancel it."""
+        """Cancel the campaign."""
         self.lab.run(HOME, "cancel", found, "--gate", self.lab.gate)
 
     def events(self, found: str) -> list[tuple[float, str]]:
-        """When what happened."""
+        """The campaign's events with their times."""
         return self.lab.ask(HOME, "SELECT at, name FROM events WHERE campaign = ? ORDER BY seq", found)  # type: ignore[return-value]
 
     def began(self, worker: str, found: str) -> list[float]:
-        """When runs of the campaign began there."""
+        """When runs of the campaign began on the worker."""
         lines = [
             line for line in self.lab.log(worker).splitlines() if '"run.began"' in line and found in line
         ]
         return [datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp() for line in lines]
 
     def runs(self, worker: str) -> list[int]:
-        """Processes that run a model there."""
+        """Processes that run a model on the worker."""
         return launches(self.lab, worker)
 
 

@@ -3,9 +3,9 @@
     python benchmarks/scheduling/store.py                                    # 100,000 results in a temporary SQLite file
     python benchmarks/scheduling/store.py --url postgresql://sark@/bench     # and in a schema of its own on that server, dropped at the end
 
-The results are made up: 100 campaigns with 1,000 tasks each, 20 models on 25 devices with 2 units, each with a record of six launches
-of a hundred samples. Rows go in by the table, for what is measured is reading. Each figure is the median of seven turns, the slowest, and
-the processor time of this process: on a busy machine that is what counts.
+The results are invented: 100 campaigns with 1,000 tasks each, 20 models on 25 devices with 2 units, each with a record of six launches of a
+hundred samples. Rows are inserted in bulk, because only reading is measured. Each figure is the median of seven turns, followed by the
+slowest and by the processor time of this process, which is the figure that matters on a busy machine.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def a_record(task: Task, device: str, rng: random.Random, middle: float) -> Reco
 
 
 def fill(store: Store, number: int) -> tuple[int, float]:
-    """`number` results; gives the bytes of their records, and milliseconds that the columns of one took."""
+    """Insert `number` results; return the bytes of their records, and the milliseconds to compute the columns of one."""
     rng, size, spent, made = random.Random(1), 0, 0.0, 0
     for start in range(0, number, PER_CAMPAIGN):
         campaign = f"c-{start // PER_CAMPAIGN:08d}"

@@ -3,14 +3,14 @@
     python benchmarks/scheduling/thousand.py [--devices 1000] [--tasks 1000] [--urgent 100] [--late 100] [--lost 50] [--run 1.0] [--profile]
 
 The product's worker service, with its ledger, cache and outbox on disk, and its scheduler service on a SQLite file, over the in-memory
-network. Nothing of libp2p, no gate and no launches: a run sleeps. Adverts come from a list of all, where the index would be asked; what
-finding them costs is in `benchmarks/network/scale`. All nodes share one interpreter and one disk, so the wall times are those of one
-core; TMPDIR=/dev/shm leaves the disk out.
+network. There is no libp2p, no gate and no launch: a run sleeps. Adverts come from a list of all devices instead of the index;
+`benchmarks/network/scale` measures what finding them costs. All nodes share one interpreter and one disk, so the wall times are those of
+one core; TMPDIR=/dev/shm avoids the disk.
 
-  all up     the workers of the beginning are started, one after the other
-  campaign   --tasks tasks, one for each device that is there; --late more devices join while it runs, --lost are killed for good, and
+  all up     the initial workers are started, one after the other
+  campaign   --tasks tasks, one for each device that is present; --late more devices join while it runs, --lost are killed for good, and
              --urgent tasks of priority 90 are submitted when a quarter has ended
-  figures    processor seconds of everything for a task, memory of a node, waits, and runs that were repeated because a device died
+  figures    total processor seconds per task, memory per node, waits, and runs that were repeated because a device died
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WITHIN_S: Final = 1800.0
 
 @dataclass
 class Crowd:
-    """Everything of one run. It is what a scripted `Device` knows as its storm."""
+    """The state of one run. A scripted `Device` sees it as its storm."""
 
     folder: Path
     arguments: argparse.Namespace
@@ -61,7 +61,7 @@ class Crowd:
     devices: list[Device] = field(default_factory=list)
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     look_s: float | None = None
-    """How often what runs at a device is noted: never."""
+    """How often a device's runs are recorded; None: never."""
 
     def __post_init__(self) -> None:
         self.spool = self.folder / "spool"
@@ -75,40 +75,40 @@ class Crowd:
         return time.time()
 
     def tell(self, kind: Kind, **what: object) -> None:
-        """There is no history here: the store is asked."""
+        """Ignored: there is no history here, the store has the facts."""
 
     def look(self, device: Device, worker: Worker) -> None:
         """Never called."""
 
     def seconds(self) -> float:
-        """Of a run, on the clock of the simulation."""
+        """Duration of a run, on the simulation's clock."""
         return SPEED * float(self.arguments.run) * self.rng.uniform(0.5, 1.5)
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
-        """Some of those that fit, others each time."""
+        """A random sample of the matching devices, different each time."""
         await trio.lowlevel.checkpoint()
         found = sightings(self.devices, requirement)
         some = tuple(self.rng.sample(found, min(want, len(found))))
         return QueryResult(some, (), len(some), len(some) == len(found), {})
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
-        """As `query`, whatever fits."""
+        """Like `query`, for any device."""
         return await self.query(Requirement(), limit)
 
     async def model(self, sha256: str, limit: int = 32) -> QueryResult:
-        """Nobody is known to have it."""
+        """No device is known to have the model."""
         await trio.lowlevel.checkpoint()
         return QueryResult((), (), 0, True, {})
 
     async def join(self, count: int) -> None:
-        """So many more devices."""
+        """Add `count` devices."""
         for _ in range(count):
             device = Device(self, f"w{len(self.devices)}")
             self.devices.append(device)
             await device.start()
 
     def submit(self, campaign: str, count: int, priority: int) -> None:
-        """A campaign on disk."""
+        """Write a campaign to the store."""
         need = Requirement(clauses=(parse_clause(f"units has {UNIT}"),))
         model = Model(name="tiny.onnx", sha256=SHA, size=len(MODEL))
         new = NewCampaign(
@@ -135,7 +135,7 @@ class Crowd:
         self.store.campaigns.create(new, [], tasks)
 
     async def schedule(self) -> None:
-        """The scheduler."""
+        """Run the scheduler."""
         with Store(self.place) as store:
             await SchedulerService(
                 network=self.swarm.node(OWNER),
@@ -147,7 +147,7 @@ class Crowd:
             ).run()
 
     def ended(self, campaign: str) -> int:
-        """How many of its tasks have."""
+        """How many of the campaign's tasks have ended."""
         summary = self.store.campaigns.summary(campaign)
         counts = {} if summary is None else summary.counts
         return sum(
@@ -155,13 +155,13 @@ class Crowd:
         )
 
     async def until(self, campaign: str, count: int) -> None:
-        """Wait until so many of its tasks have ended."""
+        """Wait until `count` of the campaign's tasks have ended."""
         with trio.fail_after(WITHIN_S):
             while self.ended(campaign) < count:  # noqa: ASYNC110  (another connection writes)
                 await trio.sleep(LOOK_S)
 
     async def run(self) -> None:
-        """From the first device to the last result, with a line for each step."""
+        """Run from the first device to the last result, with a line for each step."""
         arguments, before = self.arguments, memory()
         began, cpu = time.monotonic(), cpu_s()
         await self.join(arguments.devices - arguments.late)
@@ -196,7 +196,7 @@ class Crowd:
         self.nursery.cancel_scope.cancel()
 
     def report(self, campaign: str) -> None:
-        """How its tasks went."""
+        """Print how the campaign's tasks went."""
         rows: tuple[TaskRow, ...] = self.store.tasks.all(campaign)
         row = self.store.campaigns.get(campaign)
         if not rows or row is None:  # as with --urgent 0
@@ -217,12 +217,12 @@ def cpu_s() -> float:
 
 
 def memory() -> int:
-    """Bytes."""
+    """Bytes of resident memory."""
     return int(psutil.Process().memory_info().rss)
 
 
 async def crowd(arguments: argparse.Namespace) -> None:
-    """One run in a folder of its own."""
+    """Run once, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="sark-thousand-") as folder:
         async with MemorySwarm(random.Random(1), latency_s=0.005) as swarm, trio.open_nursery() as nursery:
             await Crowd(Path(folder), arguments, swarm, nursery).run()

@@ -1,15 +1,15 @@
-"""How many tasks a second one core takes from the store to the recorded result, and where its time goes.
+"""How many tasks per second one core takes from the store to the recorded result, and where its time goes.
 
     python benchmarks/scheduling/throughput.py [--tasks 2000] [--workers 16] [--slots 4] [--runs 100] [--loads 6] [--turns 1] [--profile]
 
-The scheduler service on a real SQLite file, over the in-memory swarm. Workers are doubles at the wire: they read and send the real messages
-and signatures, and a run takes no time. One process holds both sides, so every step of the loop is charged to the side whose task it
-was: workers' tasks are those that descend from their handlers of streams, everything else is the scheduler's. What the loop takes
-itself is shared out by the number of steps; other threads (records are checked there) are the scheduler's.
+The scheduler service on a real SQLite file, over the in-memory swarm. Workers are test doubles at the wire: they exchange the real messages
+and signatures, and a run takes no time. One process holds both sides, so every step of the loop is charged to the side whose task it was:
+tasks that descend from the workers' stream handlers are the workers', all others the scheduler's. The loop's own time is divided by the
+number of steps; other threads (which check records) are the scheduler's.
 
   a task    processor time of the scheduler alone, from taking the campaign up to the last result; the store is on the disk of --folder
-  by part   with --profile: where the scheduler's steps were found, one look for each ms of processor time: by the library or folder of
-            the innermost function, and which functions were under way (C counts for the Python that calls it)
+  by part   with --profile: where the scheduler's steps were, sampled once per ms of processor time: by the library or folder of the
+            innermost function, and by which functions were active (C counts for the Python that calls it)
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _DONE = _T.c.state == TaskState.SUCCEEDED
 
 
 class Meter(trio.abc.Instrument, trio.abc.Clock):
-    """Processor seconds and steps of each side, and where the scheduler's steps were found. Its clock goes on while the loop computes or
-    waits, and not while others have its processor: beside other work, a latency and the time between two commits stand to what the loop
-    computes as they do on a free machine.
+    """Processor seconds and steps of each side, and samples of where the scheduler's steps were. Its clock advances while the loop computes
+    or waits, but not while other programs have its processor: even on a busy machine, a latency or the time between two commits keeps the
+    same ratio to the loop's computation as on a free machine.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Meter(trio.abc.Instrument, trio.abc.Clock):
         self.steps[self._side] += 1
 
     def look(self, number: int, frame: FrameType | None) -> None:
-        """Handles the signal of the timer."""
+        """Handle the timer's signal."""
         if self._stepping and frame is not None:
             self.innermost[frame.f_code.co_filename] += 1
             names = set()
@@ -110,7 +110,7 @@ class Meter(trio.abc.Instrument, trio.abc.Clock):
 
 
 class SidedSwarm(MemorySwarm):
-    """What descends from the handlers of its nodes' streams is the workers': nobody dials the scheduler here."""
+    """Tasks that descend from the stream handlers of its nodes are the workers': no node dials the scheduler here."""
 
     def node(self, identity: Identity, holder: bool = True, behind: str | None = None) -> MemoryNetwork:
         node = super().node(identity, holder, behind)
@@ -130,7 +130,7 @@ class SidedStreams(InboundStreams):
 
 
 def submit(store: Store, tasks: int, measure: Measure) -> None:
-    """A campaign of so many tasks."""
+    """Create a campaign of `tasks` tasks."""
     need = Requirement(clauses=(parse_clause(f"units has {UNIT}"),))
     model = Model(name="tiny.onnx", sha256=SHA, size=len(MODEL))
     new = NewCampaign("c-one", "one", SCHEDULER.peer_id, "{}", attempts=3, wait_s=3600)
@@ -151,7 +151,7 @@ def submit(store: Store, tasks: int, measure: Measure) -> None:
 
 
 def launches(runs: int, loads: int, rng: random.Random) -> dict[str, object]:
-    """The same number of samples in each launch, as drivers share them out."""
+    """Samples divided evenly among launches, as drivers do."""
     each = [
         [int(rng.gauss(1e6, 2e4)) for _ in range(runs // loads + (n < runs % loads))] for n in range(loads)
     ]
@@ -175,7 +175,7 @@ async def run(folder: Path, a: argparse.Namespace, meter: Meter) -> None:
     ):
         world = World(swarm, nursery, place, spool, FakeIndex(), swarm.node(SCHEDULER), Store(place))
         submit(world.store, a.tasks, Measure(runs=a.runs, loads=a.loads))
-        watching = Store(place)  # for a reading of the scheduler's own commits what that has gathered
+        watching = Store(place)  # a read through the scheduler's store would commit its gathered writes
         content = launches(a.runs, a.loads, rng)
         for n in range(a.workers):
             worker = world.worker(f"w{n}", seconds=0.0)
@@ -232,11 +232,11 @@ PARTS: Final = (
     ("network", ("swarm/",)),
     ("trio", ("trio", "outcome", "sortedcontainers")),
 )
-"""What a file is part of, by words in its path; the first that fits."""
+"""The part that a file belongs to, by words in its path; the first match counts."""
 
 
 def by_part(meter: Meter, tasks: int, top: int) -> None:
-    """Shares of the scheduler's steps."""
+    """Print the shares of the scheduler's steps."""
     parts: Counter[str] = Counter()
     for file, count in meter.innermost.items():
         parts[next((part for part, words in PARTS if any(word in file for word in words)), "other")] += count

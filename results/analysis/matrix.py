@@ -262,12 +262,12 @@ class Price:
 
 
 def read_prices(path: Path) -> Mapping[str, Price]:
-    """The user's price file: what an hour of a device costs, by its name, its id or its chip.
+    """The user's price file: the price of an hour of a device, by its name, id or chip.
 
-    currency: EUR
-    per_hour:
-      mini: 0.12                     # a device's name
-      "AMD EPYC": 0.48               # a chip, as the Soc column has it
+        currency: EUR
+        per_hour:
+          mini: 0.12                     # a device's name
+          "AMD EPYC": 0.48               # a chip, as in the Soc column
 
     Raises `CampaignError` with file, line and hint. Blocking.
     """

@@ -1,9 +1,9 @@
 """Compares two sets of results: which rows belong together, whether they may be compared, and the outcome. Pure.
 
-Rows belong together if they share model, unit, threads, batch and device. If the two sides share no device, the device is ignored, and
-threads are ignored too where either side has only one such row. There are two exceptions, unless devices are what is compared: if each side
-has one model, those two models are compared; if each side is a single row, those two rows are, such as a task on the CPU and one on the
-GPU. A pair that may not be compared (different shapes, not complete) says so instead.
+Rows belong together if they share model, unit, threads, batch and device. If the two sides share no device, the device is ignored, and so
+are threads if each side has only one such row. There are two exceptions, unless devices are what is compared: if each side has one model,
+those two models are compared; if each side is a single row, those two rows are, such as a task on the CPU and one on the GPU. A pair that
+may not be compared (different shapes, not complete) says so instead.
 """
 
 from __future__ import annotations

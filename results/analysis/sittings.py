@@ -207,8 +207,8 @@ def pooled_row(row: Row, sittings: Sequence[Row]) -> Row:
 
 
 def pooled_rows(rows: Sequence[Row]) -> list[Row]:
-    """For comparisons of devices and models: one row replaces the pooled sittings, and those of them that failed. Complete rows measured
-    differently (another fingerprint, such as a newer runtime) stay.
+    """For comparisons of devices and models: one row replaces the pooled sittings, together with any failed sittings of the same task.
+    Complete rows measured differently (another fingerprint, such as a newer runtime) stay.
     """
     cells = sittings_of(rows)
     together = {first for first, _ in cells}

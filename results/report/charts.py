@@ -305,7 +305,7 @@ def ratios(pairs: Sequence[tuple[str, Pair]], sheet: Sheet = Sheet(), *, title: 
     return Drawing(sheet.width, frame.height, title, "; ".join(sentences) + ".", marks)
 
 
-# -- time against something else ---------------------------------------------------------------------------------------------------------
+# -- time against another figure ---------------------------------------------------------------------------------------------------------
 
 _COSTS: Final[dict[Axis, tuple[str, str, str]]] = {
     Axis.ENERGY: ("energy_per_inference_j", "energy of one inference", "J"),

@@ -1,4 +1,4 @@
-"""The facts of a report, gathered from results: what was measured, how it compares, whether it verifies. Pure; texts come later."""
+"""The facts of a report, derived from results: measurements, comparisons, verification. Pure; the text is written elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from results.row.row import Row
 from results.row.simulated import counting
 
 MAX_PAIRS: Final = 100
-"""Maximum comparisons within a campaign: each draws a thousand samples."""
+"""Maximum comparisons within a campaign: each resamples a thousand times."""
 MAX_VERIFIED: Final = 2000
 """Number of results up to which a report verifies them itself, which recomputes each row."""
 

@@ -95,7 +95,7 @@ Block = str | Warn | Bullets | Table | Heading | Figures | ShellCommands
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`name`: its anchor."""
+    """A section. `name`: its anchor."""
 
     name: str
     title: str

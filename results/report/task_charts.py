@@ -86,7 +86,7 @@ def task_chart(kind: TaskChart, record: Record, row: Row | None = None) -> Drawi
             return sustained_chart(record)
 
 
-# -- how the samples lie -----------------------------------------------------------------------------------------------------------------
+# -- distribution of the samples ---------------------------------------------------------------------------------------------------------
 
 
 def histogram_chart(samples: Sequence[int], row: Row | None = None) -> Drawing | None:
@@ -196,7 +196,7 @@ def _edge(ordered: Sequence[float], launches: Sequence[Sequence[float]]) -> floa
     return max(high + FAR * max(high - low, high * 0.01), most * 1.05)
 
 
-# -- the samples in their order ----------------------------------------------------------------------------------------------------------
+# -- samples in order --------------------------------------------------------------------------------------------------------------------
 
 
 def trace_chart(launches: Launches, warmups: Launches) -> Drawing | None:

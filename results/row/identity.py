@@ -13,7 +13,7 @@ from protocol.values.trust import TrustKind
 
 
 class FromDevice(Protocol):
-    """The part of a row that says where it is from."""
+    """The fields of a row that say where it is from."""
 
     @property
     def device_name(self) -> str: ...

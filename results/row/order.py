@@ -42,7 +42,7 @@ def in_order(values: Sequence[Number]) -> list[Number]:
 
 
 def interval_rank(n: int, alpha: float = ALPHA) -> int:
-    """The largest k with 2 P(Binomial(n, 1/2) < k) <= `alpha`, at least 1: the ends of the median's interval are the k-th value from
+    """The largest k with 2 P(Binomial(n, 1/2) < k) <= `alpha`, at least 1: the ends of the median's interval are the k-th values from
     either side.
     """
     if n > EXACT:  # by the normal approximation, rounded outwards

@@ -38,13 +38,13 @@ def unanswered(record: Record) -> Scores | None:
 
 
 def read_scores(text: str) -> dict[str, float]:
-    """Scores by metric from a row's column."""
+    """Read a row's column: scores by metric."""
     named = (each.partition("=") for each in text.split("; ") if each)
     return {name: float(value) for name, _, value in named}
 
 
 def read_packages(text: str) -> dict[str, str]:
-    """The metrics' packages from a row's column."""
+    """Read a row's column: packages by metric."""
     named = (each.partition("=") for each in text.split("; ") if each)
     return {name: package for name, _, package in named}
 

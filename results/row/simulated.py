@@ -42,5 +42,5 @@ def marked(name: str, simulated: bool | None) -> str:
 
 
 def shown_name(device: Named, limit: int = 200) -> str:
-    """A device's name for people, cut to `limit` characters, with its mark."""
+    """A device's name for people, cut to `limit` characters and marked if simulated."""
     return marked(safe_text(device.name, limit), device.simulated)

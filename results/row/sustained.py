@@ -24,7 +24,7 @@ CHANGE: Final = 0.05
 CHANCE: Final = 0.01
 """Probability of a cut where nothing changes, over all possible positions of the cut, if stretches were independent."""
 MIN_LEVEL: Final = 3
-"""Fewest stretches in a level."""
+"""Minimum stretches in a level."""
 LEAST_MS: Final = 1e-6
 """No inference takes less time; a record may say 0."""
 LASTING: Final = 0.2

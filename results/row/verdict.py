@@ -39,7 +39,7 @@ MIN_SIDE: Final = 3
 CLOSE: Final = 0.01
 """Launches within this share of each other count as the same, whatever their order."""
 MODES: Final = 0.15
-"""A gap between two groups of launches, as a share of the median, that makes them two modes."""
+"""Minimum gap between two groups of launches, as a share of the median, that makes them two modes."""
 CLOCK: Final = 0.75
 """A launch's clock below this share of the fastest launch's counts as a fall."""
 

@@ -59,8 +59,8 @@ class EvaluationTask(Protocol):
         ...
 
     def examples(self, data: Path | None, options: Mapping[str, Any]) -> Iterable[Example]:
-        """The same examples for the same data and options. `data`: the campaign's data path, absolute. Raises `ValueError` with one line:
-        what is wrong, and the right form.
+        """Examples; the same data and options always give the same ones. `data`: the campaign's data path, absolute. Raises `ValueError`
+        with one line: what is wrong, and the right form.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Tensors as JSON, so that outputs can be a reference: {"y": {"dtype": "float32", "shape": [1, 10], "base64": "…"}}."""
+"""Tensors as JSON, so that outputs can serve as a reference: {"y": {"dtype": "float32", "shape": [1, 10], "base64": "…"}}."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Curve = tuple[str, Tone, Sequence[float]]
 
 
 def chart(title: str, sizes: Sequence[int], curves: Sequence[Curve]) -> Drawing:
-    """Calls by number of nodes, on a logarithmic axis of nodes."""
+    """Calls by number of nodes, with a logarithmic axis for the nodes."""
     across = scale_over(sizes, LEFT + 10, RIGHT - 10, log=True)
     upward = scale_over([calls for _, _, line in curves for calls in line], BOTTOM, TOP, zero=True, log=False)
     marks: list[Mark] = [

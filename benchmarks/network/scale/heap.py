@@ -299,7 +299,7 @@ class _Started:
 
 class _Ignored:
     def started(self, value: Any = None) -> None:
-        """Nobody waits for it."""
+        """Nothing waits for it."""
 
 
 TASK_STATUS_IGNORED: Final = _Ignored()
@@ -375,7 +375,7 @@ def open_nursery() -> Nursery:
     return Nursery()
 
 
-# -- what tasks wait for ------------------------------------------------------------------------------------------------------
+# -- events, locks and channels -----------------------------------------------------------------------------------------------
 
 
 class Event:

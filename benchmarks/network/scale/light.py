@@ -148,7 +148,7 @@ class _Knows:
 
 
 class Light:
-    """The answers of one light node."""
+    """One light node, which answers calls."""
 
     def __init__(self, lights: Lights, number: int) -> None:
         self.lights = lights

@@ -40,7 +40,7 @@ HALF_LIFE_S: Final = 3_600.0
 CHURN_S: Final = 1_800.0
 """How long nodes come and go before the queries."""
 NOTICED_S: Final = 1_800.0
-"""The longest time for which others name a dead node: it stays in a table until its holder is called."""
+"""The longest time for which others name a dead node: the index checks a holder in its routing table after that long without an answer."""
 CROWD: Final = 10_000
 """Maximum nodes that join within `CROWD_S`; in a smaller swarm, as many as there are nodes."""
 CROWD_S: Final = 60.0
@@ -73,9 +73,9 @@ class Outcome:
     full: int
     """Number of nodes that ran the product's whole index; the others are light."""
     publish_calls: float = 0.0
-    """Calls of one node until `publish` returns for the first time."""
+    """Calls of one node during its first publication, until `publish` returns."""
     settled_calls: float = 0.0
-    """Those calls plus the calls until `SETTLE_S` after the start, in which it learns its regions and stores there."""
+    """The same until `SETTLE_S` after the start of the publication, when it has learned its regions and stored there."""
     stores: float = 0.0
     """Of the settled calls, those that store."""
     publish_s: float = 0.0
@@ -304,7 +304,7 @@ def _there(field: Field, wanted: Requirement, team: str, want: int) -> int:
     return there
 
 
-# -- what happens ---------------------------------------------------------------------------------------------------------
+# -- what happens to the nodes --------------------------------------------------------------------------------------------
 
 
 def newcomers(count: int, scenario: str) -> int:
@@ -363,7 +363,7 @@ async def _join_and_publish(field: Field, nursery: Any, number: int) -> tuple[No
 
 
 async def _crowd(field: Field, nursery: Any, outcome: Outcome) -> None:
-    """All newcomers join within a minute. In a large crowd every n-th is full, and its cost to the gates stands for each newcomer's."""
+    """All newcomers join within a minute. In a large crowd only every n-th is full, and costs to the gates are divided by the full ones."""
     coming = list(range(field.count, field.count + field.newcomers))
     for place, number in enumerate(coming):
         field.born[number] = heap.current_time() + CROWD_S * place / len(coming)
@@ -386,7 +386,7 @@ async def _crowd(field: Field, nursery: Any, outcome: Outcome) -> None:
     outcome.gate_calls = max(received[gate] for gate in range(field.first)) / len(full)
 
 
-# -- who lies -------------------------------------------------------------------------------------------------------------
+# -- liars ----------------------------------------------------------------------------------------------------------------
 
 
 def lie(field: Field) -> None:

@@ -1,6 +1,6 @@
-"""Articles with reference summaries, in three lengths: what language models are asked to summarise and are held against.
+"""Articles with reference summaries, in three lengths, for language models to summarise.
 
-They lie beside this file and come with the package. Schedulers give them to devices, and score by the summaries.
+They are stored beside this file and are part of the package. Schedulers give the articles to devices, and score answers by the summaries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Article:
 
 
 def prompt_of(text: str, instruction: str = INSTRUCTION) -> str:
-    """What a model is asked."""
+    """The prompt for a model."""
     return f"{instruction}\n\n{text}"
 
 
