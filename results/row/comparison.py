@@ -59,7 +59,7 @@ class Comparison:
     cpu: RatioInterval | None = None
     """The ratio by the CPU time of all threads, if both were measured in turns (`results.row.rounds`); `ratio` is then by wall time."""
     contention: bool = False
-    """Whether the wall-time and CPU-time ratios differ significantly: one side waits more than the other."""
+    """Whether the wall-time and CPU-time ratios differ significantly: one side waits more than the other, beyond what it computes."""
 
 
 def ambiguous(why: str, ratio: float | None = None, launches: tuple[int, int] = (0, 0)) -> Comparison:

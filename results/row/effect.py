@@ -22,7 +22,7 @@ from results.row.stats import launch_medians, median, nearest_rank
 EFFECT: Final = 0.03
 """If waiting lengthened the median by more than this share, the median is spoiled. For one thread …"""
 THREADS_EFFECT: Final = 0.10
-"""… and for several threads, which also wait for each other, by up to 8 % in some stretches even on a quiet host."""
+"""… and for several threads, which also wait for each other, unevenly over the stretches: by up to 8 % on a quiet host."""
 RAISED: Final = 0.05
 """A share of the time, or of the processors, that is worth reporting …"""
 BLAMED: Final = 0.15
