@@ -1,4 +1,4 @@
-"""Models that cannot share a process, such as models of two runtimes, take turns, each in its own child: only the one with the token infers.
+"""Models that cannot share a process, such as those of two runtimes, take turns, each in its own child: only the one with the token infers.
 
     parent ── one byte ─▶ A's child: a block ── TurnReport ─▶ parent ── one byte ─▶ B's child: a block ── TurnReport ─▶ …
 

@@ -1,4 +1,4 @@
-"""Inferences without a break for as long as the order says, then a rest with short probes: the speed that a device sustains once it is warm.
+"""Inferences without a break for as long as the order says, then a rest with short probes: the speed that a device sustains once warm.
 
     warm-up ─▶ stretch, stretch, … for sustain_s ─▶ rest, probe, longer rest, probe, …
 

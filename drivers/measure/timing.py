@@ -89,7 +89,7 @@ class WarmUp:
 
     @property
     def typical_ns(self) -> float:
-        """Of one inference, once the warm-up is over."""
+        """Time of one inference, once the warm-up is over."""
         return max(1.0, median(self.samples[len(self.samples) // 2 :]))
 
     @property
@@ -186,7 +186,7 @@ def window_samples(window_ns: float, typical_ns: float) -> int:
 
 
 def inferences_per_sample(typical_ns: float, overhead_ns: int) -> int:
-    """As many that reading the clock takes less than 1 % of a sample."""
+    """Enough inferences that reading the clock takes less than 1 % of a sample."""
     return max(1, math.ceil(CLOCK_SHARE * overhead_ns / typical_ns))
 
 
