@@ -40,7 +40,7 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class AssignedNode:
-    """A node of the graph, and the provider that it was given to before any were fused."""
+    """A node of the graph, and the provider that it was assigned to before any were fused."""
 
     name: str
     op: str
@@ -50,7 +50,7 @@ class AssignedNode:
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
-    """What one session tells of itself; empty parts: nothing."""
+    """What the runtime reports on one session; an empty part: nothing reported."""
 
     calls: tuple[KernelCall, ...] = ()
     """Executions of the session's last inference."""

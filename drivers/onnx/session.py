@@ -191,7 +191,7 @@ def to_driver_error(why: Exception) -> DriverError:
     shown = failure[0].strip() if failure else text
     if _NO_MEMORY.search(text):
         return OutOfMemory(f"out of memory: {shown[:300]}")
-    if failure and failure[1] in ("CUDA", "HIP"):  # the GPU is busy, broken or gone: another device may succeed
+    if failure and failure[1] in ("CUDA", "HIP"):  # the GPU is busy, broken or gone: another may work
         return Crashed(f"onnxruntime: {shown[:600]}")
     if (locale := _NO_LOCALE.search(text)) is not None:
         name = locale[1].strip()

@@ -40,7 +40,7 @@ class ServerUnreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server's address and key, as its owner gave them. Its `repr` shows neither."""
+    """The server's address and key, as the device's owner gave them. Its `repr` shows neither."""
 
     tls: bool = field(repr=False)
     host: str = field(repr=False)

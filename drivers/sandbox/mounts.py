@@ -119,7 +119,7 @@ def code_folders(frozen: bool = bool(getattr(sys, "frozen", False))) -> tuple[st
 
 @cache
 def packages_of(clone: str) -> tuple[str, ...]:
-    """The packages and modules that lie in a folder of sources; looked for once, not for each launch."""
+    """The packages and modules in a folder of sources; searched once, not for each launch."""
     packages = (init.parent for init in Path(clone).glob("*/__init__.py"))
     return tuple(sorted(map(str, (*packages, *Path(clone).glob("*.py")))))
 
@@ -138,7 +138,7 @@ def sensors() -> tuple[str, ...]:
 
 @cache
 def identifying() -> tuple[str, ...]:
-    """The folders of /sys with the devices of the kinds `IDENTIFYING`."""
+    """The folders of /sys with devices of the classes in `IDENTIFYING`."""
     places = {
         os.path.dirname(os.path.realpath(f"/sys/class/{kind}/{name}"))  # noqa: PTH120
         for kind in IDENTIFYING
@@ -207,7 +207,7 @@ class MountAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MountStep:
-    """`path`: below the new root. `source`: a link's target, what is bound, or the kind of what is hidden."""
+    """`path`: below the new root. `source`: a link's target, the path that is bound, or the kind of path that is hidden."""
 
     action: MountAction
     path: str

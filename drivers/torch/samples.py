@@ -1,4 +1,4 @@
-"""A declared model made as bytes, without torch: something to run where no model of anybody's is at hand."""
+"""A declared model made as bytes, without torch: a model to run when no other is at hand."""
 
 from __future__ import annotations
 
