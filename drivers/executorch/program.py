@@ -66,7 +66,7 @@ class ProgramTensor:
 
 @dataclass(frozen=True, slots=True)
 class ProgramConstant:
-    """An input that is a plain value: the program takes the one that it was exported with, and no other."""
+    """An input that is a plain value: the program accepts only the value that it was exported with."""
 
     name: str
     value: int | float | bool | str | None

@@ -34,8 +34,8 @@ def rate_name(rate: float) -> str:
 def of_level(
     prefix: str, results: Sequence[RequestResult], wall_s: float, slo: Objectives, *, planned: bool = False
 ) -> dict[str, float]:
-    """The figures of one level. `planned`: sent at given times. `prefix`: ends with an underscore, or is empty for the first level, which
-    gets no percentiles because its times travel raw."""
+    """The figures of one level. `planned`: its requests were sent at given times. `prefix`: ends with an underscore, or is empty for the
+    first level, which gets no percentiles because its raw times are reported."""
     complete = [result for result in results if not result.error]
     figures: dict[str, float] = {
         "requests": len(results),

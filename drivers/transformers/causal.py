@@ -78,7 +78,7 @@ class CausalSession:
 
     @property
     def caches(self) -> bool:
-        """Whether the last step left its keys and values."""
+        """Whether the last step returned its keys and values."""
         return self._cache is not None
 
 

@@ -59,7 +59,7 @@ def ends_of(folder: ModelFolder) -> set[object]:
 
 @contextmanager
 def tokenizer_errors(what: str) -> Iterator[None]:
-    """Whatever a folder's tokenizer raises as `Unfit`: tokenizers and jinja2 have classes of their own."""
+    """Turn every exception of a folder's tokenizer into `Unfit`: tokenizers and jinja2 have their own exception classes."""
     try:
         yield
     except Exception as why:
