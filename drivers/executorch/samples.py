@@ -41,7 +41,7 @@ class MadeValue:
 
 @dataclass(frozen=True, slots=True)
 class MadeCall:
-    """`args`: numbers of values. `backend`: a call of a part that it runs, in place of an operator."""
+    """A call with `args`, the numbers of its values. `backend`: the backend that runs the called part; empty: it calls an operator."""
 
     args: tuple[int, ...]
     name: str = "aten::mm"

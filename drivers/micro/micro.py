@@ -3,8 +3,8 @@
     run_micro("cpu", QUICK, threads=4) ─▶ a process ─▶ MicroResult(figures={"copy_gb_s_64_kib": 41.2, "fp32_gflops_1024": 95.0, …})
 
 numpy for the processor (`on_numpy`), torch for GPUs (`on_torch`). Each figure is the best of repeated blocks, by size and as the
-maximum of its curve, never an average. Every result is checked by an independent computation. A precision that the device would only emulate
-is left out.
+maximum of its curve, never an average. Every result is checked by an independent computation. A precision that would only be emulated is
+left out.
 """
 
 from __future__ import annotations
