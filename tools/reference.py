@@ -138,7 +138,7 @@ def plain(text: str | None) -> str:
 def pages() -> Iterator[Page]:
     """The program, then each of its commands in alphabetical order, each followed by its own commands. Hidden ones are left out."""
     program: Any = typer.main.get_command(sark.app)
-    program.list_commands(typer.Context(program))  # imports all
+    program.list_commands(typer.Context(program))  # imports all commands
     yield from _pages(program, (), "")
 
 

@@ -81,7 +81,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """Everything a driver needs to measure one model on one unit; nothing about peers or campaigns."""
+    """Everything that a driver needs to measure one model on one unit; nothing about peers or campaigns."""
 
     model: str
     """Path of the model file. Read-only: a driver never writes to or removes it."""
@@ -110,19 +110,20 @@ class WorkOrder:
     warmup_floor: int = 5
     """Fewest warm-up inferences if `warmup` is None: the number that calibration found for this device, or 5."""
     pre: tuple[Mapping[str, Any], ...] = ()
-    """Pre-run steps on the synthetic inputs, in order: `{"step": "normalise", "of": "x", "options": {…}}`. See `protocol.formats.steps`."""
+    """Steps on the synthetic inputs before the run, in order: `{"step": "normalise", "of": "x", "options": {…}}`. See
+    `protocol.formats.steps`."""
     post: tuple[Mapping[str, Any], ...] = ()
-    """Post-run steps on the last outputs, in order."""
+    """Steps on the last outputs after the run, in order."""
     gpu: str = ""
     """UUID or index of the GPU to run on; empty: the first."""
     inputs: Mapping[str, str] = field(default_factory=dict)
-    """Type and shape of inputs by name, such as `float32[batch, 3, 224, 224]`, for formats without them (TorchScript)."""
+    """Type and shape of inputs by name, such as `float32[batch, 3, 224, 224]`, for formats that do not store them (TorchScript)."""
     trusted: bool = True
     """The task is not from a stranger: formats that contain a program may be run."""
     batch: int | None = None
     """Size of the batch; None: taken from the model, `dims` and `shapes`, else 1."""
     batch_dim: str | None = None
-    """The dynamic dimension of the batch; None: the first one of the inputs. See `protocol.formats.shapes`."""
+    """The dynamic dimension that is the batch; None: the first dynamic dimension of the inputs. See `protocol.formats.shapes`."""
     witnessed: bool = False
     """Each launch that times inferences sends an `OutputReport` before its `MeasureReport`. Its seed follows from the previous launch
     (`protocol.formats.chain`)."""
@@ -137,7 +138,7 @@ class WorkOrder:
     """Seconds, instead of `runs` and `loads`: one launch infers for this long, rests, and checks whether it is as fast again. See
     `drivers.measure.sustained`."""
     over_s: float | None = None
-    """Seconds over which the launches are spread, with gaps between them; None: the launches follow each other at once."""
+    """Seconds over which the launches are spread, with gaps between them; None: launches follow each other without gaps."""
     first_look: int = 6
     """Launches of a `precision` order before its interval is checked for the first time: the number that calibration found for this device,
     or 6."""
@@ -198,7 +199,7 @@ class LoadKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadReport(Sent):
-    """One load: session creation only. Memory in bytes, None if it cannot be measured."""
+    """One load, which is only the creation of the session. Memory in bytes; None if it cannot be measured."""
 
     load_ns: Whole
     baseline_bytes: Whole | None
@@ -217,14 +218,14 @@ class SampleBlock(Sent):
     wall_ns: Whole
     cpu_ns: Whole
     stall_ns: Whole | None = None
-    """Time in which something runnable had no processor (`some` of pressure stall information)."""
+    """Time in which a runnable task had no processor (`some` of pressure stall information)."""
     switches: Whole | None = None
     """Involuntary context switches of this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostState(Sent):
-    """The host over the timed window of one launch. None: this system does not report it."""
+    """The host during the timed window of one launch. None: this system does not report it."""
 
     others_share: Real | None = None
     """Share of all processors' time used by other processes; for a very short window, their share of the processors at moments around
@@ -249,7 +250,7 @@ class MeasureReport(Sent):
     warmup_ns: Samples
     """The inferences before the timed ones; the first is the cold one."""
     cpu_s: Seconds
-    """Process CPU time over the timed window."""
+    """CPU time of the process in the timed window."""
     wall_s: Seconds
     """Wall time of the timed window."""
     peak_bytes: Whole | None
@@ -288,12 +289,12 @@ class OperatorReport(Sent):
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription(Sent):
-    """What really ran, never what was requested."""
+    """What really ran, as opposed to what was requested."""
 
     unit: Text
     driver: Text
     runtime: Text
-    """Such as `onnxruntime 1.31.1`."""
+    """Name and version, such as `onnxruntime 1.31.1`."""
     providers: Texts
     """Execution providers of the live session, most preferred first."""
     threads: Annotated[int, Interval(ge=0, le=MAX_THREADS)]
@@ -302,7 +303,7 @@ class ModelDescription(Sent):
     dtypes: Annotated[Mapping[Text, Text], MaxLen(MAX_ENTRIES)]
     seed: Whole
     notes: Texts = ()
-    """Such as `dim 'batch' not given: 1 is taken`."""
+    """Notes for the row, such as `dim 'batch' not given: 1 is taken`."""
     batch: Positive | None = None
     """`WorkOrder.batch`, if the inputs were made with it. If a driver leaves it out, it counts as having ignored the batch, and the run
     fails."""
@@ -440,7 +441,7 @@ class Telemetry:
     """The accelerator during the timed windows of all launches, read by a separate process. None: not available."""
 
     source: str
-    """Such as `nvml`."""
+    """Source of the readings, such as `nvml`."""
     device: str
     """Name of the device."""
     samples: int
@@ -472,12 +473,12 @@ class MeterReport:
     """Energy over the timed windows of all launches, from one meter other than the accelerator's own. See `drivers.measure.meters`."""
 
     source: str
-    """rapl, amdgpu, powermetrics or csv."""
+    """Source of the readings: rapl, amdgpu, powermetrics or csv."""
     part: str
-    """gpu, package, dram or wall."""
+    """Measured part: gpu, package, dram or wall."""
     device: str
     samples: int
-    """Readings in the windows."""
+    """Number of readings in the windows."""
     energy_j: float | None
     """None: the readings do not cover the windows; a note says why."""
     idle_w: float | None = None
@@ -551,7 +552,7 @@ class DriverError(Exception):
 
 
 class Unfit(DriverError):
-    """This driver cannot run this order: a broken model, an unsupported operator, a missing unit."""
+    """This driver cannot run this order, because of a broken model, an unsupported operator or a missing unit, for example."""
 
     permanent = True
 
@@ -566,7 +567,7 @@ class WrongUnit(Unfit):
 
 
 class Crashed(DriverError):
-    """The child died: the signal, or the last line of its stderr."""
+    """The child died. The message has the signal, or the last line of its stderr."""
 
 
 class OutOfMemory(Crashed):
@@ -574,7 +575,7 @@ class OutOfMemory(Crashed):
 
 
 class TimedOut(DriverError):
-    """The child exceeded a wall limit and was killed with all its descendants."""
+    """The child exceeded a limit of wall time and was killed with all its descendants."""
 
 
 class Cancelled(DriverError):
@@ -616,30 +617,32 @@ class Driver(Protocol):
 
 
 def sample_model(name: str, content: bytes) -> SampleModel:
-    """A driver's sample of these bytes."""
+    """A driver's sample model with this content."""
     return SampleModel(name, b64encode(content).decode())
 
 
 def made_samples(driver: Driver) -> tuple[SampleModel, ...]:
-    """Models that any unit of the driver runs, from small to large, none larger than 4 MiB; none if it has no `samples()`."""
+    """The driver's sample models, which any of its units runs, from small to large, none larger than 4 MiB; empty if it has no
+    `samples()`."""
     samples = getattr(driver, "samples", None)
     return tuple(samples()) if samples is not None else ()
 
 
 def answers_examples(driver: Driver) -> Callable[[WorkOrder], Iterator[Event]] | None:
-    """Its `answer(order)`: loads the model, gives it the order's examples and yields an `AnswersReport`; None: it has none."""
+    """The driver's `answer(order)`, which loads the model, gives it the order's examples and yields an `AnswersReport`; None: it has
+    none."""
     answer: Callable[[WorkOrder], Iterator[Event]] | None = getattr(driver, "answer", None)
     return answer
 
 
 def formats_of(driver: Driver) -> tuple[str, ...]:
-    """The formats that its units take, in the words of `protocol.formats.frameworks.FORMATS` or, of a format that is not there, a word of
-    its own; empty: it does not say."""
+    """The formats that the driver's units take: words of `protocol.formats.frameworks.FORMATS`, or the driver's own words for other
+    formats; empty: the driver does not declare them."""
     return tuple(getattr(driver, "formats", ()))
 
 
 def working_units(driver: Driver) -> Iterator[UnitInfo]:
-    """Its units, each with the formats that it takes."""
+    """The driver's units, each with the formats that it takes."""
     for unit in driver.units():
         yield replace(unit, formats=unit.formats or formats_of(driver))
 
@@ -650,10 +653,10 @@ def opens_connections(driver: Driver) -> bool:
 
 
 def looks_outside(driver: Driver) -> bool:
-    """Whether the driver's children may look at other processes of the host, as the owner wants it; they run outside the sandbox."""
+    """Whether the driver's children may look at other processes of the host, if the owner wants this; they run outside the sandbox."""
     return getattr(driver, "watches", False) is True
 
 
 def makes_loads(driver: Driver) -> bool:
-    """Whether the driver's children load the model. If a server has loaded it, one launch is made, without a `LoadReport`."""
+    """Whether the driver's children load the model. If a server has loaded it, there is only one launch, without a `LoadReport`."""
     return getattr(driver, "loads_models", True) is not False

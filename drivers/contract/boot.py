@@ -61,14 +61,14 @@ system uses to restrict it to certain GPUs. A driver gets no others."""
 
 FIXED: Final = {
     "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime ≥ 1.29 otherwise opens an uploader, a thread and a database on import
-    "OPENBLAS_NUM_THREADS": "1",  # numpy's pool would start threads in the zygote, which must not fork then
+    "OPENBLAS_NUM_THREADS": "1",  # numpy's pool would start threads in the zygote, which then must not fork
     "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts GPUs
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML counts GPUs in this order
 }
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a zygote: nothing that could be a secret or change an import."""
+    """The environment of a zygote, without anything that could be a secret or change an import."""
     inherited = {name: environ[name] for name in INHERITED if name in environ}
     return inherited | FIXED | {VARIABLE: str(folder(environ))}

@@ -55,7 +55,7 @@ def threads_notes(requested: int | None) -> tuple[str, ...]:
 def usable_cores() -> int:
     """The default number of threads: physical cores, at least 1."""
     if not hasattr(os, "sched_getaffinity"):
-        import psutil  # without sysfs
+        import psutil  # there is no sysfs
 
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
     cores = physical_cores(os.sched_getaffinity(0), _CPUS)

@@ -50,7 +50,7 @@ def resident_bytes() -> int | None:
 
 
 def reset_peak() -> bool:
-    """Start a new peak. False where the platform cannot."""
+    """Start a new peak. False if the platform does not support this."""
     try:
         # without O_TRUNC, which a sandbox would have to allow separately
         file = os.open(_CLEAR, os.O_WRONLY)

@@ -37,7 +37,7 @@ def installed() -> tuple[EntryPoint, ...]:
 
 
 def names(simulate: bool = False) -> tuple[str, ...]:
-    """Names of the installed drivers; those that invent figures only if `simulate`."""
+    """Names of the installed drivers; includes those that invent figures only if `simulate`."""
     return tuple(point.name for point in installed() if simulate or point.name not in SIMULATED)
 
 

@@ -77,7 +77,7 @@ class CoreMLDriver(LocalDriver):
 
 
 def _listed(ct: Any) -> Iterable[Any]:
-    """The units with a device that the system lists; without a list (before macOS 14) the CPU and the GPU."""
+    """The units with a device that the system lists; without such a list (before macOS 14) the CPU and the GPU."""
     try:
         return present(ct.models.compute_device.MLComputeDevice.get_all_compute_devices())
     except (AttributeError, RuntimeError, TypeError, ValueError):

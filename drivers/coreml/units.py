@@ -54,7 +54,7 @@ def require_macos(platform: str, unit: str) -> None:
 
 
 def present(devices: Iterable[Any]) -> tuple[KnownUnit, ...]:
-    """The units with a device among those that the system lists."""
+    """The units whose devices are among those that the system lists."""
     kinds = [type(device).__name__ for device in devices]
     return tuple(one for one in UNITS if any(kind.startswith(one.device) for kind in kinds))
 

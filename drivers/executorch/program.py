@@ -82,7 +82,7 @@ class ProgramPlan:
     kernels: Counter[str]
     """How often each operator is called that ExecuTorch's own kernels run, by name and overload."""
     parts: Counter[str]
-    """Parts of the graph that backends run, each as one, by the backend's id."""
+    """Parts of the graph that backends run as one unit each, by the backend's id."""
     delegated: Counter[str]
     """Operators in XNNPACK's parts, by XNNPACK's name."""
     external: str = ""

@@ -155,7 +155,7 @@ def _tree(keywords: Sequence[str]) -> str:
 
 
 def chain(width: int, layers: int) -> bytes:
-    """`layers` square products of this width; weights are small and differ."""
+    """`layers` square products of this width; the weights are small and vary."""
     weights = small_weights(width * width, width)
     values = [MadeValue((1, width))]
     calls = []

@@ -35,7 +35,7 @@ class ExecuTorchRuntime:
 
 
 def preloaded() -> tuple[str, ...]:
-    """The modules of the runtime, in the order in which they have to be imported."""
+    """The modules of the runtime, in the order in which they must be imported."""
     return ("torch", DOOR if sys.platform == "win32" else library(installed()), QUANTISED)
 
 

@@ -85,7 +85,7 @@ def work(
             traceback.print_exc()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(code)  # no tear-down: the runtime's threads and memory go with the process
+        os._exit(code)  # no clean-up: the runtime's threads and memory end with the process
 
 
 def has_turn(token: int | None) -> bool:

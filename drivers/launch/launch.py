@@ -493,7 +493,7 @@ def measure(order: WorkOrder, limits: Limits, zygote: Zygote) -> Iterator[Event]
 
 @dataclass(frozen=True, slots=True)
 class ProbedUnits:
-    """The units that work on this device, and one line for each driver that does not."""
+    """The units that work on this device, and one line for each driver that does not work."""
 
     units: tuple[UnitInfo, ...]
     troubles: tuple[str, ...]

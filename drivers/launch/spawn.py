@@ -97,13 +97,13 @@ class SpawnedChild:
 
     def _write(self, byte: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it is gone: frames() reports it
+        with contextlib.suppress(OSError):  # the process is gone: frames() reports it
             self._process.stdin.write(byte)
             self._process.stdin.flush()
 
     def close(self) -> str:
         self.kill()
-        while self._reader.is_alive():  # let it put its last chunk and end
+        while self._reader.is_alive():  # let the reader put its last chunk and end
             with contextlib.suppress(queue.Empty):
                 self._chunks.get(timeout=0.01)
         for pipe in (self._process.stdin, self._process.stdout):

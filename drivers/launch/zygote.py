@@ -187,7 +187,7 @@ def serve(
 
 
 def fits(view: MountPlan | None, base: MountPlan) -> bool:
-    """Whether a reaper made with `base` can launch in `view`: only what an order sets may differ. `view` None: it cannot."""
+    """Whether a reaper made with `base` can launch in `view`: only the values that an order sets may differ. False if `view` is None."""
     return view is not None and replace(view, folder="", models=(), size_bytes=0) == base
 
 

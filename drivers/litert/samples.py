@@ -112,7 +112,7 @@ class _Tables(FlatWriter):
 
 
 def perceptron(width: int, layers: int) -> bytes:
-    """`layers` square products of this width; weights are small and differ."""
+    """`layers` square products of this width; the weights are small and vary."""
     shape = (width, width)
     weights = small_weights(width * width, width)
     tensors = [MadeTensor("x", (1, width))]

@@ -20,7 +20,7 @@ F32, F16 = 0, 1
 
 
 def transformer(width: int, layers: int, vocabulary: int) -> bytes:
-    """A transformer with attention heads of size 16, a feed-forward part twice as wide, and small, different weights in float16."""
+    """A transformer with attention heads of size 16, a feed-forward part twice as wide, and small, varying weights in float16."""
     fields: dict[str, int | float | str] = {
         "general.architecture": "llama",
         "llama.vocab_size": vocabulary,

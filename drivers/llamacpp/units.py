@@ -28,9 +28,9 @@ class GgmlDevice:
 
     handle: int
     name: str
-    """Such as `CUDA0`."""
+    """Name, such as `CUDA0`."""
     description: str
-    """Such as `NVIDIA H200`."""
+    """Description, such as `NVIDIA H200`."""
 
     @property
     def shown(self) -> str:

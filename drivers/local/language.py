@@ -40,7 +40,7 @@ STEPS: Final = 8
 
 @dataclass(slots=True)
 class LanguageRun:
-    """One sequence's measurement, in the steps of `drivers.local.model.LocalModel`."""
+    """The measurement of one sequence, in the steps of `drivers.local.model.LocalModel`."""
 
     order: WorkOrder
     """The order, with all sizes."""

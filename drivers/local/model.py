@@ -106,7 +106,7 @@ class LocalModel(ABC):
 
     @abstractmethod
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        """Make inputs and run them once. Raises `Unfit` when they do not run."""
+        """Make inputs and run them once. Raises `Unfit` if they do not run."""
 
     def prepare(self) -> Prepared:
         """The first inputs that run."""

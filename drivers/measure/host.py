@@ -120,7 +120,7 @@ def steal_share(before: HostSample, after: HostSample) -> float | None:
 
 
 def stall_share(before: HostSample, after: HostSample) -> float | None:
-    """Share of the time in which something runnable had no processor, 0 to 1."""
+    """Share of the time in which a runnable task had no processor, 0 to 1."""
     if before.stall_ns is None or after.stall_ns is None:
         return None
     return _share((after.stall_ns - before.stall_ns) / 1e9, after.at_s - before.at_s)

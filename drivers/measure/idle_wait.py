@@ -84,7 +84,7 @@ class IdleWait:
             sleep(min(PAUSE_S, self.allowed_s - waited))
 
     def _glance(self, sleep: Callable[[float], object], most: int) -> bool:
-        """Whether nothing else ran at `IN_A_ROW` readings in a row, out of at most `most` readings. True where there are no readings."""
+        """Whether nothing else ran at `IN_A_ROW` consecutive readings, out of at most `most`. True if the system reports no readings."""
         row = 0
         for count in range(1, most + 1):
             reading = self._reader.running()
@@ -99,7 +99,7 @@ class IdleWait:
         return False
 
     def _look(self, sleep: Callable[[float], object]) -> float | None:
-        """How busy others keep the host for `LOOK_S`, 0 to 1; None as soon as it is idle."""
+        """The share of the processors that others use over `LOOK_S`, 0 to 1; None as soon as the host is idle."""
         before, own = self._reader.look(), self._own_cpu_s()
         if self._glance(sleep, round(LOOK_S / GLANCE_S)):
             return None

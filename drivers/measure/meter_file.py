@@ -89,7 +89,7 @@ def _cells(line: str) -> list[str]:
     """The cells of one line: a stray quotation mark does not swallow the following lines."""
     try:
         row = next(csv.reader([line.removeprefix("\ufeff")], skipinitialspace=True), [])
-    except csv.Error:  # longer than a line may be
+    except csv.Error:  # longer than the longest line allowed
         row = [line]
     return [cell.strip() for cell in row]
 

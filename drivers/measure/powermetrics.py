@@ -1,4 +1,5 @@
-"""`powermetrics` of macOS: the energy of Apple's chips, from the lines that it prints. For root, and users who need no password for it."""
+"""`powermetrics` of macOS: the energy of Apple's chips, read from its output. Available to root, and to users who may run it without a
+password."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ WINDOW_S: Final = 0.05
 CHECKED_AFTER: Final = (6, 8, 10, 12, 16, 20)
 """Numbers of launches after which to check whether to stop. Checking after every launch would find a narrow interval by chance."""
 RANKS: Final = {6: 1, 8: 1, 10: 2, 12: 3, 16: 4, 20: 6}
-"""n → k: the k-th smallest and k-th largest of n medians enclose the true median with at least 95 %: 96.9, 99.2, 97.9, 96.1, 97.9, 95.9."""
+"""n → k: the k-th smallest and k-th largest of n medians enclose the true median with a probability of at least 95 %: 96.9, 99.2, 97.9,
+96.1, 97.9, 95.9."""
 EXPECTED: Final = {6: 1.27, 8: 1.42, 10: 1.00, 12: 0.79, 16: 0.76, 20: 0.59}
 """n → expected half width of that interval, in standard deviations between launches (normal order statistics)."""
 SHRINKING: Final = 0.9
@@ -64,7 +65,7 @@ BRIEF: Final = frozenset({MeasureJob.REPEAT, MeasureJob.ROUNDS_REPEAT, MeasureJo
 
 
 class StopRule(StrEnum):
-    """Why there is no further launch."""
+    """Why there are no further launches."""
 
     DONE = "all launches made"
     PRECISE = "the interval is as narrow as requested"
@@ -76,7 +77,7 @@ class StopRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """One launch: its job, and the number of runs or the window of time."""
+    """One launch: its job, and its number of runs or its window of time."""
 
     job: MeasureJob
     runs: int = 0

@@ -221,7 +221,7 @@ class _Stretches:
         return block
 
     def probe(self) -> tuple[int, ...]:
-        """Samples of a few inferences."""
+        """Time a few inferences and return their samples."""
         count = self._plan.probe
         self._loop.time(self._chunk, 0, count, self._plan.per_sample)
         return tuple(self._chunk[:count])

@@ -74,7 +74,7 @@ def read(nvml: Any, handle: Any) -> TelemetryReading:
     used = query(nvml, "nvmlDeviceGetUtilizationRates", handle)
     memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
     slowed = query(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if slowed is None:  # its name before driver 535
+    if slowed is None:  # the function's name before driver 535
         slowed = query(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     processes = query(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     return TelemetryReading(
@@ -304,7 +304,7 @@ def _energy(
 
 
 def _counter_at(points: Sequence[CounterPoint], at_ns: int) -> float | None:
-    """The counter at a moment, interpolated linearly."""
+    """The counter at a given time, interpolated linearly."""
     following = bisect_right(points, at_ns, key=itemgetter(0))
     if not 0 < following < len(points):
         return None

@@ -40,7 +40,7 @@ TOLERANCE: Final = 0.02
 SHARE: Final = 0.2
 """The warm-up may take this share of the time of the timed inferences …"""
 MIN_CAP_NS: Final = 50_000_000
-"""… or this, whichever is longer."""
+"""… or this long, whichever is longer."""
 CHUNK_NS: Final = 250_000_000
 """Time between two progress reports."""
 LOOK_NS: Final = 20_000_000
@@ -233,7 +233,7 @@ def measure_calls(
     yield ProgressReport(Phase.RUN, 0, runs)
     gc.collect()
     gc.disable()
-    # after the collection, which takes longer than a short window
+    # taken after the collection, which takes longer than a short window
     reported = began = time.perf_counter_ns()
     try:
         step = chunk_samples(runs, typical * per_sample)

@@ -139,7 +139,7 @@ def make_product(torch: Any, kind: str, precision: str, size: int) -> Product:
     plain = [torch.randn((size, size), generator=random) for _ in range(2)]
     if precision == "fp8":
         left = plain[0].to(kind).to(torch.float8_e4m3fn)
-        right = plain[1].to(kind).to(torch.float8_e4m3fn).t()  # column-major, as this product needs it
+        right = plain[1].to(kind).to(torch.float8_e4m3fn).t()  # column-major, as `_scaled_mm` requires
         one = torch.ones((), device=kind)
         return Product(
             lambda: torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16),

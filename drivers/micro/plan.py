@@ -17,7 +17,7 @@ RESOLVABLE: Final = 4.0
 """A call is timed only if it takes at least this many times as long as a call that does nothing."""
 SEED: Final = 20250101
 CHECKED: Final = 8
-"""Entries of each product that are computed again."""
+"""Number of entries of each product that are computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Product:
 
 @dataclass(slots=True)
 class MicroRun:
-    """One run through a plan: measures each figure in its share of the time, and never goes past the end."""
+    """One run through a plan: measures each figure in its share of the time, and never exceeds the plan's total time."""
 
     plan: MicroPlan
     kernels: int

@@ -134,7 +134,7 @@ def prepare(where: Path, which: Callable[[str], str | None] = shutil.which) -> N
         if not _is_private(where):  # the compiled file is run at once
             return None
         with suppress(PermissionError):
-            where.chmod(0o755)  # a run of root's node is nobody
+            where.chmod(0o755)  # root's node runs models as nobody, who must read the folder
         proof = where / f"{key(runtime, compiled_by)}.proved"
         if not proof.exists():
             with tempfile.TemporaryDirectory(dir=where) as folder:

@@ -29,7 +29,7 @@ class OnnxDriver(LocalDriver):
         return working(runtime())
 
     def samples(self) -> tuple[SampleModel, ...]:
-        """One operator on one float, and a chain of products."""
+        """A model with one operator on one float, and a chain of matrix products."""
         from drivers.native.library import TINY_MODEL
         from protocol.formats.reference_model import chain_of_products
 

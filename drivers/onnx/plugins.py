@@ -40,7 +40,7 @@ def usable(
             try:
                 ort.register_execution_provider_library(provider, find(package).get_library_path())
             except failing:
-                continue  # it is not installed, or does not fit this onnxruntime
+                continue  # the plug-in is not installed, or does not fit this onnxruntime
     present += [one.ep_name for one in _devices(ort)]
     on_arm = (machine or platform.machine()).lower() in ARM64
     return [name for name in dict.fromkeys(present) if name != QNN or on_arm]

@@ -437,7 +437,7 @@ def to_ortvalue(ort: ModuleType, fed: Array, made: Input, place: ProviderPlaceme
 
 
 def packed(element: str, values: Array) -> Array:
-    """The values in the runtime's layout: narrow integers several to a byte, the first in its lowest bits."""
+    """The values in the runtime's layout: several narrow integers per byte, the first in the lowest bits."""
     flat = np.ascontiguousarray(values).reshape(-1)
     if element not in NARROW:
         return flat

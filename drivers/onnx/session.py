@@ -74,7 +74,7 @@ def load_libraries(provider: str, ort: Any = None) -> None:
 
 
 def verify_provider(unit: str, provider: str, live: Sequence[str]) -> None:
-    """Refuse a session that fell back to something else. Raises `WrongUnit`."""
+    """Refuse a session that fell back to another provider. Raises `WrongUnit`."""
     if not live or live[0] != provider:
         raise WrongUnit(f"asked for {unit}, session runs on {live[0] if live else 'nothing'}")
 

@@ -60,7 +60,7 @@ def bounded(ask: Ask) -> Ask:
     async def within(number: int) -> RequestResult:
         nonlocal size
         result = await ask(number)
-        text = result.text.encode(errors="replace").decode()  # a server may send half a character
+        text = result.text.encode(errors="replace").decode()  # a server may send an incomplete character
         size += len(text.encode())
         return replace(result, text=text, error=result.error or (TOO_MUCH if size > MAX_ANSWER_BYTES else ""))
 

@@ -182,7 +182,7 @@ class ResponseParser:
 
     def _event(self, line: bytes) -> None:
         if not line.startswith(b"data:"):
-            return  # a comment, a blank line, the name of an event
+            return  # a comment, a blank line or the name of an event
         payload = line[5:].strip()
         if payload == b"[DONE]":
             self._finished = True

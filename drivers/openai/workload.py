@@ -107,7 +107,7 @@ class Workload(_Table):
     max_tokens: Tokens = 128
     temperature: StrictFloat = Field(0.0, ge=0, le=10)
     seed: StrictInt | None = Field(None, ge=0, lt=2**31)
-    """Sent to the server; synthetic prompts and arrivals follow the task's own seed."""
+    """Sent to the server; synthetic prompts and arrivals use the task's own seed."""
     ignore_eos: StrictBool = False
     """Ask for exactly `max_tokens` tokens: an extension of vLLM and llama.cpp."""
     stream: StrictBool = True

@@ -62,6 +62,6 @@ def _named(model: Path, link: Path) -> Path:
     link.unlink(missing_ok=True)
     try:
         link.symlink_to(model.resolve())
-    except OSError:  # such as without the right to make links, on Windows
+    except OSError:  # such as on Windows, without the right to make links
         shutil.copyfile(model, link)
     return link

@@ -78,7 +78,7 @@ def output_names(model: Any) -> tuple[str, ...]:
 
 
 def keep_shapes(model: Any, inputs: Sequence[Input], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Give each dynamic input the order's shape, before the model is compiled."""
+    """Set the order's shape on each dynamic input, before the model is compiled."""
     if any(not isinstance(size, int) for one in inputs for size in one.shape):
         model.reshape({index: list(shapes[one.name]) for index, one in enumerate(inputs)})
 

@@ -72,7 +72,7 @@ def prctl(option: int, value: int) -> bool:
 
 
 def set_process_name(name: str) -> None:
-    """The name in `ps` and `top`, at most 15 characters; only on Linux."""
+    """Set the name shown in `ps` and `top`, at most 15 characters; Linux only."""
     if sys.platform == "linux":
         with suppress(OSError):
             Path("/proc/self/comm").write_text(name)

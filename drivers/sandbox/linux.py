@@ -375,7 +375,7 @@ def restrict(plan: MountPlan, *, full: bool) -> None:
 
 
 def prepare(plan: MountPlan) -> None:
-    """In the zygote: find and build once what each launch forked from it needs."""
+    """In the zygote: find and build once what all launches forked from it need."""
     becomes_nobody()
     mounts.cached_base(plan.reads, plan.devices, plan.hidden)
     seccomp.filter_for(WORKER, plan.network, plan.gpu, True)

@@ -299,7 +299,7 @@ def steps(plan: MountPlan, base: ViewBuilder) -> tuple[MountStep, ...]:
 
 
 def kind(path: str) -> str:
-    """`folder`, `file`, empty for nothing, or `>` and the target of a symbolic link."""
+    """Kind of a path: `folder`, `file`, empty if nothing is there, or `>` and the target of a symbolic link."""
     if os.path.islink(path):  # noqa: PTH114
         return f">{os.readlink(path)}"  # noqa: PTH115
     if os.path.isdir(path):  # noqa: PTH112

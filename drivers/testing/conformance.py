@@ -89,7 +89,7 @@ def _order(subject: Subject, runs: int = 100, loads: int = 6, precision: float |
 
 
 def unit_is_offered(subject: Subject, zygote: Zygote) -> None:
-    """`units()` names the unit, and the driver by its entry point's name."""
+    """`units()` names the unit, with the driver's name equal to that of its entry point."""
     offered = probe_units(subject.simulate, private={subject.driver: subject.private})
     own = [info for info in offered.units if info.driver == subject.driver]
     assert subject.unit in {info.unit for info in own}, (
@@ -151,7 +151,7 @@ def few_runs_are_in_one_launch(subject: Subject, zygote: Zygote) -> None:
 
 
 def a_window_of_time_is_filled(subject: Subject, zygote: Zygote) -> None:
-    """For a precision, each launch times inferences for a window of time."""
+    """For a precision, each launch times inferences during a window of time."""
     counts = _counts(list(measure(_order(subject, precision=1.0), LIMITS, zygote)))
     assert len(counts) >= 6, f"at least 6 launches are required, not {len(counts)}"
 
@@ -179,7 +179,7 @@ def _unfit(order: WorkOrder, zygote: Zygote, what: str) -> None:
 
 
 def an_unknown_unit_is_unfit(subject: Subject, zygote: Zygote) -> None:
-    """No silent fallback to another unit."""
+    """Another unit never runs the model silently."""
     _unfit(WorkOrder(subject.model, NOWHERE, 1, 1), zygote, "an unknown unit")
 
 

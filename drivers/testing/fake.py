@@ -190,7 +190,7 @@ def _pause(script: dict[str, Any], ms: float) -> None:
 
 
 def _act(script: dict[str, Any], phase: Phase, order: WorkOrder) -> None:
-    """Fail, hang or allocate as the script says for this phase."""
+    """Fail, hang or allocate memory as the script says for this phase."""
     if phase is Phase.LOAD:
         sys.stderr.write(str(script.get("print", "")))
         sys.stderr.flush()

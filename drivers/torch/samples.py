@@ -10,7 +10,7 @@ from drivers.torch.architectures import KEY, read_declaration
 
 
 def perceptron(width: int, layers: int) -> bytes:
-    """An mlp as one safetensors file: `layers` square products of this width, with tanh between them; weights are small and differ."""
+    """An mlp as one safetensors file: `layers` square products of this width, with tanh between them. The weights are small and vary."""
     declared = {
         "architecture": "mlp",
         "inputs": width,
