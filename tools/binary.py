@@ -1,12 +1,12 @@
 """`make binary`: everything in one file, for a device without Python.
 
-    dist/sark-node-VERSION-SYSTEM-MACHINE       Linux, macOS: a shell script with the program packed behind it
+    dist/sark-node-VERSION-SYSTEM-MACHINE       Linux, macOS: a shell script with the packed program appended
     dist/sark-node-VERSION-windows-MACHINE.zip  Windows: unpack it anywhere, start sark-node.exe in it
 
-PyInstaller gathers interpreter, packages and native parts in an environment of their own (.venv-binary). Its own single files unpack
-themselves at each start and clean up behind the first process, while our children and the scheduler in the background live on; so ours
-unpacks itself once, into the user's data folder under a name with its hash, and later starts are as quick as an installed program's.
-Built for the system and the processor that it is built on, and for its libc or newer.
+PyInstaller collects the interpreter, packages and native parts in a separate environment (.venv-binary). PyInstaller's own single files
+unpack themselves at each start and clean up when the first process ends, while our children and a scheduler in the background live on.
+Our file instead unpacks itself once, into the user's data folder under a name with its hash, and later starts are as fast as those of an
+installed program. It runs on the system and processor that it was built on, with the same libc or a newer one.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ exec "$app/sark-node" "$@"
 
 
 def stub(version_: str, name: str, unpacked_bytes: int) -> bytes:
-    """The script before the packed program. `name`: of the folder that it unpacks to."""
+    """The script before the packed program. `name`: name of the folder that it unpacks to."""
     text = STUB.replace("@VERSION@", version_).replace("@NAME@", name)
     text = text.replace("@MB@", str(unpacked_bytes // 1_000_000 + 1))
     return text.replace("@LINE@", str(text.count("\n") + 1)).encode()
 
 
 def prepare() -> Path:
-    """The interpreter of the environment, with this project and PyInstaller in it. Installs anew when what is needed has changed."""
+    """The interpreter of the environment, with this project and PyInstaller installed. Installs again when the requirements have
+    changed."""
     python = ENVIRONMENT / ("Scripts/python.exe" if WINDOWS else "bin/python")
     if not python.exists():
         venv.create(ENVIRONMENT, with_pip=True)
@@ -74,7 +75,7 @@ def prepare() -> Path:
 
 
 def gather() -> Path:
-    """Have PyInstaller put the program together; gives its folder. In the environment, with no folder of ours on the path."""
+    """Have PyInstaller build the program; returns its folder. Runs in the environment, with no folder of ours on the path."""
     from PyInstaller.__main__ import run
 
     shutil.rmtree(BUILD, ignore_errors=True)
@@ -95,7 +96,7 @@ def gather() -> Path:
 
 
 def pack(folder: Path) -> Path:
-    """One file of it in dist/."""
+    """Pack the folder into one file in dist/."""
     shown = version("sark-node")
     system = {"darwin": "macos", "win32": "windows"}.get(sys.platform, sys.platform)
     named = f"sark-node-{shown}-{system}-{platform.machine().lower()}"
@@ -122,7 +123,7 @@ def pack(folder: Path) -> Path:
 
 
 def main() -> None:
-    """In any Python: make the environment and go on in it."""
+    """In any Python: create the environment and continue in it."""
     if os.environ.get(INSIDE):
         folder = gather()
         out = pack(folder)

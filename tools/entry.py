@@ -1,4 +1,5 @@
-"""What the stand-alone binary runs: the program, or one of the children in which drivers work (`drivers.contract.boot.boot_command`)."""
+"""Entry point of the stand-alone binary: the program, or one of the children in which drivers work
+(`drivers.contract.boot.boot_command`)."""
 
 from __future__ import annotations
 
@@ -12,9 +13,8 @@ ANEW = "PYINSTALLER_RESET_ENVIRONMENT"
 
 
 def as_it_was() -> None:
-    """The variable that led the loader to our libraries says again what it said before: it has been read, and programs of this system
-    that we start, such as its C compiler, find their own. Another of ourselves begins anew.
-    """
+    """Restore the variable that led the loader to our libraries: the loader has read it, and the system's programs that we start, such as
+    its C compiler, need their own libraries. Another process of this binary starts from scratch."""
     os.environ[ANEW] = "1"
     if sys.platform == "linux":
         before = os.environ.pop(f"{LIBRARIES}_ORIG", "")

@@ -1,4 +1,4 @@
-"""Writes docs/images/demo.svg, the picture of the README: the matrix that `sark-node demo` prints at its end.
+"""Writes docs/images/demo.svg, the picture in the README: the matrix that `sark-node demo` prints at its end.
 
 python -P tools/picture.py         runs the demo, which needs the extra `demo`
 """
@@ -22,7 +22,7 @@ PROGRAM: Final = (sys.executable, "-c", "from sark import main; main()")
 
 
 def demo_lines() -> list[str]:
-    """The matrix of a demo that runs now, and the line that sums it up."""
+    """The matrix of a demo that runs now, and its summary line."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([*PROGRAM, "demo"], cwd=folder, check=True, capture_output=True, text=True)
     lines = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""The reference of the commands, made of the program itself: docs/cli.md for reading, docs/sark-node.1 for `man sark-node`.
+"""The command reference, generated from the program itself: docs/cli.md for reading, docs/sark-node.1 for `man sark-node`.
 
 python -P tools/reference.py [FOLDER]      (`make spec`)
 """
@@ -100,7 +100,7 @@ EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "verify": (("verify raw.json --csv rows.csv", "signatures, models, and every number made again"),),
     "watch": (("watch", "the latest campaign, until it ends"),),
 }
-"""By command: what to type after the program's name, and what it does. The tests see that the program takes each."""
+"""By command: what to type after the program's name, and what it does. Tests check that the program accepts each example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class Entry:
     """An argument or an option."""
 
     name: str
-    """As it is typed, with what follows it."""
+    """Name as it is typed, with its value."""
     help: str
     notes: tuple[str, ...]
-    """Default, variable, repeatable."""
+    """Notes: default, variable, repeatable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,9 @@ def plain(text: str | None) -> str:
 
 
 def pages() -> Iterator[Page]:
-    """The program, then each of its commands in alphabetical order, its own below it. Hidden ones are left out."""
+    """The program, then each of its commands in alphabetical order, each followed by its own commands. Hidden ones are left out."""
     program: Any = typer.main.get_command(sark.app)
-    program.list_commands(typer.Context(program))  # imports all
+    program.list_commands(typer.Context(program))  # imports all commands
     yield from _pages(program, (), "")
 
 
@@ -159,7 +159,7 @@ def _pages(command: Any, path: tuple[str, ...], panel: str) -> Iterator[Page]:
 
 
 def _entry(parameter: Any, context: typer.Context) -> Entry:
-    """`parameter`: an argument or an option as typer keeps it."""
+    """An entry. `parameter`: an argument or an option as typer stores it."""
     option = parameter.param_type_name == "option"
     record = parameter.get_help_record(context)
     name = re.sub(r"<([^>]*)>", _typed, record[0]) if option else _name(parameter)
@@ -177,7 +177,7 @@ def _entry(parameter: Any, context: typer.Context) -> Entry:
 
 
 def _typed(found: re.Match[str]) -> str:
-    """What a type is called to people."""
+    """The name of a type for people."""
     return (
         "N"
         if found[1].startswith(("int", "float"))
@@ -210,7 +210,7 @@ def _default(value: Any) -> str:
 
 
 def settings(of: type[RoleSettings]) -> dict[str, str]:
-    """What can be set for a role, with what its source says of it; inherited ones first."""
+    """The settings of a role, with the documentation in their source; inherited ones first."""
     by_key: dict[str, str] = {}
     for cls in reversed(of.__mro__):
         if cls is BaseModel or not issubclass(cls, BaseModel):
@@ -373,7 +373,7 @@ def _entries_man(entries: Iterable[Entry]) -> list[str]:
 
 
 def _roff(text: str) -> str:
-    """As text: nothing of it is a request or an escape."""
+    """The text, escaped: no part of it is a request or an escape."""
     safe = text.replace("\\", "\\e").replace("-", "\\-")
     safe = "".join(char if char.isascii() else f"\\[u{ord(char):04X}]" for char in safe)
     return f"\\&{safe}" if safe[:1] in ".'" else safe

@@ -1,4 +1,4 @@
-"""The generated parts of SPEC.md: messages, words, tables and caps, straight from the code, so that the page cannot drift.
+"""The generated parts of SPEC.md: messages, words, tables and caps, directly from the code, so that the page cannot get out of date.
 
 python -P tools/spec.py      (`make spec`); a test compares the page with what this module renders
 """
@@ -48,7 +48,7 @@ VOCABULARIES: Final[dict[ProtocolId, Vocabulary]] = {
 
 
 def render(page: str) -> str:
-    """`page` with every block between `<!-- begin NAME -->` and `<!-- end NAME -->` made anew."""
+    """`page` with every block between `<!-- begin NAME -->` and `<!-- end NAME -->` rendered anew."""
     for name, make in SECTIONS.items():
         pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
         text = make()

@@ -1,4 +1,4 @@
-"""The examples of an order, read, and the answers to them, reported: for every driver, whatever makes the answers."""
+"""Reads the examples of an order and reports the answers to them, for every driver, whatever makes the answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocol.formats.examples import MAX_ANSWER_BYTES, MIB, UNNAMED, Values, pa
 
 
 def read_examples(order: WorkOrder) -> tuple[Values, ...]:
-    """Raises `Unfit`."""
+    """The examples of an order. Raises `Unfit`."""
     try:
         return unpack_examples(Path(order.examples).read_bytes())
     except (OSError, ValueError) as why:
@@ -19,12 +19,12 @@ def read_examples(order: WorkOrder) -> tuple[Values, ...]:
 
 
 def text_of(example: Values) -> str | None:
-    """The prompt; None: it is of tensors."""
+    """The prompt of an example; None: the example consists of tensors."""
     return example[UNNAMED].text if UNNAMED in example else None
 
 
 def report_answers(answers: Iterable[Values]) -> AnswersReport:
-    """All answers, or that no record can hold them."""
+    """All answers in one report, or the reason if they are too large for a record."""
     packed = pack_examples(answers)
     if len(packed) > MAX_ANSWER_BYTES:
         return AnswersReport(

@@ -18,11 +18,11 @@ for name in "drivers", "protocol":
     spec.loader.exec_module(module)
 importlib.import_module("drivers." + sys.argv[2]).main(sys.argv[3:])
 """
-"""Run a module of these very packages, whatever folders of the same names lie about; `-P` keeps the working directory off the path."""
+"""Run a module of these packages, whatever other folders of the same names exist; `-P` keeps the working directory off the path."""
 
 
 PART: Final = "--part"
-"""The stand-alone binary's option to be one of these children: it has no interpreter that takes `-c`."""
+"""Option with which the stand-alone binary acts as one of these children: it has no interpreter that takes `-c`."""
 
 
 def boot_command(module: str, *arguments: str) -> list[str]:
@@ -33,7 +33,7 @@ def boot_command(module: str, *arguments: str) -> list[str]:
 
 
 VARIABLE: Final = "SARK_NATIVE"
-"""Tells children the folder, because their home is another one."""
+"""Tells children this folder, because their home directory is a different one."""
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -55,20 +55,20 @@ INHERITED: Final = (
     *("SYSTEMROOT", "SYSTEMDRIVE", "HOME", "USERPROFILE", "APPDATA"),
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
 )
-"""Variables a runtime may need to find its libraries (HOME: packages installed for one user), and those by which an owner or a batch system
-gives it some GPUs alone. No others reach a driver."""
+"""Variables that a runtime may need to find its libraries (HOME: packages installed for one user), and those that an owner or a batch
+system uses to restrict it to certain GPUs. A driver gets no others."""
 
 
 FIXED: Final = {
     "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime ≥ 1.29 otherwise opens an uploader, a thread and a database on import
-    "OPENBLAS_NUM_THREADS": "1",  # numpy's pool would start threads in the zygote, which must not fork then
+    "OPENBLAS_NUM_THREADS": "1",  # numpy's pool would start threads in the zygote, which then must not fork
     "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts GPUs
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML counts GPUs in this order
 }
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a zygote: nothing that could be a secret or change an import."""
+    """The environment of a zygote, without anything that could be a secret or change an import."""
     inherited = {name: environ[name] for name in INHERITED if name in environ}
     return inherited | FIXED | {VARIABLE: str(folder(environ))}

@@ -1,4 +1,4 @@
-"""Which model files drivers open, and what they say of those that they refuse. The formats themselves: `protocol.formats.model_files`."""
+"""Which model files drivers open, and the messages for those that they refuse. The formats themselves: `protocol.formats.model_files`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_PICKLE: Final = (
     "save the model with torch.export.save or torch.jit.save, or its weights as safetensors with a declaration"
 )
 SUFFIXES: Final = frozenset({*WORKLOADS, *(ending for form in FORMATS.values() for ending in form.unmarked)})
-"""Of models that have no signature in their first bytes."""
+"""Suffixes of models that have no signature in their first bytes."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def broken_is_unfit() -> Iterator[None]:
 
 @broken_is_unfit()
 def check_format(path: Path) -> None:
-    """Raise `Unfit` for a file or folder that none of our drivers could open: by its bytes, else by its suffix."""
+    """Raise `Unfit` for a file or folder that none of our drivers can open, judged by its bytes, or else by its suffix."""
     kind = read_format(path)
     if kind in UNPICKLES:
         raise Unfit(NO_PICKLE.format(kind=kind))
@@ -45,7 +45,7 @@ def check_format(path: Path) -> None:
 
 
 def read_json(data: bytes, what: str) -> dict[str, object]:
-    """A JSON object. Raises `Unfit`, naming `what`."""
+    """Parse a JSON object. Raises `Unfit`, naming `what`."""
     try:
         parsed = json.loads(data)
     except (ValueError, RecursionError) as why:

@@ -1,7 +1,7 @@
 """The messages between a child and its parent: frames of JSON over a pipe.
 
-The child runs other people's models, so the parent trusts nothing it sends: no pickle, every frame bounded here, every field checked in
-`drivers.launch.events` before an event is made of it. `json` is fast enough: a launch sends a few dozen frames.
+The child runs other people's models, so the parent trusts nothing it sends: there is no pickle, this module bounds every frame, and
+`drivers.launch.events` checks every field before it makes an event. `json` is fast enough: a launch sends a few dozen frames.
 
     frame = 4 bytes length, big endian │ LoadReport {"load_ns": 1, …}
 """
@@ -29,16 +29,17 @@ from drivers.contract.base import (
 
 HEADER_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
-"""Two million samples fit."""
+"""Enough for two million samples."""
 MAX_FDS: Final = 4
+"""Most file descriptors of one request."""
 MAX_READ: Final = 65_536
-"""File descriptors of one request."""
+"""Most bytes that one `recv` asks for."""
 TURN, NO_MORE_TURNS = b"1", b"0"
-"""The byte that a parent writes for each turn, and the one after the last turn where the pipe stays open."""
+"""The byte that a parent writes for each turn, and the byte after the last turn where the pipe stays open."""
 TO_PREPARE, NOTHING_TO_PREPARE = b"1", b"0"
-"""What a zygote answers an empty request without a lock: whether it would prepare a launch if it got one."""
+"""A zygote's answers to an empty request without a lock: whether it would prepare a launch if it had the lock."""
 FAILURE: Final = "Failure"
-"""In place of an event's name: an error by its own name, and a sentence."""
+"""Sent in place of an event's name: an error's name and its message follow."""
 
 
 class Garbled(Exception):
@@ -46,23 +47,23 @@ class Garbled(Exception):
 
 
 def frame(payload: bytes) -> bytes:
-    """Put the length before the bytes."""
+    """Prefix the payload with its length."""
     return len(payload).to_bytes(HEADER_BYTES, "big") + payload
 
 
 def pack_event(event: Event | UnitInfo | SampleModel) -> bytes:
-    """One event as a whole frame."""
+    """One event as a complete frame."""
     return frame(f"{type(event).__name__} {json.dumps(asdict(event))}".encode())
 
 
 def pack_failure(error: DriverError) -> bytes:
-    """An error as a whole frame."""
+    """An error as a complete frame."""
     name = next((name for name, kind in FAILURES.items() if isinstance(error, kind)), Crashed.__name__)
     return frame(f"{FAILURE} {json.dumps([name, str(error)[:MAX_TEXT]])}".encode())
 
 
 def pack_order(order: WorkOrder, limits: Limits, driver: str, simulate: bool, job: str) -> bytes:
-    """The order of a launch; `job`: a `MeasureJob`."""
+    """The order of a launch. `job`: a `MeasureJob`."""
     fields = {
         "order": asdict(order),
         "limits": asdict(limits),
@@ -74,7 +75,7 @@ def pack_order(order: WorkOrder, limits: Limits, driver: str, simulate: bool, jo
 
 
 def unpack_order(packed: bytes) -> tuple[WorkOrder, Limits, str, bool, str]:
-    """The inverse of `pack_order`, in the child. The parent is trusted."""
+    """The inverse of `pack_order`, used in the child, which trusts its parent."""
     fields = json.loads(packed)
     order, limits = WorkOrder(**fields["order"]), Limits(**fields["limits"])
     order = replace(
@@ -89,15 +90,15 @@ def unpack_order(packed: bytes) -> tuple[WorkOrder, Limits, str, bool, str]:
 
 
 def send_request(to: socket.socket, payload: bytes, fds: Sequence[int]) -> None:
-    """One launch: its folder and order, and file descriptors: the control socket, the pipe for events, the log, and for a model that takes
-    turns with those of other processes the reading end of its token pipe. Raises OSError."""
+    """Send one launch: its folder and order, and file descriptors: the control socket, the pipe for events, the log, and the reading end of
+    the token pipe for a model that takes turns with those of other processes. Raises OSError."""
     message = frame(payload)
     sent = socket.send_fds(to, [message], fds)
     to.sendall(message[sent:])
 
 
 def receive_request(control: socket.socket) -> tuple[bytes, list[int]] | None:
-    """The other end of `send_request`; None: the sender is gone."""
+    """Receive what `send_request` sent; None: the sender is gone."""
     room = socket.CMSG_LEN(MAX_FDS * array.array("i").itemsize)
     head, ancillary, _, _ = control.recvmsg(HEADER_BYTES, room)  # descriptors come with the first byte
     fds = array.array("i")
@@ -110,7 +111,7 @@ def receive_request(control: socket.socket) -> tuple[bytes, list[int]] | None:
 
 
 def receive_exactly(control: socket.socket, size: int) -> bytes | None:
-    """So many bytes, and none of what follows them; None: the sender is gone."""
+    """Exactly `size` bytes; None: the sender is gone."""
     data = bytearray()
     while len(data) < size:
         more = control.recv(min(size - len(data), MAX_READ))
@@ -121,14 +122,14 @@ def receive_exactly(control: socket.socket, size: int) -> bytes | None:
 
 
 class Reassembler:
-    """Bytes in as they arrive, whole frames out. Raises `Garbled` as soon as a frame announces too great a length."""
+    """Takes bytes as they arrive and returns complete frames. Raises `Garbled` as soon as a frame announces too great a length."""
 
     def __init__(self, total_limit: int) -> None:
         self._buffer = bytearray()
         self._left = total_limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what was read from the pipe; return the frames that are complete now."""
+        """Take bytes read from the pipe; return the frames that are now complete."""
         self._left -= len(data)
         if self._left < 0:
             raise Garbled("it sent more than its output limit")

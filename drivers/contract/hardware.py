@@ -1,4 +1,4 @@
-"""The cores that a measuring process may use: physical ones, within its affinity and the container's quota."""
+"""The cores that a measuring process may use: physical cores, within its affinity and the container's quota."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
 def physical_cores(allowed: set[int], cpus: Path) -> int:
-    """Distinct cores of the logical CPUs `allowed`, by sysfs; without it each CPU counts."""
+    """Distinct cores of the logical CPUs `allowed`, from sysfs; without sysfs each CPU counts as a core."""
     cores: set[str] = set()
     for cpu in allowed:
         try:
@@ -30,22 +30,22 @@ def quota_cores(text: str) -> int | None:
 
 
 def logical_cpus() -> int:
-    """CPUs this process may run on, two for a core with two hardware threads: at least 1."""
+    """CPUs that this process may run on, at least 1. A core with two hardware threads counts as two."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) or 1
     return os.cpu_count() or 1
 
 
 def threads_for(requested: int | None) -> int:
-    """Threads of a runtime: as requested, at most one per CPU; None: `usable_cores`.
+    """Threads of a runtime: as requested, but at most one per CPU; None: `usable_cores`.
 
-    More would only take turns, and each reserves address space, which the memory limit has to allow.
+    More threads would only take turns, and each reserves address space, which the memory limit would have to allow.
     """
     return min(requested, logical_cpus()) if requested else usable_cores()
 
 
 def threads_notes(requested: int | None) -> tuple[str, ...]:
-    """For the row, if fewer threads are used than requested."""
+    """A note for the row, if fewer threads are used than requested."""
     used = threads_for(requested)
     if not requested or requested <= used:
         return ()
@@ -55,7 +55,7 @@ def threads_notes(requested: int | None) -> tuple[str, ...]:
 def usable_cores() -> int:
     """The default number of threads: physical cores, at least 1."""
     if not hasattr(os, "sched_getaffinity"):
-        import psutil  # without sysfs
+        import psutil  # there is no sysfs
 
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
     cores = physical_cores(os.sched_getaffinity(0), _CPUS)

@@ -1,10 +1,11 @@
-"""Resident memory of this process and its peak since a reset, without sampling; and files dropped from memory, so that a cold load reads
+"""Resident memory of this process and its peak since a reset, without sampling. Also drops files from memory, so that a cold load reads
 them from the disk.
 
 Linux: writing 5 to /proc/self/clear_refs resets VmHWM to VmRSS, so that each phase has a peak of its own. Windows keeps one peak for the
 whole life of the process. Elsewhere the peak is not measured.
 
-A file: Linux only. `posix_fadvise` drops its pages, `mincore` confirms it. Whoever has the file open just reads it again.
+Files can be dropped on Linux only: `posix_fadvise` drops their pages, `mincore` confirms it. A process that has the file open simply reads
+it again.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Final
 
 PLATFORM: Final[str] = sys.platform  # as a plain str: type checkers would call the other branches unreachable
 GONE: Final = 0.01
-"""A file is dropped if at most this share of its pages is resident: read-ahead may bring back a few."""
+"""A file counts as dropped if at most this share of its pages is resident: read-ahead may bring back a few."""
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _SMAPS = Path("/proc/self/smaps")
 _MAPPING: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) r-[x-]p \S+ \S+ [1-9][^\n]*((?:\n[A-Z][^\n]*)+)", re.MULTILINE
 )
-"""A private mapping of a file that is not writable, and its figures."""
+"""A private, read-only mapping of a file, with its figures."""
 
 
 def _status_bytes(field: bytes) -> int | None:
@@ -49,7 +50,7 @@ def resident_bytes() -> int | None:
 
 
 def reset_peak() -> bool:
-    """Start a new peak. False where the platform cannot."""
+    """Start a new peak. False if the platform does not support this."""
     try:
         # without O_TRUNC, which a sandbox would have to allow separately
         file = os.open(_CLEAR, os.O_WRONLY)
@@ -64,7 +65,7 @@ def reset_peak() -> bool:
 
 
 def peak_bytes(was_reset: bool) -> int | None:
-    """Highest resident set in bytes since `reset_peak` returned `was_reset`; None if it cannot be measured."""
+    """Highest resident set in bytes since `reset_peak`, which returned `was_reset`; None if it cannot be measured."""
     if PLATFORM == "linux":
         return _status_bytes(b"VmHWM") if was_reset else None
     if PLATFORM == "win32":
@@ -76,9 +77,8 @@ def peak_bytes(was_reset: bool) -> int | None:
 
 
 def leave_libraries() -> None:
-    """Take the unchanged pages of mapped files, most of them the code of libraries, out of this process. They stay in the system's
-    cache, and come back one by one when they are used. For a process that has imported much and now waits. Linux only.
-    """
+    """Remove the unchanged pages of mapped files, mostly code of libraries, from this process. They stay in the system's cache and return
+    one by one when they are used. For a process that has imported much and now waits. Linux only."""
     if PLATFORM != "linux":
         return
     madvise = ctypes.CDLL(None).madvise
@@ -88,16 +88,15 @@ def leave_libraries() -> None:
 
 
 def _unchanged(smaps: str) -> Iterator[tuple[int, int]]:
-    """Address and bytes of each private mapping of a file that cannot be written and has no page of its own. Relocated tables are
-    read-only too, but have pages of their own, which would be lost.
-    """
+    """Address and size in bytes of each private, read-only mapping of a file that has no pages of its own. Relocated tables are read-only
+    too, but they have pages of their own, which would be lost."""
     for start, end, body in _MAPPING.findall(smaps):
         if "\nAnonymous:             0 kB" in body:
             yield int(start, 16), int(end, 16) - int(start, 16)
 
 
 def drop_pages(model: Path, share_of: Callable[[int, int], float | None] | None = None) -> bool:
-    """Drop the pages of a file, or of all files in a folder. True only if that is confirmed.
+    """Drop the pages of a file, or of all files in a folder. True only if the drop is confirmed.
 
     `share_of`: (file descriptor, bytes) → resident share of its pages, None if unknown.
     """
@@ -133,7 +132,7 @@ def _drop(path: Path, share_of: Callable[[int, int], float | None]) -> bool:
 def resident_share(file: int, size: int) -> float | None:
     """Resident share of an open file's pages, 0 to 1; None if unknown.
 
-    The kernel reports it only to those who own the file or may write it; to others it says that all are resident.
+    The kernel reports it only to processes that own the file or may write it; to others it reports all pages as resident.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)

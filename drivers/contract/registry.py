@@ -1,7 +1,7 @@
-"""The installed drivers: entry points of the group `sark.drivers`, ours like any other.
+"""The installed drivers: entry points of the group `sark.drivers`, including our own.
 
-The node reads only names; a driver's code is loaded in child processes (`drivers.launch.launch`), so that a broken one costs a
-line in the log and nothing else.
+The node reads only their names. A driver's code is loaded in child processes (`drivers.launch.launch`), so that a broken driver costs only
+a line in the log.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from drivers.contract.base import Driver, Unfit
 
 GROUP: Final = "sark.drivers"
 SIMULATED: Final = frozenset({"fake"})
-"""Drivers that invent their figures: offered only if simulation is switched on."""
+"""Drivers that invent their figures: offered only if simulation is on."""
 SANDBOX_PROBE: Final = "sandbox-probe"
 """Never installed: see `drivers.launch.probe_tier`."""
 NO_DRIVER: Final = ""
-"""Of a process that forks children for several drivers."""
+"""Driver name of a process that forks children for several drivers."""
 OWNED: Final = frozenset({"api"})
-"""Drivers that need a setting of the device's owner, such as a server's URL."""
+"""Drivers that need a setting by the device's owner, such as a server's URL."""
 
 BREAKAGE: Final = (
     *(ImportError, AttributeError, NameError, SyntaxError),
     *(TypeError, ValueError, LookupError, OSError, RuntimeError),
 )
-"""What a broken driver, or the runtime below it, may raise."""
+"""Errors that a broken driver, or its runtime, may raise."""
 
 
 def installed() -> tuple[EntryPoint, ...]:
-    """Entry points of all installed drivers, sorted by name; the first of two with one name."""
+    """Entry points of all installed drivers, sorted by name; if two have the same name, the first."""
     by_name: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
         by_name.setdefault(point.name, point)
@@ -37,12 +37,12 @@ def installed() -> tuple[EntryPoint, ...]:
 
 
 def names(simulate: bool = False) -> tuple[str, ...]:
-    """Names of the installed drivers; those that invent figures only if `simulate`."""
+    """Names of the installed drivers; includes those that invent figures only if `simulate`."""
     return tuple(point.name for point in installed() if simulate or point.name not in SIMULATED)
 
 
 def all_ours() -> bool:
-    """Whether all installed drivers are part of this program; others may read any file format."""
+    """Whether all installed drivers are part of this program; drivers of other packages may read any file format."""
     return all(point.value.startswith("drivers.") for point in installed())
 
 

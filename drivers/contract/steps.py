@@ -1,6 +1,6 @@
-"""Pre-run steps on synthetic inputs before the model gets them, and post-run steps on its last outputs.
+"""Pre-run steps on synthetic inputs, and post-run steps on a model's last outputs.
 
-Pure numpy functions. Their time is a figure of its own (`pre_ms`, `post_ms`), never part of a load or an inference. The closed list
+Pure numpy functions. Their time is reported separately (`pre_ms`, `post_ms`) and is never part of a load or an inference. The closed list
 of steps with their options and defaults: `protocol.formats.steps`.
 """
 
@@ -21,7 +21,7 @@ Step = Mapping[str, Any]
 def normalise(
     values: Array, mean: float | Sequence[float], std: float | Sequence[float], scale: float, axis: int
 ) -> Array:
-    """(values × scale - mean) / std; a list has an entry per index along `axis`."""
+    """(values × scale - mean) / std; a list has one entry per index along `axis`."""
     wide = _float(values)
     shifted = wide * wide.dtype.type(scale) - _along(mean, wide, axis, "mean")
     return np.asarray(shifted / _along(std, wide, axis, "std"))
@@ -34,24 +34,24 @@ def scale(values: Array, by: float, offset: float) -> Array:
 
 
 def clip(values: Array, low: float, high: float) -> Array:
-    """Nothing below `low` or above `high`."""
+    """Limit the values to the range from `low` to `high`."""
     return np.clip(values, np.asarray(low, values.dtype), np.asarray(high, values.dtype))
 
 
 def transpose(values: Array, order: Sequence[int]) -> Array:
-    """The axes in another order: [0, 3, 1, 2] puts the last one, such as an image's channels, second."""
+    """Reorder the axes: [0, 3, 1, 2] puts the last one, such as an image's channels, second."""
     if sorted(order) != list(range(values.ndim)):
         raise Unfit(f"transpose: the order {list(order)} is not one of {values.ndim} axes")
     return np.ascontiguousarray(values.transpose(order))
 
 
 def cast(values: Array, **options: str) -> Array:
-    """To what the next step or the model takes; the raw input is made with the type `from`."""
+    """Convert to the type that the next step or the model takes; the raw input is made with the type `from`."""
     return values if values.dtype.kind == "f" else values.astype(np.float32)
 
 
 def softmax(values: Array, axis: int) -> Array:
-    """Shares along an axis that sum to 1."""
+    """Normalised exponentials along an axis, which sum to 1."""
     wide = _float(values)
     raised = np.exp(wide - wide.max(axis=_checked_axis(axis, values, "softmax"), keepdims=True))
     return np.asarray(raised / raised.sum(axis=axis, keepdims=True))
@@ -112,7 +112,7 @@ def _along(entries: float | Sequence[float], values: Array, axis: int, what: str
 def check(
     steps: Sequence[Step], allowed: Mapping[str, Mapping[str, StepOption]], names: Sequence[str]
 ) -> None:
-    """Raise `Unfit` for a step that cannot be done. `allowed`: `PRE` or `POST`; `names`: of the inputs or outputs."""
+    """Raise `Unfit` for a step that cannot be done. `allowed`: `PRE` or `POST`. `names`: the inputs or outputs."""
     for step in steps:
         if wrong := problem(step, allowed):
             raise Unfit(wrong)
@@ -120,7 +120,7 @@ def check(
 
 
 def of_which(step: Step, names: Sequence[str]) -> str:
-    """The input or output that a step is done to. Raises `Unfit` where that is not clear."""
+    """The input or output that a step applies to. Raises `Unfit` if that is not clear."""
     of = step.get("of", "")
     if of in names:
         return str(of)
@@ -133,7 +133,7 @@ def of_which(step: Step, names: Sequence[str]) -> str:
 
 
 def raw_shape(shape: Sequence[int], steps: Sequence[Step]) -> tuple[int, ...]:
-    """The shape of an input before its steps, so that after them it has `shape`."""
+    """The shape that an input needs before its steps to have `shape` after them."""
     for step in reversed(steps):
         if step["step"] == "transpose":
             order = step["options"]["order"]
@@ -144,12 +144,12 @@ def raw_shape(shape: Sequence[int], steps: Sequence[Step]) -> tuple[int, ...]:
 
 
 def raw_type(dtype: str, steps: Sequence[Step]) -> str:
-    """The numpy type of an input before its steps: what its first cast is from, else `dtype`."""
+    """The numpy type of an input before its steps: the type `from` of its first cast, else `dtype`."""
     return next((str(step["options"]["from"]) for step in steps if step["step"] == "cast"), dtype)
 
 
 def apply(values: Array, steps: Sequence[Step]) -> Array:
-    """All steps, one after the other. Raises `Unfit` where the values do not allow one of them."""
+    """Apply all steps in order. Raises `Unfit` if the values do not allow one of them."""
     for step in steps:
         name, options = step["step"], step.get("options", {})
         defaults = {key: option.default for key, option in (PRE | POST)[name].items()}

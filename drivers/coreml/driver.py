@@ -1,7 +1,7 @@
 """The CoreML driver: `.mlmodel` and `.mlpackage` on a Mac's CPU, GPU and Neural Engine, by coremltools.
 
-Elsewhere its units are not offered, and a model is refused with that reason. coremltools and the system come as arguments, so that all
-but CoreML itself can be checked anywhere.
+On other systems its units are not offered, and a model is refused with that reason. coremltools and the system are arguments, so that
+everything except CoreML itself can be tested anywhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CoreMLDriver(LocalDriver):
-    """See `drivers.contract.base.Driver`. `ct`: coremltools, imported when it is first needed if None."""
+    """See `drivers.contract.base.Driver`. `ct`: coremltools; None: imported when it is first needed."""
 
     name = "coreml"
     formats = ("coreml",)
@@ -45,7 +45,7 @@ class CoreMLDriver(LocalDriver):
         return ()
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """On a Mac, the units with a device that the system lists, which have just run a tiny network."""
+        """On a Mac, the units with a device that the system lists and that has just run a tiny network."""
         if self._platform != "darwin" or (self._given is None and find_spec("coremltools") is None):
             return ()
         import numpy as np
@@ -63,7 +63,7 @@ class CoreMLDriver(LocalDriver):
         return tuple(units)
 
     def samples(self) -> tuple[SampleModel, ...]:
-        """What each unit has to run before it is offered; none off macOS."""
+        """The model that each unit has to run before it is offered; none on other systems than macOS."""
         if self._platform != "darwin":
             return ()
         return (sample_model("tiny.mlmodel", tiny(self._ct).SerializeToString()),)
@@ -77,7 +77,7 @@ class CoreMLDriver(LocalDriver):
 
 
 def _listed(ct: Any) -> Iterable[Any]:
-    """The units with a device that the system lists; without a list (before macOS 14) the CPU and the GPU."""
+    """The units with a device that the system lists; without such a list (before macOS 14) the CPU and the GPU."""
     try:
         return present(ct.models.compute_device.MLComputeDevice.get_all_compute_devices())
     except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -85,7 +85,7 @@ def _listed(ct: Any) -> Iterable[Any]:
 
 
 def tiny(ct: Any) -> Any:
-    """y = 2 x on one float, as a specification: what a unit must run before it is offered."""
+    """y = 2 x on one float, as a specification: the model that a unit must run before it is offered."""
     kind = ct.models.datatypes.Array(1)
     builder = ct.models.neural_network.NeuralNetworkBuilder([("x", kind)], [("y", kind)])
     builder.add_activation(

@@ -1,4 +1,4 @@
-"""One order's model, loaded, run and checked by CoreML. coremltools is an argument."""
+"""One order's model: loaded, run and checked by CoreML. coremltools is an argument."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from drivers.measure.timing import TimedCalls
 from protocol.formats.model_files import read_format
 
 HALF: Final = 2e-2
-"""The GPU and the Neural Engine compute with 16 bits: tolerance relative to the largest magnitude."""
+"""Tolerance on the GPU and the Neural Engine, which compute with 16 bits, relative to the largest magnitude."""
 FOLDER: Final = "model"
 
 
@@ -51,7 +51,7 @@ class CoreMLModel(LocalModel):
         return translated(lambda: self._ct.models.MLModel(self._path, compute_units=unit))
 
     def verify(self) -> None:
-        """Only the plan shows it: see `ran_on`."""
+        """Do nothing: only the plan shows where the model runs, see `ran_on`."""
 
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
         feeds, pre_ns = self.feeds(shapes, bound)
@@ -88,13 +88,13 @@ class CoreMLModel(LocalModel):
         return notes
 
     def reference(self, prepared: Prepared) -> dict[str, Any]:
-        """Of the same model on the CPU alone."""
+        """Outputs of the same model on the CPU only."""
         plain = self._open(compute_unit(self._ct, CPU))
         return as_arrays(translated(lambda: plain.predict(prepared.feeds)))
 
 
 def plan_of(ct: Any, model: Any, unit: str) -> Counter[str]:
-    """How many operators run where, by CoreML's plan for the compiled model; empty without one (before macOS 14.4)."""
+    """Number of operators by place, according to CoreML's plan for the compiled model; empty without a plan (before macOS 14.4)."""
     try:
         plan = ct.models.compute_plan.MLComputePlan.load_from_path(
             path=model.get_compiled_model_path(), compute_units=compute_unit(ct, unit)
@@ -133,7 +133,7 @@ def translated(call: Callable[[], Any]) -> Any:
 
 
 def broken() -> tuple[type[Exception], ...]:
-    """What coremltools, its parser and Objective-C raise for a model that does not fit."""
+    """Exceptions that coremltools, its parser and Objective-C raise for an unsuitable model."""
     try:
         return (*BREAKAGE, importlib.import_module("google.protobuf.message").DecodeError)
     except ImportError:
@@ -141,7 +141,7 @@ def broken() -> tuple[type[Exception], ...]:
 
 
 def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Outputs as arrays; what is neither a number nor an array as it is."""
+    """Outputs as arrays; a value that is neither a number nor an array stays as it is."""
     return {
         name: np.array(value) if isinstance(value, np.ndarray | np.generic | int | float) else value
         for name, value in outputs.items()

@@ -1,6 +1,6 @@
-"""What a CoreML model says of itself: the package's manifest, its inputs, and what is never run. Pure: specifications are arguments.
+"""The contents of a CoreML model: the package's manifest, its inputs, and parts that are never run. Pure: specifications are arguments.
 
-A specification is coremltools' protobuf message (`coremltools.utils.load_spec`), or anything that has the same attributes.
+A specification is coremltools' protobuf message (`coremltools.utils.load_spec`), or any object with the same attributes.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from drivers.inputs.made import Input
 from protocol.formats.model_files import ModelFormat
 
 ARRAYS: Final = {65568: "float", 65600: "double", 65552: "float16", 131104: "int32", 131080: "int8"}
-"""`ArrayFeatureType.ArrayDataType` → element type as `onnx_inputs` calls it."""
+"""`ArrayFeatureType.ArrayDataType` → element types as `drivers.inputs.made` calls them."""
 CHANNELS: Final = {10: 1, 20: 3, 30: 3, 40: 1}
-"""`ImageFeatureType.ColorSpace` → channels: grayscale, RGB, BGR, grayscale of 16 bits."""
+"""`ImageFeatureType.ColorSpace` → channels: grayscale, RGB, BGR, 16-bit grayscale."""
 SCALARS: Final = {"int64Type": "int64", "doubleType": "double"}
 MAX_ITEMS: Final = 64
 
 
 def check_package(folder: Path) -> None:
-    """Refuse a `.mlpackage` with a manifest that names something outside it, or nothing. Raises `Unfit`."""
+    """Refuse a `.mlpackage` whose manifest names nothing, or something outside the package. Raises `Unfit`."""
     try:
         with (folder / "Manifest.json").open("rb") as source:
             json = read_json(source.read(MIB), "Manifest.json")
@@ -43,7 +43,7 @@ def check_package(folder: Path) -> None:
 
 
 def check_kind(path: Path, kind: ModelFormat) -> str:
-    """The ending that CoreML wants of this model's name. Raises `Unfit` for what is plainly none of its formats."""
+    """The suffix that CoreML requires in this model's name. Raises `Unfit` for a model that is clearly in none of its formats."""
     if kind is ModelFormat.MLPACKAGE:
         check_package(path)
         return ".mlpackage"
@@ -53,7 +53,7 @@ def check_kind(path: Path, kind: ModelFormat) -> str:
 
 
 def refuse_custom(spec: Any) -> None:
-    """Custom models and layers are code of an application's own. Raises `Unfit`."""
+    """Refuse custom models and layers, whose code belongs to an application. Raises `Unfit`."""
     kind = spec.WhichOneof("Type")
     if kind == "customModel":
         raise Unfit("the model is a custom one, with code in some application: it cannot be run here")
@@ -65,7 +65,8 @@ def refuse_custom(spec: Any) -> None:
 
 
 def inputs_of(spec: Any) -> tuple[Input, ...]:
-    """The model's required inputs. An image is an input of bytes, [height, width, channels]. Raises `Unfit` for what cannot be made."""
+    """The model's required inputs. An image is an input of bytes, [height, width, channels]. Raises `Unfit` for inputs that cannot be
+    synthesised."""
     return tuple(_input(text) for text in spec.description.input if not text.type.isOptional)
 
 
@@ -96,7 +97,7 @@ def _input(described: Any) -> Input:
 
 
 def _shape(array: Any) -> tuple[int | str | None, ...]:
-    """The shape: dynamic where a range allows more than one size. Of enumerated shapes the default one, else the first."""
+    """The shape: dynamic where a range allows more than one size. For enumerated shapes it is the default one, else the first."""
     default = tuple(int(size) for size in array.shape)
     flexible = array.WhichOneof("ShapeFlexibility")
     if flexible == "enumeratedShapes" and not default:

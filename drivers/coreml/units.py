@@ -1,4 +1,4 @@
-"""The units of the CoreML driver, what is asked of CoreML for each, and where its plan says that operators run. Pure."""
+"""The units of the CoreML driver, the setting requested of CoreML for each, and where its plan says that operators run. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEURAL: Final = "Neural Engine (CoreML)"
 
 @dataclass(frozen=True, slots=True)
 class KnownUnit:
-    """A unit: the name in `coremltools.ComputeUnit`, and how the class of its device begins in a compute plan."""
+    """A unit: the name in `coremltools.ComputeUnit`, and the prefix of its device's class name in a compute plan."""
 
     unit: str
     compute_unit: str
@@ -28,7 +28,7 @@ UNITS: Final = (
     KnownUnit(GPU, "CPU_AND_GPU", "MLGPU"),
     KnownUnit(NEURAL, "CPU_AND_NE", "MLNeuralEngine"),
 )
-"""The predecessors' `CPU_AND_…`: CoreML takes no GPU or Neural Engine without a CPU for what these cannot do."""
+"""The units. GPU and Neural Engine are `CPU_AND_…`, as in the predecessor: CoreML always adds a CPU for operators that they cannot run."""
 
 
 def by_name(unit: str) -> KnownUnit:
@@ -40,12 +40,12 @@ def by_name(unit: str) -> KnownUnit:
 
 
 def compute_unit(ct: Any, unit: str) -> Any:
-    """What `MLModel(…, compute_units=…)` is given."""
+    """The value for `MLModel(…, compute_units=…)`."""
     return getattr(ct.ComputeUnit, by_name(unit).compute_unit)
 
 
 def require_macos(platform: str, unit: str) -> None:
-    """Raises `WrongUnit` off macOS."""
+    """Raises `WrongUnit` on other systems than macOS."""
     by_name(unit)
     if platform != "darwin":
         raise WrongUnit(
@@ -54,13 +54,13 @@ def require_macos(platform: str, unit: str) -> None:
 
 
 def present(devices: Iterable[Any]) -> tuple[KnownUnit, ...]:
-    """The units with a device among those that the system lists."""
+    """The units whose devices are among those that the system lists."""
     kinds = [type(device).__name__ for device in devices]
     return tuple(one for one in UNITS if any(kind.startswith(one.device) for kind in kinds))
 
 
 def count_places(usages: Iterable[Any]) -> Counter[str]:
-    """How many operators run where, by public unit. `usages`: for each operator what the plan says; None for those that do nothing."""
+    """Number of operators by public unit. `usages`: the plan's entry for each operator; None for operators that do nothing."""
     counts: Counter[str] = Counter()
     for usage in usages:
         device = getattr(usage, "preferred_compute_device", None)
@@ -72,7 +72,7 @@ def count_places(usages: Iterable[Any]) -> Counter[str]:
 
 
 def verdict(unit: str, counts: Counter[str]) -> str:
-    """The row's note on where it ran. Raises `WrongUnit` when nothing was on the unit."""
+    """The row's note on where the model ran. Raises `WrongUnit` if no operator was on the unit."""
     total = sum(counts.values())
     if not total:
         return f"CoreML does not report where operators run; {by_name(unit).compute_unit} was asked for"

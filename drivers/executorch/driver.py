@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ExecuTorchDriver(LocalDriver):
-    """See `drivers.contract.base.Driver`. `given`: the runtime, imported when it is first needed if None."""
+    """See `drivers.contract.base.Driver`. `given`: the runtime; None: imported when it is first needed."""
 
     name = "executorch"
     formats = ("pte",)
@@ -28,7 +28,7 @@ class ExecuTorchDriver(LocalDriver):
         return self._given
 
     def preload(self) -> tuple[str, ...]:
-        """The runtime, with torch, whose tensors it takes."""
+        """The runtime, and torch, because the runtime takes its tensors."""
         return ("drivers.executorch.model", "numpy.random", *preloaded())
 
     def units(self) -> tuple[UnitInfo, ...]:
@@ -51,7 +51,7 @@ class ExecuTorchDriver(LocalDriver):
         return (UnitInfo(CPU, self.name, found.title, detail),) if doubled == 42 else ()
 
     def samples(self) -> tuple[SampleModel, ...]:
-        """Chains of products."""
+        """Chains of matrix products."""
         from drivers.executorch.samples import chain, double
 
         return sample_model("tiny.pte", double()), sample_model("chain.pte", chain(192, 4))

@@ -1,4 +1,4 @@
-"""One order's program, loaded, run and checked by ExecuTorch's runtime, which is an argument."""
+"""One order's program: loaded, run and checked by ExecuTorch's runtime, which is an argument."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ERRORS: Final[Mapping[int, str]] = {
     0x31: "no memory for a backend",
     0x32: "a part is broken",
 }
-"""`executorch::runtime::Error`, in words."""
+"""Errors in `executorch::runtime::Error`, in words."""
 MEMORY: Final = frozenset({0x21, 0x31})
 _CODE: Final = re.compile(r"error:? *0x:?([0-9a-f]{1,8})", re.IGNORECASE)
 
@@ -69,7 +69,7 @@ class ExecuTorchModel(LocalModel):
             raise Unfit("the program has no outputs: nothing to check")
 
     def load(self) -> int:
-        """Open the file and load its method, in which XNNPACK packs the weights. The pool of threads is made before."""
+        """Open the file and load its method; XNNPACK packs the weights in this step. The thread pool is made before."""
         with translated():
             self.threads = set_threads(self._lib, self.threads)
             began = time.perf_counter_ns()
@@ -79,7 +79,7 @@ class ExecuTorchModel(LocalModel):
             return time.perf_counter_ns() - began
 
     def verify(self) -> None:
-        """Programs name the backends of their parts, and no other takes them."""
+        """Do nothing: programs name the backends of their parts, and no other backend runs them."""
 
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
         feeds, pre_ns = make_feeds(self.order, self.inputs, shapes, bound)
@@ -106,7 +106,7 @@ class ExecuTorchModel(LocalModel):
         )
 
     def _tensors(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """The method's inputs in their order."""
+        """The method's inputs in order."""
         with translated():
             return [
                 to_tensor(self._torch, feeds[one.name], one) if isinstance(one, ProgramTensor) else one.value
@@ -114,7 +114,7 @@ class ExecuTorchModel(LocalModel):
             ]
 
     def _outputs(self, given: list[Any]) -> Mapping[str, Any]:
-        """Of one inference, as copies."""
+        """Outputs of one inference, as copies."""
         with translated():
             made = self._method.call(given, clone_outputs=True)
             return {
@@ -151,7 +151,8 @@ class ExecuTorchModel(LocalModel):
     def reference(self, prepared: Prepared) -> Mapping[str, Any]:
         """Outputs for the same inputs in memory that held other values before, if they differ.
 
-        Raises `Unfit` if they do not: ExecuTorch has one implementation of a program, nothing that shows whether its outputs are right.
+        Raises `Unfit` if they do not differ: ExecuTorch has only one implementation of a program, and nothing that shows whether its
+        outputs are right.
         """
         if self._plan.keeps_state:
             raise Unfit("the program keeps a state, and ExecuTorch has no other kernels for it")
@@ -185,7 +186,7 @@ def to_tensor(torch: Any, values: Any, one: ProgramTensor) -> Any:
 
 
 def to_array(torch: Any, value: Any) -> Any:
-    """An output as an array; bfloat16 as float32, which holds it. Plain values stay."""
+    """An output as an array; bfloat16 becomes float32, which can hold its values. Plain values stay."""
     if not isinstance(value, torch.Tensor):
         return value
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
@@ -193,7 +194,7 @@ def to_array(torch: Any, value: Any) -> Any:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """ExecuTorch's errors as those of the contract."""
+    """Turn ExecuTorch's errors into errors of the contract."""
     try:
         yield
     except BREAKAGE as why:
@@ -208,6 +209,6 @@ def error_code(text: str) -> int | None:
 
 
 def explain_error(text: str, code: int | None) -> str:
-    """ExecuTorch's message in one line, with its code in words."""
+    """ExecuTorch's message in one line, with its error code in words."""
     words = ERRORS.get(code or 0)
     return f"ExecuTorch: {' '.join(text.split())[:300]}" + (f" ({words})" if words else "")

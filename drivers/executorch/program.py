@@ -1,6 +1,6 @@
-"""What a .pte file says of itself: inputs and outputs, operators, and the parts that backends run. Pure.
+"""The contents of a .pte file: inputs and outputs, operators, and the parts that backends run. Pure.
 
-The runtime's Python interface tells the largest sizes of inputs alone: neither whether they are open, nor names, operators or backends.
+The runtime's Python interface reports only the largest sizes of inputs: neither which sizes are dynamic, nor names, operators or backends.
 Slots are those of ExecuTorch's `program.fbs`.
 """
 
@@ -39,9 +39,9 @@ DTYPES: Final[Mapping[int, str]] = {
 STATIC, BOUNDED, UNBOUNDED = range(3)
 """`TensorShapeDynamism`."""
 NULL, INT, BOOL, DOUBLE, TENSOR, STRING = range(1, 7)
-"""`KernelTypes`, the first of them."""
+"""The first values of `KernelTypes`."""
 KERNEL, DELEGATE = 1, 2
-"""`InstructionArguments`, the first of them."""
+"""The first values of `InstructionArguments`."""
 EXTERNAL: Final = 1
 """`TensorDataLocation`."""
 SEGMENT: Final = 1
@@ -58,7 +58,7 @@ class ProgramTensor:
     name: str
     dtype: str
     sizes: tuple[int, ...]
-    """The largest where it is open."""
+    """Sizes; the largest size where one is dynamic."""
     dynamism: int = STATIC
     order: tuple[int, ...] = ()
     """Axes from the outermost in memory to the innermost."""
@@ -66,7 +66,7 @@ class ProgramTensor:
 
 @dataclass(frozen=True, slots=True)
 class ProgramConstant:
-    """An input that is a plain value: the program takes the one that it was exported with, and no other."""
+    """An input that is a plain value: the program accepts only the value that it was exported with."""
 
     name: str
     value: int | float | bool | str | None
@@ -80,13 +80,13 @@ class ProgramPlan:
     inputs: tuple[ProgramTensor | ProgramConstant, ...]
     outputs: tuple[str, ...]
     kernels: Counter[str]
-    """Operators that ExecuTorch's own kernels run, by name and overload: how often they are called."""
+    """How often each operator is called that ExecuTorch's own kernels run, by name and overload."""
     parts: Counter[str]
-    """Parts of the graph that backends run, each as one, by the backend's id."""
+    """Parts of the graph that backends run as one unit each, by the backend's id."""
     delegated: Counter[str]
     """Operators in XNNPACK's parts, by XNNPACK's name."""
     external: str = ""
-    """A tensor whose data are in another file; empty: none."""
+    """Name of a tensor whose data are in another file; empty: there is none."""
 
     @property
     def tensors(self) -> tuple[ProgramTensor, ...]:
@@ -94,12 +94,12 @@ class ProgramPlan:
 
     @property
     def keeps_state(self) -> bool:
-        """By operators that write into what they were given, as `aten::copy_` does."""
+        """Whether operators write into their arguments, as `aten::copy_` does."""
         return any(name.partition(".")[0].endswith("_") for name in self.kernels)
 
 
 def read_program(path: Path) -> ProgramPlan:
-    """The method `forward`, or the only one. Raises `Unfit` or `FormatError`."""
+    """The method `forward`, or the only method. Raises `Unfit` or `FormatError`."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return _Reader(content).plan()
 
@@ -161,7 +161,7 @@ class _Reader:
         return kernels, parts, delegated
 
     def _nodes(self, delegate: FlatTable) -> Counter[str]:
-        """The operators in what the exporter made for XNNPACK."""
+        """The operators in a part that the exporter made for XNNPACK."""
         where = delegate.table(1)
         if where is None:
             return Counter()
@@ -172,7 +172,8 @@ class _Reader:
         return read_nodes(self.content, self._segments_at() + segment.number(0, "Q"), segment.number(1, "Q"))
 
     def _segments_at(self) -> int:
-        """By the extended header: its mark, its length, the program's size, and this."""
+        """Start of the segments according to the extended header, whose fields are its mark, its length, the program's size, and this
+        start."""
         return int.from_bytes(self.content[24:32], "little") if self.content[8:12] == b"eh00" else 0
 
 
@@ -210,7 +211,8 @@ def _external(plan: FlatTable) -> Iterator[str]:
 
 
 def leaf_names(encoded: str, count: int, otherwise: str) -> tuple[str, ...]:
-    """Names of a method's inputs or outputs: the keys of keyword arguments and dictionaries where it has them, else `input0`.
+    """Names of a method's inputs or outputs: the keys of keyword arguments and dictionaries, if there are any, else `input0` or `output0`
+    and so on.
 
     `encoded`: torch's pytree as JSON, of `(args, kwargs)` or of what the method returns.
     """
@@ -229,7 +231,7 @@ def leaf_names(encoded: str, count: int, otherwise: str) -> tuple[str, ...]:
 
 
 def _leaves(tree: Any, path: str, otherwise: str) -> Iterator[str]:
-    """`otherwise`: before the numbers of children without a key, at the top."""
+    """Names of a tree's leaves. `otherwise`: prefix of the numbers of children without a key, at the top."""
     kind, children = tree["type"], tree["children_spec"]
     if kind is None:
         yield path or f"{otherwise}0"

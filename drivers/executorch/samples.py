@@ -1,4 +1,4 @@
-"""Small ExecuTorch programs made as bytes: something to run where no model of anybody's is at hand.
+"""Small ExecuTorch programs made as bytes: programs to run when no other is at hand.
 
 Slots are those of ExecuTorch's `program.fbs`, version 0.
 """
@@ -21,7 +21,7 @@ TENSOR: Final = 5
 KERNEL, DELEGATE = 1, 2
 """`InstructionArguments`."""
 HEADER: Final = struct.Struct("<4sIQQQ")
-"""Mark, length, size of the program, where its segments begin, and their size."""
+"""Mark, length, size of the program, start of its segments, and their size."""
 ELEMENT: Final = 4
 """Bytes of a float32."""
 
@@ -32,16 +32,16 @@ class MadeValue:
 
     sizes: tuple[int, ...]
     data: bytes = b""
-    """Empty: computed, or an input."""
+    """Data of the tensor; empty: it is computed, or an input."""
     dynamism: int = 0
     type: int = FLOAT32
     external: str = ""
-    """The name of its data in another file."""
+    """Name of the tensor's data in another file; empty: the data are in the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class MadeCall:
-    """`args`: numbers of values. `backend`: a call of a part that it runs, in place of an operator."""
+    """A call with `args`, the numbers of its values. `backend`: the backend that runs the called part; empty: it calls an operator."""
 
     args: tuple[int, ...]
     name: str = "aten::mm"
@@ -57,7 +57,7 @@ def write(
     method: str = "forward",
     keywords: Sequence[str] = (),
 ) -> bytes:
-    """A program of one method. `keywords`: names of its inputs."""
+    """A program with one method. `keywords`: names of its inputs."""
     made = _Tables()
     data = [one.data + bytes(-len(one.data) % ALIGNMENT) for one in values]
     places = [sum(map(len, data[:at])) for at in range(len(values))]
@@ -72,7 +72,7 @@ def write(
 
 
 def _extended(program: bytes, segments: bytes) -> bytes:
-    """With the extended header behind the mark, and the segments behind the program."""
+    """Insert the extended header after the mark, and append the segments to the program."""
     size = len(program) + HEADER.size
     begin = -(-size // ALIGNMENT) * ALIGNMENT
     start = struct.unpack_from("<I", program)[0] + HEADER.size
@@ -155,7 +155,7 @@ def _tree(keywords: Sequence[str]) -> str:
 
 
 def chain(width: int, layers: int) -> bytes:
-    """`layers` square products of this width; weights are small and differ."""
+    """`layers` square products of this width; the weights are small and vary."""
     weights = small_weights(width * width, width)
     values = [MadeValue((1, width))]
     calls = []

@@ -1,4 +1,5 @@
-"""Sizes of a program's inputs: a program says which inputs are open and their largest sizes, but not which of their axes are. Pure."""
+"""Sizes of a program's inputs. A program says which inputs are dynamic, and their largest sizes, but not which of their axes are dynamic.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from protocol.formats.shapes import show_shape
 
 
 def inputs_for(order: WorkOrder, tensors: Sequence[ProgramTensor]) -> tuple[Input, ...]:
-    """The inputs as the order has them: an axis for which it gives a size is open if its input is, the others have their largest size.
+    """The inputs for the order: an axis whose size the order gives is dynamic if its input is; all other axes have their largest size.
 
     Raises `Unshaped` for a size that the program cannot have.
     """
@@ -52,14 +53,14 @@ def _is_given(order: WorkOrder, one: ProgramTensor, axis: int) -> bool:
 
 
 def _hint(tensors: Sequence[ProgramTensor]) -> str:
-    """How to give sizes of open inputs; empty: all are fixed."""
+    """How to give sizes of dynamic inputs; empty: all inputs are fixed."""
     open_ = [one for one in tensors if one.dynamism != STATIC]
     most = ", ".join(f"{one.name} at most {show_shape(one.sizes)}" for one in open_[:4])
     return f"open are: {most}; name an axis by its place, such as {open_[0].name}[0]" if open_ else ""
 
 
 def larger(tensors: Sequence[ProgramTensor], shapes: Shapes) -> Shapes:
-    """Twice as much on each axis, up to the largest size."""
+    """Shapes with each dynamic axis doubled, up to its largest size."""
     return {
         one.name: tuple(
             size if one.dynamism != BOUNDED else min(most, max(1, 2 * size))
@@ -70,7 +71,7 @@ def larger(tensors: Sequence[ProgramTensor], shapes: Shapes) -> Shapes:
 
 
 def sizes_note(tensors: Sequence[ProgramTensor], shapes: Shapes) -> str:
-    """For the row, on open inputs; empty: all are fixed."""
+    """A note for the row on dynamic inputs; empty: all inputs are fixed."""
     open_ = [one for one in tensors if one.dynamism != STATIC]
     if not open_:
         return ""

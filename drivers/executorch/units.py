@@ -15,32 +15,32 @@ CPU: Final = "CPU (ExecuTorch)"
 PACKAGE: Final = "executorch"
 BINDINGS: Final = f"{PACKAGE}.extension.pybindings"
 LIBRARY, LIBRARY_BEFORE_1_5 = f"{BINDINGS}._C", f"{BINDINGS}._portable_lib"
-"""The runtime itself. Its public door, `portable_lib` beside it, imports the exporter first, which takes many times as long …"""
+"""The runtime itself. Its public entry, `portable_lib` next to it, first imports the exporter, which takes many times as long …"""
 DOOR: Final = f"{BINDINGS}.portable_lib"
-"""… and on Windows tells the system where libraries are."""
+"""… but on Windows it tells the system where libraries are."""
 QUANTISED: Final = f"{PACKAGE}.kernels.quantized"
-"""Operators of quantised programs, which are there once it is imported."""
+"""Operators of quantised programs, which are available once this module is imported."""
 XNNPACK: Final = "XNNPACK"
 KERNELS: Final = "ExecuTorch kernels"
-"""What runs the operators that no backend took: ExecuTorch's portable and optimised kernels."""
+"""The kernels for operators that no backend took: ExecuTorch's portable and optimised kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecuTorchRuntime:
     lib: Any
     torch: Any
-    """Whose tensors the runtime takes and gives."""
+    """torch, whose tensors the runtime takes and returns."""
     title: str
-    """For the row."""
+    """Title for the row."""
 
 
 def preloaded() -> tuple[str, ...]:
-    """The modules of the runtime, in the order in which they have to be imported."""
+    """The modules of the runtime, in the order in which they must be imported."""
     return ("torch", DOOR if sys.platform == "win32" else library(installed()), QUANTISED)
 
 
 def installed() -> str:
-    """The version of the package; empty: there is none."""
+    """The version of the installed package; empty: it is not installed."""
     try:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -48,14 +48,14 @@ def installed() -> str:
 
 
 def library(version: str) -> str:
-    """What the runtime is called in a version."""
+    """The name of the runtime's module in a version."""
     return (
         LIBRARY_BEFORE_1_5 if version.startswith(("0.", "1.0.", "1.1.", "1.2.", "1.3.", "1.4.")) else LIBRARY
     )
 
 
 def runtime() -> ExecuTorchRuntime:
-    """Raises `Unfit` where it is not installed."""
+    """The runtime. Raises `Unfit` if it is not installed."""
     try:
         torch, lib, _ = map(importlib.import_module, preloaded())
     except ImportError as why:
@@ -65,7 +65,7 @@ def runtime() -> ExecuTorchRuntime:
 
 
 def check_unit(unit: str) -> None:
-    """Raises `WrongUnit`."""
+    """Raises `WrongUnit` for an unknown unit."""
     if unit != CPU:
         raise WrongUnit(f"unknown unit {unit!r}: this driver has {CPU}")
 
@@ -98,9 +98,8 @@ def check_parts(plan: ProgramPlan, lib: Any) -> None:
 
 
 def set_threads(lib: Any, threads: int) -> int:
-    """Set the threads of the pool that XNNPACK and the kernels share, and return how many there are now. Only before a program is loaded:
-    XNNPACK's parts keep the pool that they found.
-    """
+    """Set the number of threads in the pool that XNNPACK and the kernels share; returns the number that it now has. Call it only before a
+    program is loaded: XNNPACK's parts keep the pool that they found."""
     if lib._threadpool_get_thread_count() != threads:
         lib._unsafe_reset_threadpool(threads)
     return int(lib._threadpool_get_thread_count())

@@ -1,6 +1,6 @@
-"""The operators in what ExecuTorch's exporter made for XNNPACK. Pure.
+"""The operators in a part that ExecuTorch's exporter made for XNNPACK. Pure.
 
-Slots are those of its `runtime_schema.fbs`, whose union of nodes later versions make longer.
+Slots are those of its `runtime_schema.fbs`, whose union of nodes grows in later versions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from drivers.local.flat_read import Bytes, root
 from protocol.formats.model_files import FormatError
 
 HEADER: Final = b"XH00"
-"""At byte 4; then its own length, and where the graph begins and how long it is."""
+"""Mark at byte 4, followed by the header's length, and the start and length of the graph."""
 HEADER_SIZE: Final = 30
 _NAMES: Final = (
     *("Add", "FullyConnected", "Softmax", "Sigmoid", "StaticTranspose", "Clamp"),
@@ -24,13 +24,13 @@ _NAMES: Final = (
     *("BatchMatrixMultiply", "Concatenate5", "ConvTranspose2d", "ReciprocalSquareRoot", "Log", "Gelu"),
     *("Tanh", "Exp", "Sin", "Copy", "Cos"),
 )
-"""In the order of its union of nodes."""
+"""Names in the order of the schema's union of nodes."""
 
 
 def read_nodes(content: Bytes, begin: int, size: int) -> Counter[str]:
-    """How many operators of each type, of a part that lies there in a file; empty: it is in a form that is not known here.
+    """How many operators of each type are in the part at this position of a file; empty: the part's format is unknown.
 
-    The weights behind the graph are left alone.
+    The weights after the graph are not read.
     """
     header = content[begin : begin + HEADER_SIZE]
     at, length = 0, size

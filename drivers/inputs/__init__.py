@@ -1,1 +1,1 @@
-"""Made inputs for any model."""
+"""Synthetic inputs for any model."""

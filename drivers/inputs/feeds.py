@@ -1,4 +1,4 @@
-"""What drivers of any runtime share: the first inputs that run, pre-run steps on them, post-run steps on the last outputs."""
+"""Shared by drivers of all runtimes: the first inputs that run, pre-run steps on them, post-run steps on the last outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocol.formats.steps import PRE
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of each input, by name."""
+"""Shape of each input, by name."""
 T = TypeVar("T")
 
 NAMES: Final[Mapping[str, str]] = {
@@ -27,7 +27,7 @@ NAMES: Final[Mapping[str, str]] = {
     "float64": "double",
     **{name: name for name in ("int8", "int16", "int32", "int64", "uint8", "bool")},
 }
-"""Element types as people write them → as ONNX calls them."""
+"""Element types as people write them → their ONNX names."""
 _FORM: Final = re.compile(r"([a-z0-9]+)\[([A-Za-z0-9_, ]*)\]")
 
 
@@ -54,7 +54,7 @@ def shapes_of(order: WorkOrder, inputs: Sequence[Input]) -> Shapes:
 
 
 def find_runnable(order: WorkOrder, inputs: Sequence[Input], attempt: Callable[[Shapes, int], T]) -> T:
-    """The result of `attempt(shapes, bound of made integers)` for the first bound that runs. If none runs, raises the first error."""
+    """The result of `attempt(shapes, bound of synthetic integers)` for the first bound that runs. If none runs, raises the first error."""
     steps.check(order.pre, PRE, [one.name for one in inputs])
     shapes = shapes_of(order, inputs)
     why: Unfit | None = None
@@ -68,7 +68,7 @@ def find_runnable(order: WorkOrder, inputs: Sequence[Input], attempt: Callable[[
 
 
 def blame_sizes(order: WorkOrder, inputs: Sequence[Input], shapes: Shapes, why: Unfit) -> Unfit:
-    """`why`, as `Unshaped` where it may be the fault of sizes that its user chose."""
+    """`why`, turned into `Unshaped` if sizes chosen by the user may have caused it."""
     if type(why) is not Unfit or not (chosen := _chosen(order, inputs, shapes)):
         return why
     return Unshaped(
@@ -77,7 +77,7 @@ def blame_sizes(order: WorkOrder, inputs: Sequence[Input], shapes: Shapes, why: 
 
 
 def _chosen(order: WorkOrder, inputs: Sequence[Input], shapes: Shapes) -> str:
-    """The shapes that its user chose sizes of, in words; empty: the model fixes them all, or nobody gave any."""
+    """The shapes with sizes that the user chose, in words; empty: the model fixes them all, or none was given."""
     ports = [one.port for one in inputs if any(True for _ in one.port.dynamic())]
     keys = dim_keys(ports)
     given = order.batch is not None or order.shapes or any(key in keys for key in order.dims)
@@ -87,7 +87,7 @@ def _chosen(order: WorkOrder, inputs: Sequence[Input], shapes: Shapes) -> str:
 def make_feeds(
     order: WorkOrder, inputs: Sequence[Input], shapes: Shapes, bound: int
 ) -> tuple[dict[str, Array], int]:
-    """Values of all inputs after the order's pre-run steps, and the nanoseconds of the steps. Raises `Unfit`."""
+    """Values of all inputs after the order's pre-run steps, and the nanoseconds of these steps. Raises `Unfit`."""
     feeds: dict[str, Array] = {}
     pre_ns = 0
     names = [one.name for one in inputs]
@@ -113,7 +113,7 @@ def make_feeds(
 
 
 def post_run(order: WorkOrder, outputs: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """The post-run steps on the last outputs: nanoseconds, and a note on each output that they changed. Raises `Unfit`."""
+    """Run the post-run steps on the last outputs: returns nanoseconds, and a note on each output that they changed. Raises `Unfit`."""
     names = list(outputs)
     values = dict(outputs)
     began = time.perf_counter_ns()

@@ -1,6 +1,5 @@
-"""Synthetic inputs for any model: seeded values, within what the name suggests (token ids small, masks one, states zero, sample rates
-16000). Their shapes are `protocol.formats.shapes`'.
-"""
+"""Synthetic inputs for any model: seeded values within the range that the input's name suggests (small token ids, masks of ones, states of
+zeros, a sample rate of 16000). Their shapes come from `protocol.formats.shapes`."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ from drivers.contract.base import MAX_RANK, Unfit
 from protocol.formats.shapes import InputPort
 
 MAX_BYTES: Final = 1 << 30
-"""Of one input."""
+"""Most bytes of one input."""
 ID_BOUNDS: Final = (100, 10, 2, 1)
-"""Synthetic integers are below the first of these with which the model runs, because ids index tables of unknown length."""
+"""Synthetic integers are below the first of these bounds with which the model runs, because ids index tables of unknown length."""
 
 _OF_NUMPY: Final = (
     *("float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
@@ -49,7 +48,7 @@ RATE: Final = re.compile(r"^(sr|sample_?rate|sampling_?rate|fs)$", re.IGNORECASE
 SHARE: Final = re.compile(r"prob|score|confidence|alpha|iou|threshold|temperature", re.IGNORECASE)
 SOUND: Final = re.compile(r"audio|wave?(form)?|speech|signal|pcm|samples", re.IGNORECASE)
 QUIET: Final = 0.1
-"""Deviation of made sound, whose full scale is 1."""
+"""Standard deviation of synthetic sound, whose full scale is 1."""
 POSITION: Final = re.compile(r"position", re.IGNORECASE)
 
 
@@ -63,7 +62,7 @@ class Input:
     rows: int | None = None
     """Rows of the table that the input's values index; None: unknown."""
     full_range: bool = False
-    """Its integers are steps of a scale, as those of quantised inputs: made ones are of their type's whole range."""
+    """The integers are steps of a scale, as in quantised inputs: synthetic ones cover the whole range of their type."""
 
     def __post_init__(self) -> None:
         if len(self.shape) > MAX_RANK:
@@ -77,7 +76,7 @@ class Input:
 
 
 def element_type(name: str, described: str) -> str:
-    """`float` of `tensor(float)`. Raises `Unfit` for all others: sequences, maps, optionals, unknown elements."""
+    """The element type, such as `float` of `tensor(float)`. Raises `Unfit` for all others: sequences, maps, optionals, unknown elements."""
     match = re.fullmatch(r"tensor\((\w+)\)", described)
     if match is None or match[1] not in DTYPES:
         raise Unfit(f"input {name!r} is of type {described}, which cannot be made up")
@@ -85,13 +84,13 @@ def element_type(name: str, described: str) -> str:
 
 
 def id_bounds(inputs: Sequence[Input]) -> tuple[int, ...]:
-    """Bounds to try for synthetic integers; one if no input has any."""
+    """Bounds to try for synthetic integers; only one if no input needs them."""
     unknown = any("int" in made.dtype and not made.rows and not made.full_range for made in inputs)
     return ID_BOUNDS if unknown else ID_BOUNDS[:1]
 
 
 def make(made: Input, shape: tuple[int, ...], seed: int, bound: int) -> np.ndarray[Any, Any]:
-    """The values of one input: the same for the same (name, shape, seed, bound), on every machine.
+    """The values of one input: equal for equal (name, shape, seed, bound), on every machine.
 
     Raises `Unfit` above 1 GiB.
     """
@@ -149,7 +148,8 @@ def _ones(shape: tuple[int, ...], name: str, dtype: np.dtype[Any]) -> np.ndarray
 
 
 def _floats(source: np.random.Generator, shape: tuple[int, ...], name: str) -> np.ndarray[Any, Any]:
-    """Shares of 1, sound of a tenth of full scale, else noise of mean 0 and deviation 1, as normalised images and features are."""
+    """Values from 0 to 1, sound at a tenth of full scale, or else noise with mean 0 and deviation 1, like normalised images and
+    features."""
     if SHARE.search(name):
         return source.random(shape, dtype=np.float32)
     values = noise(source, math.prod(shape)).reshape(shape)
@@ -157,14 +157,15 @@ def _floats(source: np.random.Generator, shape: tuple[int, ...], name: str) -> n
 
 
 def noise(source: np.random.Generator, count: int) -> np.ndarray[Any, Any]:
-    """Nearly normal: sums of four uniform whole numbers of 16 bits, so that every machine makes the same bits."""
+    """Nearly normal noise: sums of four uniform 16-bit integers, so that every machine makes the same bits."""
     words = source.integers(0, 2**64, count, dtype=np.uint64).view(np.uint16).reshape(-1, 4)
     values: np.ndarray[Any, Any] = (words.sum(axis=1, dtype=np.int32) - 131_070) / 37_837.2
     return values.astype(np.float32)
 
 
 def _narrow(source: np.random.Generator, shape: tuple[int, ...], name: str) -> np.ndarray[Any, Any]:
-    """As bits: noise in bfloat16, the upper half of a float32; of the 8-bit types shares, every pattern up to 1.0 is one."""
+    """Values as bits: noise for bfloat16, as the upper half of a float32; for the 8-bit types numbers from 0 to 1, because every pattern up
+    to that of 1.0 is one."""
     if name == "bfloat16":
         return (noise(source, math.prod(shape)).view(np.uint32) >> 16).astype(np.uint16).reshape(shape)
     return source.integers(0, BIT_ONES[name] + 1, shape, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""What runs inside the measuring process: limit it, run one driver, send its events up the pipe.
+"""Runs inside the measuring process: applies limits, runs one driver, sends its events through the pipe.
 
 Nothing here returns into the code that forked it: `work` always ends the process.
 """
@@ -46,10 +46,10 @@ from drivers.measure.stopping import NO_MODEL, MeasureJob
 from drivers.sandbox import enter
 
 NAME: Final = "sark-run"
-"""The process name of everything that runs a model."""
+"""Name of every process that runs a model."""
 NO_SANDBOX: Final = "this device could not sandbox the run"
 UNLIMITED_UNITS: Final = ("GPU", "DirectML", "Neural Engine", "TensorRT", "OpenVINO", "CoreML (ONNX)", "NPU")
-"""Units of runtimes that map far more address space than they use: a limit on it would keep them from starting."""
+"""Units whose runtimes map far more address space than they use: a limit on it would keep them from starting."""
 
 
 def work(
@@ -61,10 +61,11 @@ def work(
     trouble: str = "",
     token: int | None = None,
 ) -> NoReturn:
-    """The whole life of a worker: `events` and `log` are file descriptors, `order_bytes` is `frames.pack_order` after a folder's path.
+    """Run one launch and end the process. `events` and `log` are file descriptors; `order_bytes` is a folder's path followed by
+    `frames.pack_order`.
 
-    `driver`: the one that the zygote has loaded already, if any. `trouble`: why the sandbox has failed already, which is then all that
-    is reported. `token`: the reading end of the pipe by which the parent gives turns.
+    `driver`: the driver that the zygote has already loaded, if any. `trouble`: why the sandbox failed; the child then reports only this.
+    `token`: the reading end of the pipe on which the parent gives turns.
     """
     code = 1
     try:
@@ -84,11 +85,11 @@ def work(
             traceback.print_exc()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(code)  # no tear-down: the runtime's threads and memory go with the process
+        os._exit(code)  # no clean-up: the runtime's threads and memory end with the process
 
 
 def has_turn(token: int | None) -> bool:
-    """Wait for one byte, which is one turn; the parent's end closes when there are no more."""
+    """Wait for one byte, which grants one turn. The parent closes its end when there are no more turns."""
     return token is not None and bool(os.read(token, 1))
 
 
@@ -163,7 +164,7 @@ def events_of(
 
 
 def _timed_only(events: Iterator[Event]) -> Iterator[Event]:
-    """Without description and check, which another launch has made; ends with the times."""
+    """The events without the description and the check, which come from another launch. Ends with the times."""
     for event in events:
         if isinstance(event, (ProgressReport, LoadReport, OutputReport, MeasureReport)):
             yield event
@@ -172,12 +173,12 @@ def _timed_only(events: Iterator[Event]) -> Iterator[Event]:
 
 
 def _all_events(driver: Driver, order: WorkOrder) -> Iterator[Event]:
-    """Everything, and then a warm load in the same process."""
+    """All events, followed by a warm load in the same process."""
     yield from driver.run(order)
     if not makes_loads(driver):
         return
-    gc.collect()  # the first session's memory: two need not fit at once
-    # a model that cannot be loaded twice has no such figure, which is no failure
+    gc.collect()  # free the first session's memory: two need not fit at once
+    # a model that cannot be loaded twice has no warm load; that is not a failure
     with contextlib.suppress(DriverError, MemoryError, OSError):
         for event in driver.load_only(order):
             if isinstance(event, LoadReport):
@@ -188,7 +189,7 @@ def _all_events(driver: Driver, order: WorkOrder) -> Iterator[Event]:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Read the order, watch for the parent's end in a thread, work with stdout as the pipe for events."""
+    """Read the order, watch for the parent's end in a thread, and work with stdout as the pipe for events."""
     assert not arguments
     stdin = sys.stdin.buffer
     order_bytes = stdin.read(int.from_bytes(stdin.read(frames.HEADER_BYTES), "big"))
@@ -199,7 +200,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def _end_with_parent(watched: int, tokens: int) -> None:
-    """Hand on what the parent writes: turns, and then that there are no more (`NO_MORE_TURNS`); end with it."""
+    """Forward the turns that the parent writes, and then the end of turns (`NO_MORE_TURNS`); end this process when the parent ends."""
     while byte := os.read(watched, 1):
         if byte != frames.NO_MORE_TURNS:
             os.write(tokens, byte)

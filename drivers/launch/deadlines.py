@@ -1,4 +1,4 @@
-"""How long a launch may still take, by the monotonic clock."""
+"""The time limits of a launch, by the monotonic clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from drivers.contract.base import Limits
 
 
 class LaunchDeadlines:
-    """`load_s` until the load is over, then what is left of `run_s`, which all launches share."""
+    """`load_s` until the load is over, then the rest of `run_s`, which all launches share."""
 
     def __init__(self, load_s: float, left_s: float) -> None:
         self._load_s, self._left_s = load_s, left_s
@@ -26,19 +26,19 @@ class LaunchDeadlines:
             self._until = self._loaded + self._left_s
 
     def load_another(self) -> None:
-        """Another child of the same launch begins; until it has loaded, its time does not count."""
+        """Another child of the same launch starts; its loading time does not count towards `run_s`."""
         self._left_s, self._loaded = self.left_s(), None
         self._until = time.monotonic() + self._load_s
 
     def begin_turn(self, within_s: float) -> None:
-        """A child has the token."""
+        """A child has received the token."""
         self._turn_s, self._turn_until = within_s, time.monotonic() + within_s
 
     def end_turn(self) -> None:
         self._turn_s = self._turn_until = math.inf
 
     def left_s(self) -> float:
-        """For further launches."""
+        """Seconds left for further launches."""
         return self._left_s if self._loaded is None else max(0.0, self._until - time.monotonic())
 
     def exceeded(self, limits: Limits) -> str:

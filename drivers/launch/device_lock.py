@@ -1,4 +1,4 @@
-"""The lock of the device (`node.device.lock`), as a zygote takes it: never while somebody measures, whichever node of this host it is."""
+"""The device lock (`node.device.lock`) as a zygote uses it: a zygote never takes it while any node of this host measures."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if sys.platform != "win32":
 
 
 class FreeDevice:
-    """The device lock, held while a launch is prepared: measurements wait meanwhile, and nothing is prepared during a measurement."""
+    """The device lock, held while a launch is prepared: measurements wait for it, and nothing is prepared during a measurement."""
 
     def __init__(self, path: str) -> None:
-        """`path`: the lock's file; empty: nobody else measures on this device."""
+        """`path`: the lock file; empty: nothing else measures on this device."""
         self._path = path
         self._handle = -1
 
     def take(self) -> bool:
-        """Take the lock if nobody holds it. Returns False if somebody does, or if the lock's file cannot be used."""
+        """Take the lock if it is free. Returns False if it is held, or if the lock file cannot be used."""
         if not self._path:
             return True
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -35,13 +35,13 @@ class FreeDevice:
         return True
 
     def give(self) -> None:
-        """Release the lock, even if other processes have inherited its file."""
+        """Release the lock, even if other processes have inherited its file descriptor."""
         if self._handle >= 0:
             fcntl.flock(self._handle, fcntl.LOCK_UN)
             self.forget()
 
     def forget(self) -> None:
-        """In a forked process: it stays with the parent."""
+        """Close the file in a forked process: the lock stays with the parent."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

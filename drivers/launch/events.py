@@ -1,4 +1,4 @@
-"""The events of a launch in the parent, which trusts nothing that a child sends: bytes checked, then held against the contract."""
+"""The parent's checks on a launch's events. It trusts nothing that a child sends: bytes are checked, then compared with the contract."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from protocol.formats.phase import Phase
 MAX_CONTAINERS: Final = 40_000
 MAX_QUOTES: Final = 400_000
 MAX_COMMAS: Final = 2_500_000
-"""More of each than any event has: a parsed frame could otherwise take twenty times its own size."""
+"""Each is more than any event has. Without these limits a parsed frame could take twenty times its own size."""
 MAX_ERRORS: Final = 64
-"""More than an event has fields."""
+"""More errors than an event has fields."""
 
 Reply = Event | UnitInfo | SampleModel
-"""What a child may send."""
+"""The messages that a child may send."""
 
-# without Telemetry and BetweenLaunches: they are the parent's, and no child may claim them
+# without Telemetry and BetweenLaunches: the parent makes these, and no child may send them
 SENT: Final = (
     *(ProgressReport, LoadReport, MeasureReport, ModelDescription, OutputReport, CheckReport, RunFindings),
     AnswersReport,
@@ -69,7 +69,7 @@ SENT: Final = (
 
 
 def _fail_fast(schema: Any) -> Any:
-    """The schema, with every sequence and mapping refused at its first wrong entry: a child may send a million of them."""
+    """The schema, changed so that every sequence and mapping is refused at its first wrong entry: a child may send a million of them."""
     if isinstance(schema, list):
         return [_fail_fast(part) for part in schema]
     if not isinstance(schema, dict):
@@ -83,18 +83,18 @@ KINDS: Final[Mapping[str, Any]] = {kind.__name__: kind for kind in SENT} | {FAIL
 
 @cache
 def _validator(name: str) -> SchemaValidator:
-    """Of one kind. Made when it is first needed: all take as long as a tenth of a node's start, and an idle one needs two."""
+    """The validator of one kind, made on first use: making all of them takes a tenth of a node's start time, and an idle node needs two."""
     return SchemaValidator(_fail_fast(TypeAdapter(KINDS[name]).core_schema))
 
 
 def make_ready() -> None:
-    """Make what is needed to check events now, rather than while a child measures."""
+    """Make all validators now rather than while a child measures."""
     for name in KINDS:
         _validator(name)
 
 
 def unpack(payload: bytes) -> Reply | DriverError:
-    """One frame of a child as a checked event, or as the error it reports. Raises `Garbled` for anything else."""
+    """Turn one frame of a child into a checked event, or into the error that it reports. Raises `Garbled` for anything else."""
     containers = payload.count(b"[") + payload.count(b"{")
     if containers > MAX_CONTAINERS or payload.count(b'"') > MAX_QUOTES or payload.count(b",") > MAX_COMMAS:
         raise Garbled(f"{payload[:60]!r} … has more parts than any event")
@@ -118,9 +118,9 @@ def unpack(payload: bytes) -> Reply | DriverError:
 
 
 def received(running: Child, deadline: Callable[[], float], limits: Limits) -> Generator[Reply, None, None]:
-    """Everything that a child sends until it ends; it is closed then, or when the generator is.
+    """Everything that a child sends until it ends. The child is closed then, or when the generator is closed.
 
-    Raises the first error that the child reports, at once; how it died, TimeoutError past `deadline`, or `Garbled`.
+    Raises at once the first error that the child reports; `Crashed` with the way it died; TimeoutError past `deadline`; or `Garbled`.
     """
     try:
         for payload in running.frames(deadline):
@@ -135,7 +135,7 @@ def received(running: Child, deadline: Callable[[], float], limits: Limits) -> G
 
 
 def replies(running: Child, limits: Limits) -> list[Reply]:
-    """Everything that a child sends within `limits.load_s`. Raises `DriverError`."""
+    """All messages that a child sends within `limits.load_s`. Raises `DriverError`."""
     until = time.monotonic() + limits.load_s
     try:
         return list(received(running, lambda: until, limits))
@@ -146,7 +146,7 @@ def replies(running: Child, limits: Limits) -> list[Reply]:
 
 
 def death(code: int | None, output: str, limits: Limits) -> Crashed:
-    """How a process died, in one line: its exit code (negative for a signal), the last line it printed, a likely reason."""
+    """How a process died, in one line: its exit code (negative for a signal), the last line that it printed, and a likely reason."""
     if code is None:
         end = "the process vanished"
     elif code < 0:
@@ -176,23 +176,23 @@ REQUIRED: Final[Mapping[MeasureJob, frozenset[type]]] = {
     MeasureJob.TURNS_REPEAT: frozenset({LoadReport, ReadyReport, MeasureReport}),
     MeasureJob.ANSWER: frozenset({LoadReport, AnswersReport}),
 }
-"""One of each; of `TurnReport` one for each turn (`drivers.launch.turns`)."""
+"""The events that each job must send, one of each kind; `TurnReport` comes once for each turn (`drivers.launch.turns`)."""
 MAX_FINDINGS: Final = 64
-"""`RunFindings` of one launch: the node keeps them."""
+"""Most `RunFindings` of one launch: the node keeps them."""
 MAX_ROUNDS: Final = 128
-"""Of one launch: what is computed from them takes time with their square."""
+"""Most rounds of one launch: computing with them takes time quadratic in their number."""
 MAX_CHANGES: Final = 256
-"""Changes of phase: each is reported to others."""
+"""Most changes of phase in one launch: each is reported to others."""
 
 
 class LaunchEvents:
-    """In the parent: checks the events of one launch."""
+    """Checks the events of one launch, in the parent."""
 
     def __init__(
         self, launch: LaunchSpec, *, served: bool, cold: bool, witnessed: bool = False, beside: int = 0
     ) -> None:
-        """`served`: the children load no model. `cold`: the model's pages were dropped just before. `witnessed`: the outputs of each launch
-        that times inferences are required, before its times. `beside`: how many other models take turns with the order's own."""
+        """`served`: the children load no model. `cold`: the model's pages were dropped just before. `witnessed`: each launch that times
+        inferences must report its outputs before its times. `beside`: how many other models take turns with the order's own."""
         self._launch = launch
         self._served = served
         self._beside = beside
@@ -233,7 +233,7 @@ class LaunchEvents:
                 raise Garbled("one model too many beside its own")
             return event
         kind = type(event)
-        described = kind is OutputReport and runs  # every full launch may say what it put out
+        described = kind is OutputReport and runs  # any full launch may report its outputs
         if (kind not in self._required and not described) or kind in self._received:
             raise Garbled(f"one {kind.__name__} too many")
         if kind is MeasureReport and OutputReport in self._required - self._received:
@@ -280,12 +280,12 @@ class LaunchEvents:
 
     @property
     def over(self) -> bool:
-        """Whether the launch has nothing to measure any more. A full one loads once again at its end, if its driver can."""
+        """Whether the launch has nothing left to measure. A full launch loads once more at its end, if its driver can."""
         full = self._launch.job in (MeasureJob.RUN, MeasureJob.SUSTAIN)
         return self._warm if full else self._required <= self._received
 
     def missing(self) -> str:
-        """The required events that have not come, in words; empty: none."""
+        """The required events that have not arrived, in words; empty: none."""
         missing = self._required - self._received - ({LoadReport} if self._served else set())
         if self._launch.job is MeasureJob.ROUNDS and self._described < self._beside:
             missing |= {BesideReport}

@@ -67,10 +67,10 @@ from protocol.formats.sustain import recovery_s
 from protocol.formats.turns import rounds_until_look
 
 COMPILED: Final = frozenset({"onnx"})
-"""Drivers that time with the native loop, which is compiled on this side, before any of their children starts."""
+"""Drivers that time with the native loop. The parent compiles the loop before any of their children starts."""
 CAN_FORK: Final = sys.platform != "win32"
 MAY_PRELOAD: Final = sys.platform == "linux"
-"""macOS' libraries may not be used on both sides of a fork: there the child imports."""
+"""Libraries of macOS may not be used on both sides of a fork: there the child does the imports."""
 SAMPLED_UNITS: Final = (
     "GPU (ONNX)",
     "GPU (Torch)",
@@ -79,17 +79,17 @@ SAMPLED_UNITS: Final = (
     "TensorRT (ONNX)",
     "GPU (TensorRT)",
 )
-"""Units on GPUs that NVML may read."""
+"""Units on GPUs that NVML can read."""
 SERVED_UNITS: Final = ("API",)
-"""Units where a server has loaded the model: one launch is all."""
+"""Units where a server has loaded the model: they need one launch only."""
 MIN_WORK_S: Final = 1.0
-"""What launches may take in all, however long their gaps are."""
+"""Least time for all launches together, however long the gaps between them are."""
 ASKED_S: Final = 1.0
-"""How often a run can be stopped in the gap between two launches."""
+"""Longest time between two chances to stop a run in the gap between launches."""
 PROBE_LIMITS: Final = Limits(load_s=30, run_s=30)
 
 EnoughRounds = Callable[[Sequence[RoundsReport]], bool]
-"""Whether these launches of models that took turns tell what is asked."""
+"""Whether the launches of models that took turns suffice to answer the comparison."""
 AskReveal = Callable[[], tuple[bytes, bytes]]
 """Asks the party that ordered the measurement for the opening and the reveal of its chain; blocks."""
 
@@ -97,8 +97,8 @@ AskReveal = Callable[[], tuple[bytes, bytes]]
 class Zygote:
     """Forks the launches of one driver. Start it early: it imports the driver's runtime in a process of its own.
 
-    Keeps a preloaded process and, for GPU units, a bare one: a GPU context must not be made on one side of a fork and used on
-    the other. A process that died is replaced at the next launch. Thread-safe.
+    Keeps a preloaded process and, for GPU units, one without imports: a GPU context must not be made on one side of a fork and used on the
+    other. A process that died is replaced at the next launch. Thread-safe.
     """
 
     def __init__(
@@ -113,9 +113,9 @@ class Zygote:
         device_lock: str = "",
         held: Callable[[], int] = lambda: -1,
     ) -> None:
-        """`tier`: the sandbox of each launch, which otherwise fails; None: the best that works. `private`: environment variables of this
-        driver alone. `prefork`: launches that are prepared while nobody has `device_lock`, a file; empty: while nothing of this runs.
-        `held`: that file, open and locked, while this process has the device; else -1."""
+        """`tier`: the sandbox of each launch, which fails without it; None: the best that works. `private`: environment variables of this
+        driver alone. `prefork`: launches to prepare in advance while nobody holds the lock file `device_lock`; empty: while no launch of
+        this zygote runs. `held`: descriptor of the lock file, open and locked, while this process has the device; else -1."""
         self._prefork, self._device_lock, self._held = prefork, device_lock, held
         self.driver = driver
         self.simulate = simulate
@@ -136,7 +136,7 @@ class Zygote:
         return tuple(process.pid for process in self._processes.values())
 
     def launch(self, order: WorkOrder, limits: Limits, job: str, driver: str = "") -> Child:
-        """Fork one launch. `job`: a `MeasureJob`. `driver`: another one, for a job without a model."""
+        """Fork one launch. `job`: a `MeasureJob`. `driver`: another driver, for a job without a model."""
         packed = frames.pack_order(order, limits, driver or self.driver, self.simulate, job)
         if not self._can_fork:
             if self.driver in COMPILED:
@@ -146,9 +146,8 @@ class Zygote:
         return self._process(preload).fork(packed, limits.output_bytes, in_turns=job in IN_TURNS)
 
     def prepare(self) -> None:
-        """Prepare the next launch while the one under way, which has nothing to measure any more, ends. The device's lock is shared until
-        it is prepared. Does nothing where launches are not prepared, or where this process does not have the device.
-        """
+        """Prepare the next launch while the current one, which has nothing left to measure, ends. The zygote shares the device's lock until
+        the next launch is prepared. Does nothing where launches are not prepared, or where this process does not have the device."""
         lock, process = self._held(), self._processes.get(True)
         if self._prefork and lock >= 0 and process is not None:
             process.prepare(lock)
@@ -175,7 +174,7 @@ class Zygote:
             return started
 
     def close(self) -> None:
-        """End the processes. Launches still running are not waited for, but they end with this process at the latest."""
+        """End the processes. Does not wait for running launches, but they end with this process at the latest."""
         with self._lock:
             while self._processes:
                 self._processes.popitem()[1].close()
@@ -188,7 +187,7 @@ class Zygote:
 
 
 class Launch:
-    """All launches of one order: the full one first, then those that only time, or only load (`drivers.measure.stopping`). Use once."""
+    """All launches of one order: first the full one, then those that only time or only load (`drivers.measure.stopping`). Use once."""
 
     def __init__(
         self,
@@ -202,12 +201,11 @@ class Launch:
         metering: Metering | None = None,
         beside: Sequence[Zygote] = (),
     ) -> None:
-        """`idle_wait`: waits for an idle host before the first launch; None: begins at once. `sampler`: reads the accelerator meanwhile;
-        None: NVML, for units on GPUs. `reveal`: the run is witnessed; asked once, when nothing is left to wait for.
-        `enough`: ends the launches of an order with models beside its own; None: after the first.
-        `metering`: of the host's other meters; None: nobody wants to know. `beside`: of each model beside that has a process of its own
-        (`WorkOrder.beside_units`); empty: all have the same driver.
-        """
+        """`idle_wait`: waits for an idle host before the first launch; None: start at once. `sampler`: reads the accelerator during the
+        launches; None: NVML, for units on GPUs. `reveal`: the run is witnessed; called once, when nothing is left to wait for. `enough`:
+        decides when to end the launches of an order with models in `beside`; None: after the first. `metering`: reads the host's other
+        meters; None: they are not needed. `beside`: the zygote of each model in `WorkOrder.beside` that has a process of its own
+        (`WorkOrder.beside_units`); empty: all models have the same driver."""
         make_ready()
         witnessed = order.witnessed or reveal is not None
         paths = tuple(str(Path(path).absolute()) for path in order.beside)
@@ -229,18 +227,18 @@ class Launch:
         self._served = order.unit.startswith(SERVED_UNITS)
         self._lock = threading.Lock()
         self._children: list[Child] = []
-        """Children of the launch that is under way."""
+        """Children of the current launch."""
         self._spans: list[Window] = []
-        """Of each launch that has ended."""
+        """Start and end of each launch that has ended."""
         self._cancelled = threading.Event()
         self._reveal = reveal
         self._left_s = self._work_s = max(MIN_WORK_S, limits.run_s - order.gaps_s)
 
     def events(self) -> Generator[Event]:
         """All events in order. First launch: `LoadReport`, `OutputReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm
-        `LoadReport`; for each other `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is witnessed;
-        `BetweenLaunches` before each other, and in each second of a gap; after all of them the `AnswersReport` of an order with examples;
-        last `Telemetry`, if an accelerator was read, and the `MeterReport`s of `metering`.
+        `LoadReport`. Each further launch: `LoadReport` and, if it has runs, `MeasureReport`, after its `OutputReport` if the run is
+        witnessed. `BetweenLaunches` comes before each further launch, and in each second of a gap. After all launches: the `AnswersReport`
+        of an order with examples, `Telemetry` if an accelerator was read, and the `MeterReport`s of `metering`.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind.
         """
@@ -258,7 +256,7 @@ class Launch:
                 if isinstance(event, SustainedReport):
                     stretches = stretches_of(measured[-1], event)
                 yield event
-            windows = windows_of(measured)  # of a run that failed nobody wants sums
+            windows = windows_of(measured)  # a failed run needs no sums
         finally:
             telemetry = None
             if self._sampler is not None:
@@ -294,7 +292,7 @@ class Launch:
                 if isinstance(event, OutputReport) and chain is not None:
                     chain.add(event)
                 if isinstance(event, MeasureReport):
-                    if not event.began_ns:  # its driver does not tell
+                    if not event.began_ns:  # its driver does not report it
                         event = replace(event, began_ns=time.perf_counter_ns() - round(event.wall_s * 1e9))
                     plan.measured(event.samples_ns)
                     first_window = first_window or time.monotonic() - event.wall_s
@@ -313,7 +311,7 @@ class Launch:
                 )
                 ready = time.monotonic()
                 yield BetweenLaunches()
-                began += time.monotonic() - ready  # others had the device: no time of this run
+                began += time.monotonic() - ready  # others had the device: this time is not the run's
         if self._order.examples:
             yield from self._answer()
 
@@ -330,7 +328,7 @@ class Launch:
             yield AnswersReport(why=str(why)[:MAX_TEXT])
 
     def kill(self) -> None:
-        """End the launch with every process below it; returns when they are gone. From any thread, any number of times."""
+        """End the launch with every process below it; returns when they are gone. Any thread may call it, any number of times."""
         with self._lock:
             self._cancelled.set()
             running = tuple(self._children)
@@ -358,7 +356,7 @@ class Launch:
                 raise Cancelled("the run was cancelled")
 
     def _start(self, order: WorkOrder, limits: Limits, zygote: Zygote, launch: LaunchSpec) -> Child:
-        """A child of this launch for one model, or for all that share a process."""
+        """Start a child of this launch, for one model or for all models that share a process."""
         full = launch.job in (MeasureJob.RUN, MeasureJob.ROUNDS, MeasureJob.TURNS, MeasureJob.SUSTAIN)
         order = replace(
             order,
@@ -397,7 +395,7 @@ class Launch:
             raise failure
 
     def _alone(self, launch: LaunchSpec, cold: bool, clock: LaunchDeadlines) -> Iterator[Event]:
-        """One child for all models."""
+        """Run one child for all models."""
         running = self._start(self._order, self._limits, self._zygote, launch)
         checker = LaunchEvents(
             launch,
@@ -420,7 +418,7 @@ class Launch:
             raise frames.Garbled(f"it ended without {missing}")
 
     def _in_turns(self, launch: LaunchSpec, cold: bool, clock: LaunchDeadlines) -> Iterator[Event]:
-        """A child for each model, which share the memory of one."""
+        """Run a child for each model. Together they may use the memory of one."""
         order = self._order
         beside = zip(order.beside, order.beside_units, self._beside or repeat(self._zygote), strict=False)
         models = [*beside, (order.model, order.unit, self._zygote)]
@@ -438,7 +436,7 @@ class Launch:
 
 @dataclass(slots=True)
 class LaunchChain:
-    """Where a witnessed run stands in its chain."""
+    """State of a witnessed run's chain."""
 
     opening: bytes
     reveal: bytes
@@ -447,13 +445,13 @@ class LaunchChain:
     """Digest of the last launch."""
 
     def next_seed(self) -> int:
-        """Of the next launch that times inferences."""
+        """The seed of the next launch that times inferences."""
         self.launches += 1
         secret = self.opening if self.launches == 1 else self.reveal
         return launch_seed(secret, self.launches, self.digest)
 
     def add(self, report: OutputReport) -> None:
-        """What the launch put out."""
+        """Add a launch's outputs to the chain."""
         self.digest = digest_of(report)
 
 
@@ -464,13 +462,13 @@ def digest_of(report: OutputReport) -> bytes:
 
 
 class _OwnCpu:
-    """This process works a little while its child measures, which is no load of others."""
+    """Subtracts the little processor time that this process uses while its child measures: it does not count as other processes' load."""
 
     def __init__(self) -> None:
         self._used_s = self._since_s = 0.0
 
     def subtract(self, event: Event) -> Event:
-        """The event without our own processor time in the share of others."""
+        """The event, with this process's own processor time removed from `others_share`."""
         if isinstance(event, ProgressReport) and event.phase is Phase.WARM_UP and not self._since_s:
             self._used_s, self._since_s = time.process_time(), time.monotonic()
         if not isinstance(event, MeasureReport) or event.host.others_share is None or not self._since_s:
@@ -481,7 +479,8 @@ class _OwnCpu:
 
 
 def _with_idle_note(event: Event, idle: IdleWaitReport) -> Event:
-    """The event with a note on the host before the first launch: no figure, since it is not of the timed window."""
+    """The event with a note on the host before the first launch. It is a note and not a figure, because it is not about the timed
+    window."""
     if idle.busy_share is None or not isinstance(event, ModelDescription):
         return event
     return replace(event, notes=(*event.notes, idle.note()))
@@ -494,12 +493,12 @@ def measure(order: WorkOrder, limits: Limits, zygote: Zygote) -> Iterator[Event]
 
 @dataclass(frozen=True, slots=True)
 class ProbedUnits:
-    """The units that work on this device, and one line for each driver that does not."""
+    """The units that work on this device, and one line for each driver that does not work."""
 
     units: tuple[UnitInfo, ...]
     troubles: tuple[str, ...]
     sure: bool = True
-    """Each driver has answered: none was killed, none took too long."""
+    """Each driver has answered: none was killed or took too long."""
 
 
 def probe_units(
@@ -508,16 +507,16 @@ def probe_units(
     private: Mapping[str, Mapping[str, str]] | None = None,
     only: Collection[str] | None = None,
 ) -> ProbedUnits:
-    """Try every installed driver in a child of its own, forked from one process where they need nothing of their own. Takes about a second
+    """Try every installed driver in a child of its own. Drivers without private variables are forked from one process. Takes about a second
     per runtime: cache the result.
 
-    `private`: environment variables by driver; drivers that need some are not tried without. `only`: no other drivers.
+    `private`: environment variables by driver; drivers that need some are not tried without them. `only`: try no other drivers.
     """
     units: list[UnitInfo] = []
     troubles: list[str] = []
     sure = True
     private = private or {}
-    order = WorkOrder(model="", unit="")  # without a model there is no sandbox either
+    order = WorkOrder(model="", unit="")  # without a model there is no sandbox
     with contextlib.ExitStack() as stack:
         shared = stack.enter_context(
             Zygote(registry.NO_DRIVER, simulate=simulate, can_fork=can_fork, tier=Tier.NONE)

@@ -1,8 +1,9 @@
-"""The tier of sandbox that this device reaches: what a child of a real launch could still do, not what a kernel's version promises.
+"""Finds the sandbox tier that this device reaches, by what a child of a real launch can still do, not by what a kernel's version promises.
 
     probe() ─▶ TierProbe(tier="full" | "partial" | "none", reasons=("why it is not more", …))
 
-`drivers.launch.prober` is a driver that tries to get out and reports what worked. What tiers hold: docs/decisions/2026-11-21-sandbox.md.
+`drivers.launch.prober` is a driver that tries to get out and reports what worked. What each tier prevents:
+docs/decisions/2026-11-21-sandbox.md.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ PARTIAL_REFUSES: Final = ("reads_secret", "writes_outside", "connects")
 
 
 class TierProbe(NamedTuple):
-    """What this device reaches. `reasons`: why it is not more and what is open, one line each; empty for the full tier."""
+    """The tier that this device reaches. `reasons`: why it reaches no higher tier and what is open, one line each; empty for the full
+    tier."""
 
     tier: Tier
     reasons: tuple[str, ...]
@@ -58,7 +60,7 @@ def probe(platform: str = sys.platform, tiers: Sequence[Tier] = TIERS) -> TierPr
 
 
 def judge(tiers: Sequence[Tier], find: Callable[[Tier], tuple[str, ...]]) -> TierProbe:
-    """The first tier that holds. `find`: see `find_open`."""
+    """The first tier that holds. `find`: like `find_open`."""
     reasons: list[str] = []
     for tier in tiers:
         try:
@@ -76,9 +78,8 @@ def judge(tiers: Sequence[Tier], find: Callable[[Tier], tuple[str, ...]]) -> Tie
 
 
 def find_open(tier: Tier) -> tuple[str, ...]:
-    """Names of `OPEN` that worked in a child of this tier. Raises `DriverError` if it could not be sandboxed, or could not do what every
-    launch must.
-    """
+    """Names in `OPEN` that worked in a child of this tier. Raises `DriverError` if the child could not be sandboxed, or could not do what
+    every launch must do."""
     with tempfile.TemporaryDirectory(prefix="sark-probe-") as folder, socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -100,7 +101,7 @@ def find_open(tier: Tier) -> tuple[str, ...]:
 
 
 def _with_hint(why: str) -> str:
-    """With what an owner can do about it, if that is known."""
+    """The reason, with advice for the owner if there is any."""
     if "user namespace" in why or "private mounts" in why or "namespaces:" in why:
         return (
             f"{why}; the system forbids namespaces to users: see user.max_user_namespaces,"

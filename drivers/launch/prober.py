@@ -1,4 +1,4 @@
-"""The driver that tries to get out of the sandbox, for `drivers.launch.probe_tier`. It runs in the child; little is imported for it."""
+"""The driver that tries to get out of the sandbox, for `drivers.launch.probe_tier`. It runs in the child and imports little."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OPEN: Final[Mapping[str, str]] = {
     "fills_disk": "all its files together are not bounded",
     "runs_as_root": "it runs as root, since nobody else may read this program: install it where others can read it",
 }
-"""What may be open, in words for the owner."""
+"""What may be open, described for the owner."""
 
 
 class SandboxProber:
@@ -59,7 +59,7 @@ class SandboxProber:
         return ()
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
-        """What every launch must be able to do: read its model, write into its folder, start a thread."""
+        """Do what every launch must be able to do: read its model, write into its folder, start a thread."""
         yield ProgressReport(Phase.LOAD)
         Path(order.model).read_bytes()
         Path("own").write_bytes(b"own")
@@ -69,9 +69,8 @@ class SandboxProber:
         yield LoadReport(0, None, None)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
-        """Try each thing once; a figure of 1 is one that worked. `order.dims`: `port` that listens on loopback, `pid` of a process outside,
-        `size` in bytes that the folder must not hold; `root` is 1 where root must become nobody.
-        """
+        """Try each action once; a figure of 1 means that it worked. `order.dims`: `port` that listens on loopback, `pid` of a process
+        outside, `size` in bytes that must not fit into the folder; `root` is 1 if root must become nobody."""
         yield from self.load_only(order)
         yield ModelDescription(UNIT, SANDBOX_PROBE, "", (), 1, {}, {}, 0)
         yield MeasureReport((0,) * order.runs, (), 0.0, 0.0, None, 0, None)
@@ -80,7 +79,7 @@ class SandboxProber:
         yield CheckReport(None, "", None, None, "nothing to compare with")
 
     def attempts(self, order: WorkOrder) -> Mapping[str, Callable[[], object]]:
-        """One for each of `OPEN`: raises OSError when it is refused."""
+        """One attempt for each name in `OPEN`: raises OSError when it is refused."""
         outside = Path(order.model).parent
         port, pid = order.dims["port"], order.dims["pid"]
         return {
@@ -97,7 +96,7 @@ class SandboxProber:
         }
 
     def _read_home(self) -> None:
-        """What leads to the interpreter may be visible, such as one's own Python; the rest must be hidden."""
+        """Folders that lead to the interpreter may be visible, such as a user's own Python; all others must be hidden."""
         if not self._private or not self._private <= _listed(self._home):
             raise OSError("hidden")
 
@@ -110,7 +109,7 @@ def _listed(folder: str) -> set[str]:
 
 
 def _within(path: str, home: str, name: str) -> bool:
-    """Whether `path`, or where its links lead, is `name` in `home` or lies below it."""
+    """Whether `path`, or the target of its links, is `name` in `home` or lies below it."""
     inside = Path(home, name)
     return any(Path(one).is_relative_to(inside) for one in (path, os.path.realpath(path)))
 

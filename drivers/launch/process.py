@@ -1,6 +1,6 @@
 """The parent's end of the child processes: start a zygote, fork a launch, read its frames, kill it.
 
-`drivers.launch.launch` decides what to run and for how long; this module only knows processes. `drivers.launch.spawn` replaces it where
+`drivers.launch.launch` decides what to run and for how long; this module only handles processes. `drivers.launch.spawn` replaces it where
 there is no fork.
 """
 
@@ -26,14 +26,14 @@ from drivers.contract.boot import boot_command, clean_environment
 from drivers.sandbox import cleanup
 
 KILL_S: Final = 2.0
-"""How long a killed launch may take to be gone before its group is killed without its reaper."""
+"""How long a killed launch may take to end before its group is killed without its reaper."""
 CLOSE_S: Final = 0.3
-"""How long an idle zygote may take to see that its node has hung up; one that still imports is killed."""
+"""How long an idle zygote may take to notice that its node has hung up. A zygote that is still importing is killed."""
 ANSWER_MS: Final = 500
-"""How long a zygote may take to say whether it would prepare a launch: 0.1 ms unless the machine is overloaded."""
+"""How long a zygote may take to say whether it would prepare a launch. It takes 0.1 ms unless the machine is overloaded."""
 READ_BYTES: Final = 1 << 16
 MAX_POLL_S: Final = 60.0
-"""poll(2) counts milliseconds in 31 bits, and a limit may be a year."""
+"""poll(2) counts milliseconds in 31 bits, but a limit may be a year."""
 OUTPUT_TAIL: Final = 1500
 
 
@@ -41,24 +41,24 @@ class Child(Protocol):
     """One launch as its parent sees it."""
 
     def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
-        """Frames until the process and all below it are gone. Raises TimeoutError past `deadline()` (monotonic seconds),
-        `frames.Garbled` for nonsense."""
+        """Yield frames until the process and all below it are gone. Raises TimeoutError past `deadline()` (monotonic seconds),
+        `frames.Garbled` for invalid data."""
         ...
 
     def kill(self) -> None:
-        """End it and everything below it; returns when it is gone. Any thread may call it, any number of times."""
+        """End the launch and everything below it; returns when they are gone. Any thread may call it, any number of times."""
         ...
 
     def close(self) -> str:
-        """Kill it, remove its private folder, release everything. Returns the last of what it printed."""
+        """Kill the launch, remove its private folder, release everything. Returns the end of its output."""
         ...
 
     def give_turn(self) -> None:
-        """Let a launch that takes turns run one block; never waits. Whether it is still there, `frames` tells."""
+        """Let a launch that takes turns run one block; never waits. Whether the launch is still there shows in `frames`."""
         ...
 
     def end_turns(self) -> None:
-        """There are no more."""
+        """Say that there are no more turns."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class ForkedChild:
         output_bytes: int,
         turns: int | None = None,
     ) -> None:
-        """`turns`: the writing end of its token pipe, whose other end it alone holds."""
+        """`turns`: the writing end of the launch's token pipe. Only the launch holds the other end."""
         self._turns = turns
         if turns is not None:
             os.set_blocking(turns, False)
@@ -89,7 +89,7 @@ class ForkedChild:
         self._folder = folder
         self._frames = frames.Reassembler(output_bytes)
         self._reply = b""
-        """The reaper's lines: the worker's process id, then its exit code."""
+        """The reaper's lines: the worker's process id, then the worker's exit code."""
         self._lock = threading.Lock()
         self._closed = False
         os.set_blocking(events, False)
@@ -111,7 +111,7 @@ class ForkedChild:
                 raise TimeoutError
             ready = {fd for fd, _ in poller.poll(math.ceil(min(left, MAX_POLL_S) * 1000))}
             ended = self._control.fileno() in ready and self._read_reply()
-            if self._events in ready or ended:  # once all below the reaper is dead the pipe holds the rest
+            if self._events in ready or ended:  # once all below the reaper are dead, the pipe holds the rest
                 while (data := self._read()) is not None:
                     if not data:
                         with contextlib.suppress(KeyError):
@@ -126,7 +126,7 @@ class ForkedChild:
             return None
 
     def _read_reply(self) -> bool:
-        """True when the reaper is gone, or has reported the worker's exit code."""
+        """Read the reaper's reply. True when the reaper is gone, or has reported the worker's exit code."""
         try:
             data = self._control.recv(64)
         except BlockingIOError:
@@ -137,7 +137,7 @@ class ForkedChild:
         return not data or self.code is not None
 
     def kill(self) -> None:
-        """Shutting the socket down is the reaper's order; its hang-up says that nothing is left."""
+        """Shut down the socket, which orders the reaper to kill everything. The reaper's hang-up confirms that nothing is left."""
         with self._lock:
             if self._closed or self.code is not None:
                 return
@@ -149,7 +149,7 @@ class ForkedChild:
                 self._kill_worker()
 
     def _kill_worker(self) -> None:
-        """Without a reaper that does not respond."""
+        """Kill the worker when its reaper does not respond."""
         self._read_reply()
         lines = self._reply.split()
         if lines and int(lines[0]) > 1:  # any other number is no process of ours, or means all processes
@@ -161,7 +161,7 @@ class ForkedChild:
         if self._turns is not None:
             with contextlib.suppress(
                 BrokenPipeError, BlockingIOError
-            ):  # full: the child wrote into it, by /proc/self/fd
+            ):  # full: the child wrote into it, through /proc/self/fd
                 os.write(self._turns, frames.TURN)
 
     def end_turns(self) -> None:
@@ -188,7 +188,7 @@ class ForkedChild:
 
 
 def output_tail(log: IO[bytes]) -> str:
-    """The end of what a process printed, as printable text; closes the file."""
+    """The end of a process's output, as printable text; closes the file."""
     with log:
         log.seek(0, os.SEEK_END)
         log.seek(max(0, log.tell() - OUTPUT_TAIL))
@@ -198,7 +198,7 @@ def output_tail(log: IO[bytes]) -> str:
 
 @contextlib.contextmanager
 def starting() -> Iterator[contextlib.ExitStack]:
-    """Undo what the block put on the stack when it fails; a shortage of this device (files, processes, space) becomes `Crashed`."""
+    """Undo what the block put on the stack when the block fails. A shortage on this device (files, processes, space) becomes `Crashed`."""
     with contextlib.ExitStack() as undo:
         try:
             yield undo
@@ -208,7 +208,7 @@ def starting() -> Iterator[contextlib.ExitStack]:
 
 
 def private_folder(undo: contextlib.ExitStack) -> str:
-    """A new folder for one launch; undone by rmdir, which needs no open file, of which there may be too many."""
+    """A new folder for one launch. On failure it is removed by rmdir, which needs no open file: too many open files may be the cause."""
     folder = tempfile.mkdtemp(prefix="sark-run-")
 
     def remove() -> None:
@@ -220,7 +220,7 @@ def private_folder(undo: contextlib.ExitStack) -> str:
 
 
 class ZygoteProcess:
-    """A running `drivers.launch.zygote`; started at once, forking as soon as its imports are done."""
+    """A running `drivers.launch.zygote`. It starts at once, and forks as soon as its imports are done."""
 
     def __init__(
         self,
@@ -233,7 +233,8 @@ class ZygoteProcess:
         device_lock: str = "",
     ) -> None:
         """`tier`: the sandbox of its launches (`enter.Tier`), or `best`: the best that it can enter. `private`: environment variables of
-        this driver alone. `prefork`: launches that it prepares for while nobody has `device_lock`, a file; empty: while it is idle.
+        this driver alone. `prefork`: launches to prepare in advance while nobody holds the lock file `device_lock`; empty: while the zygote
+        is idle.
 
         Raises `Crashed` if this device cannot start another process.
         """
@@ -251,13 +252,13 @@ class ZygoteProcess:
                     stderr=self._log,
                     env=clean_environment(os.environ) | dict(private or {}),
                     cwd="/",
-                    start_new_session=True,  # Ctrl-C in the terminal is for the node, which ends the zygote in order
+                    start_new_session=True,  # Ctrl-C is for the node, which ends the zygote in order
                 )
         self._sending = threading.Lock()
 
     @staticmethod
     def command(*arguments: str) -> list[str]:
-        """Its command line; `arguments` are those of `drivers.launch.zygote.main`."""
+        """The zygote's command line; `arguments` are those of `drivers.launch.zygote.main`."""
         return boot_command("launch.zygote", *arguments)
 
     @property
@@ -266,11 +267,11 @@ class ZygoteProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still fork."""
+        """Whether the zygote can still fork."""
         return self._process.poll() is None
 
     def fork(self, order_bytes: bytes, output_bytes: int, *, in_turns: bool = False) -> ForkedChild:
-        """Start one launch in a private folder of its own. `in_turns`: it waits for `ForkedChild.give_turn`.
+        """Start one launch in a private folder of its own. `in_turns`: the launch waits for `ForkedChild.give_turn`.
 
         Raises `Crashed` if the zygote is gone, or this device cannot start another launch.
         """
@@ -298,10 +299,10 @@ class ZygoteProcess:
             return ForkedChild(control, events, log, folder, output_bytes, turns)
 
     def prepare(self, lock: int) -> None:
-        """Have it prepare a launch if none is. `lock`: the device's, held and open here; the zygote has it too until that is done, so one
-        that does not answer does not get it: if it is stopped it would never give the lock back.
-        """
-        # the next launch finds out that it is gone, or that it was closed
+        """Have the zygote prepare a launch if none is prepared. `lock`: descriptor of the device's lock, held and open here. The zygote
+        shares it until the launch is prepared. A zygote that does not answer does not get it: a stopped one would never release the
+        lock."""
+        # the next launch finds out that the zygote is gone or closed
         with contextlib.suppress(OSError, ValueError), self._sending:
             with contextlib.suppress(BlockingIOError):
                 self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)  # an answer that came too late
@@ -312,7 +313,7 @@ class ZygoteProcess:
                 frames.send_request(self._socket, b"", [lock])
 
     def close(self) -> str:
-        """End it; launches that are still running end by their own sockets. Returns the last of what it printed."""
+        """End the zygote; launches that still run end when their own sockets close. Returns the end of its output."""
         self._socket.close()
         try:
             self._process.wait(CLOSE_S)

@@ -1,10 +1,10 @@
-"""What stands between the zygote and one worker: the reaper, and in the full sandbox an init of the worker's own namespace.
+"""The processes between the zygote and one worker: the reaper, and in the full sandbox an init of the worker's own namespace.
 
     zygote ── order ──▶ reaper ── fork ──▶ worker                    on the lesser tiers
                                └─ fork ──▶ init ── fork ──▶ worker   in the full sandbox (drivers/sandbox/linux.py)
 
-In the full sandbox the order comes after the forks, so that all three can be forked while nothing runs and wait for one: a launch then only
-has to mount its model and its folder. They serve one launch, and nothing of a launch is there before its order.
+In the full sandbox the order comes after the forks, so that all three processes can be forked in advance, while nothing runs, and wait for
+it: a launch then only has to mount its model and its folder. They serve one launch, and nothing of a launch exists before its order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RETRY_MS: Final = 5
 
 
 def sandbox_for(order_bytes: bytes, driver: Driver | None, tier: Tier) -> Sandbox | None:
-    """The sandbox of a launch; None: it has none, such as one without a model."""
+    """The sandbox of a launch; None for a launch without one, such as a launch without a model."""
     folder, _, packed = order_bytes.partition(b"\0")
     order, limits, name, simulate, _ = frames.unpack_order(packed)
     if not order.model or tier is Tier.NONE:
@@ -52,12 +52,12 @@ def sandbox_for(order_bytes: bytes, driver: Driver | None, tier: Tier) -> Sandbo
 
 
 def models_of(order: WorkOrder) -> tuple[str, ...]:
-    """The files and folders that a launch is given to read."""
+    """The files and folders that a launch may read."""
     return (order.model, *order.beside, *([order.examples] if order.examples else []))
 
 
 def fitted(base: MountPlan, order_bytes: bytes) -> MountPlan:
-    """The view of a launch in the full sandbox. `base`: without what is the launch's own."""
+    """The view of a launch in the full sandbox. `base`: the view without the launch's own folder, models and size."""
     folder, _, packed = order_bytes.partition(b"\0")
     order, limits, *_ = frames.unpack_order(packed)
     return replace(base, folder=os.fsdecode(folder), models=models_of(order), size_bytes=limits.output_bytes)
@@ -70,10 +70,11 @@ def serve_launch(
     base: MountPlan | None = None,
     made: socket.socket | None = None,
 ) -> NoReturn:
-    """The reaper: receive an order and launch it. When it ends, or the parent hangs up, kill whatever is left and report the exit code.
+    """The reaper: receive an order and launch it. When the worker ends or the parent hangs up, kill whatever is left and report the exit
+    code.
 
-    `base`: the view without model and folder, for the full sandbox, which is prepared before the order comes. `made`: an
-    end of a socket that this process and all below it close once they wait for their order, and nothing of the view is left to make.
+    `base`: the view without model and folder, for the full sandbox, which is prepared before the order comes. `made`: one end of a socket.
+    This process and all below it close it once they wait for their order, when nothing of the view is left to make.
     """
     try:
         reaper = os.getpid()
@@ -95,7 +96,7 @@ def serve_launch(
         if made is not None:
             made.close()
         if to_init is not None and to_init.fileno() in readable(orders, to_init):
-            os._exit(0)  # without its init it cannot launch: nobody is to give it an order
+            os._exit(0)  # without its init it cannot launch: it must get no order
         request = frames.receive_request(orders)
         if request is None:
             os._exit(0)  # and the init with it
@@ -119,7 +120,7 @@ def serve_launch(
         with suppress(OSError):  # the parent may be gone
             control.sendall(b"%d\n" % worker)
         status = sweep(worker, woken, await_end(control.fileno(), woken, worker))
-        exit_status = os.read(status_read, linux.EXIT_STATUS.size)  # all who could write are dead
+        exit_status = os.read(status_read, linux.EXIT_STATUS.size)  # all processes that could write are dead
         if len(exit_status) == linux.EXIT_STATUS.size:
             (status,) = linux.EXIT_STATUS.unpack(exit_status)
         cleanup.remove(os.fsdecode(order_bytes.partition(b"\0")[0]))  # the parent may be gone
@@ -139,7 +140,7 @@ def watch_children() -> tuple[int, int]:
 
 
 def _close_inherited(*ends: socket.socket | int) -> None:
-    """After a fork: drop the reaper's signal handling and its ends of everything."""
+    """Drop the reaper's signal handling and close its file descriptors, in a forked process."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for end in ends:
@@ -157,7 +158,7 @@ def _run_init(
     trouble: str,
     made: socket.socket | None,
 ) -> NoReturn:
-    """Begin the view, fork the worker, finish the view when the order comes, and hand it on."""
+    """Begin the view, fork the worker, finish the view when the order comes, and pass the order on."""
     try:
         os.setsid()
         trouble = trouble or linux.error_of(lambda: linux.begin_view(base))
@@ -190,7 +191,7 @@ def _run_init(
 def _run_worker(
     orders: socket.socket, driver: Driver | None, base: MountPlan, made: socket.socket | None
 ) -> NoReturn:
-    """Wait for the order, which comes once the view is complete."""
+    """Wait for the order, which comes once the view is complete, and run it."""
     if made is not None:
         made.close()
     request = frames.receive_request(orders)
@@ -207,8 +208,8 @@ def _run_worker(
 def await_end(control: int, woken: int, worker: int) -> int | None:
     """Return when the worker has ended or the parent has hung up.
 
-    The ended worker is left unreaped, so that its number stays its own, where `waitid` exists. macOS has it only from Python 3.13 on:
-    before, the worker is reaped and its exit code returned.
+    Where `waitid` exists, the ended worker is not reaped, so that its process id is not reused. macOS has `waitid` only from Python 3.13
+    on: before, the worker is reaped and its exit code returned.
     """
     while True:
         ready = {fd for fd, _ in poll(control, woken)}
@@ -233,14 +234,14 @@ def poll(*fds: int, timeout_ms: int | None = None) -> list[tuple[int, int]]:
 
 
 def readable(*ends: socket.socket) -> set[int]:
-    """Wait until some of them can be read or have hung up; their file descriptors."""
+    """Wait until some of the sockets can be read or have hung up; return their file descriptors."""
     return {fd for fd, _ in poll(*(end.fileno() for end in ends))}
 
 
 def sweep(worker: int, woken: int, reaped: int | None = None) -> int:
     """Kill the worker, its group and all descendants; return the worker's exit code, negative for a signal.
 
-    `reaped`: that code, if the worker was reaped already; its number then stands only for what is left of its group.
+    `reaped`: that code, if the worker has already been reaped. Its process id then only denotes the rest of its group.
     """
     for kill in (os.killpg, os.kill) if reaped is None else (os.killpg,):  # the group may not exist yet
         with suppress(ProcessLookupError, PermissionError):
@@ -261,7 +262,7 @@ def sweep(worker: int, woken: int, reaped: int | None = None) -> int:
 
 
 def _children() -> list[int]:
-    """Direct children of this single-threaded process, adopted ones too; empty where the kernel does not list them."""
+    """Direct children of this single-threaded process, including adopted ones; empty where the kernel does not list them."""
     try:
         text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""The sample models of a driver, made in a child: from them calibration learns what its units need."""
+"""The sample models of a driver, made in a child. Calibration learns from them what the driver's units need."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BROKE: Final = "it broke its contract: "
 
 
 def sample_models(zygote: Zygote) -> dict[str, bytes]:
-    """Content by file name, from small to large; empty if the driver makes none (blocking). Raises `DriverError`."""
+    """Content of the samples by file name, from small to large; empty if the driver makes none (blocking). Raises `DriverError`."""
     running = zygote.launch(WorkOrder(model="", unit=""), LIMITS, MeasureJob.SAMPLES)
     return contents_of(replies(running, LIMITS))
 
 
 def contents_of(replies: Iterable[Reply]) -> dict[str, bytes]:
-    """Content by file name. Raises `Crashed` for what is no sample."""
+    """Content by file name. Raises `Crashed` for a reply that is not a sample."""
     made: dict[str, bytes] = {}
     for reply in replies:
         if not isinstance(reply, SampleModel):

@@ -1,7 +1,7 @@
 """Launches where there is no fork (Windows): a fresh interpreter for each, with the order on its stdin and events on its stdout.
 
-Slower (the runtime is imported every time, outside every figure) and weaker (descendants that leave the process group are not found) than
-`drivers.launch.process`, with the same interface. It also runs on POSIX, where it is tested.
+Slower than `drivers.launch.process` (it imports the runtime each time, outside every figure) and weaker (it does not find descendants that
+leave the process group), with the same interface. It also runs on POSIX, where it is tested.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SpawnedChild:
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):  # it died at once: frames() reports it
             self._process.stdin.write(frames.frame(os.fsencode(self._folder) + b"\0" + order_bytes))
-            self._process.stdin.flush()  # stays open: its end tells the child that we are gone
+            self._process.stdin.flush()  # stays open: its end tells the child that this process is gone
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
 
@@ -97,13 +97,13 @@ class SpawnedChild:
 
     def _write(self, byte: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it is gone: frames() reports it
+        with contextlib.suppress(OSError):  # the process is gone: frames() reports it
             self._process.stdin.write(byte)
             self._process.stdin.flush()
 
     def close(self) -> str:
         self.kill()
-        while self._reader.is_alive():  # let it put its last chunk and end
+        while self._reader.is_alive():  # let the reader put its last chunk and end
             with contextlib.suppress(queue.Empty):
                 self._chunks.get(timeout=0.01)
         for pipe in (self._process.stdin, self._process.stdout):

@@ -1,12 +1,12 @@
-"""Models that cannot share a process, as those of two runtimes, take turns in a child each: only the one that has the token infers.
+"""Models that cannot share a process, such as those of two runtimes, take turns, each in its own child: only the one with the token infers.
 
     parent ── one byte ─▶ A's child: a block ── TurnReport ─▶ parent ── one byte ─▶ B's child: a block ── TurnReport ─▶ …
 
-The children load and warm up one after the other, then wait in a read of their token pipes, which is all that a child can do with it.
-Order, blocks and what is made of them are those of models in one process (`drivers.measure.interleave`), and so are the events of a launch.
+The children load and warm up one after the other, then wait in a read of their token pipes, which is all that a child can do with its pipe.
+Order, blocks and results are as for models in one process (`drivers.measure.interleave`), and so are the events of a launch.
 
-Each turn has a deadline. A child that dies, keeps the token, or says that its block took longer than its turn ends the launch, and all
-children with it. One that says less than the truth is not found out: its times are its own word, as those of any child.
+Each turn has a deadline. A child that dies, keeps the token, or reports a block longer than its turn ends the launch and all its children.
+A child that reports less than the true time is not detected: like any child, it is trusted with its own times.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ from drivers.measure.stopping import LaunchSpec, MeasureJob
 from protocol.formats.phase import Phase
 
 TURN_S: Final = 20.0
-"""The least that a turn may take before its child is taken for hung: a busy host can keep a child from its processor for seconds …"""
+"""The least time after which the child that has the turn is considered hung: a busy host can keep a child from its processor for seconds
+…"""
 TURN_FACTOR: Final = 20
-"""… and the least as a multiple of what its block should take."""
+"""… and the same limit as a multiple of the time that its block should take."""
 PROGRESS_NS: Final = 250_000_000
 
 
@@ -57,7 +58,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class TurnSide:
-    """One of the models: where it runs, and what starts its child."""
+    """One of the models: its unit, and the function that starts its child."""
 
     unit: str
     start: Callable[[], Child]
@@ -72,7 +73,7 @@ def take_turns(
     chance: random.Random,
     turn_s: float = TURN_S,
 ) -> Iterator[Event]:
-    """One launch of all `sides`, the order's own model last. Gives the events of `drivers.local.together.run_together`."""
+    """Run one launch of all `sides`, the order's own model last. Yields the events of `drivers.local.together.run_together`."""
     with contextlib.ExitStack() as running:
         players = [TurnPlayer(side, number == len(sides) - 1) for number, side in enumerate(sides)]
         *others, own = players
@@ -122,7 +123,7 @@ def take_turns(
 
 
 def _others_share(measured: MeasureReport, others: Sequence[TurnPlayer]) -> float | None:
-    """Others' share of the processors, without what the other children used: each child reports its own use over the same window."""
+    """Others' share of the processors, without what the other children used: each child reports its own use in the same window."""
     used_s = sum(player.only(MeasureReport).cpu_s for player in others)
     return host.without(measured.host.others_share, used_s, measured.wall_s, os.cpu_count() or 1)
 
@@ -154,7 +155,7 @@ class TurnPlayer:
     def get_ready(
         self, running: contextlib.ExitStack, clock: LaunchDeadlines, limits: Limits
     ) -> Iterator[Event]:
-        """Start it and follow it until it waits for its first turn. Gives progress, and the load of the order's own model."""
+        """Start the child and follow it until it waits for its first turn. Yields progress, and the load of the order's own model."""
         self._child = self._side.start()
         messages: Generator[Reply, None, None] = received(self._child, clock.deadline, limits)
         self._messages = messages
@@ -170,7 +171,7 @@ class TurnPlayer:
         return self.only(ReadyReport)
 
     def take_turn(self, clock: LaunchDeadlines, within_s: float) -> None:
-        """Give it the token, and wait until it gives it back."""
+        """Give the child the token, and wait until it has run its block."""
         assert self._child is not None
         clock.begin_turn(within_s)
         began = time.perf_counter_ns()
@@ -187,7 +188,7 @@ class TurnPlayer:
         self.blocks.append((report.wall_ns, report.cpu_ns))
 
     def finish(self) -> None:
-        """Follow it to its end: it describes and checks while the others wait."""
+        """Follow the child to its end: it describes and checks its model while the others wait."""
         assert self._child is not None
         self._child.end_turns()
         for message in self._messages:
@@ -199,13 +200,13 @@ class TurnPlayer:
             raise Garbled(f"it ended without {missing}")
 
     def only(self, kind: type[E]) -> E:
-        """The event of this kind that came last."""
+        """The latest event of this kind."""
         event = self._kept[kind]
         assert isinstance(event, kind)
         return event
 
     def _until(self, kind: type) -> Iterator[Event]:
-        """Its events up to one of `kind`, each checked."""
+        """The child's events up to one of `kind`, each checked."""
         for message in self._messages:
             event = self._side.checker.take(message)
             self._kept[type(event)] = event

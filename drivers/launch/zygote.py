@@ -4,18 +4,18 @@
                                  └ fork ▶ reaper    drivers/launch/reaper.py: one per launch; ends everything below it
                                             └ fork ▶ worker    drivers/launch/child.py: sandboxed, runs the model
 
-The full sandbox costs some milliseconds of namespaces and mounts. So that a launch need not wait for them, reapers are forked in advance:
-one for the first launch, and as many as a task has launches while tasks keep coming. Each takes some MiB, which an idle device should not
-pay six times. In a queue, and within a task, the next launch comes too soon for that: one is forked as soon as a launch has nothing to
-measure any more, while it ends and the node makes a record of it; the node asks for it. Never during a measurement: a zygote has the
-device's lock until what it has forked is idle, its own or the node's, as a run has it while it lasts, whichever driver, node or user it
-is of.
+The namespaces and mounts of the full sandbox take some milliseconds. So that a launch need not wait for them, the zygote forks reapers in
+advance: one for the first launch, and as many as a task has launches while tasks keep coming. Each takes some MiB, too much for an idle
+device to keep six. Within a queue or a task the next launch comes too soon for this. There the node asks for one reaper as soon as a launch
+has nothing left to measure, and the zygote forks it while the launch ends and the node makes its record. The zygote never forks in advance
+during a measurement: it holds the device's lock, its own or one shared by the node, until the processes that it forked are idle. A run
+holds the same lock while it lasts, whatever its driver, node or user.
 
-`multiprocessing`'s forkserver imports the parent's main module in every child, unpickles what children send, and hands its alive-pipe on
-to them. Here nothing crosses but three file descriptors and one JSON order.
+`multiprocessing`'s forkserver imports the parent's main module in every child, unpickles what children send, and passes its alive-pipe on
+to them. Here only three or four file descriptors and one JSON order cross.
 
 Nothing outlives the node: when its end of a socket closes, even by SIGKILL, the zygote exits and each reaper kills its worker's group and
-whatever was re-parented to it (it is their subreaper on Linux, so that double forks do not escape).
+everything that was re-parented to it (on Linux it is their subreaper, so that double forks do not escape).
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ from drivers.sandbox.enter import Tier
 from drivers.sandbox.mounts import MountPlan
 
 IDLE_MS: Final = 200
-"""Idle time before a further reaper is forked in advance: launches of one task follow each other more quickly."""
+"""Idle time before another reaper is forked in advance: launches of one task follow each other faster than this."""
 MIN_READY: Final = 1
-"""Reapers that are ready where nothing was launched recently."""
+"""Reapers that are ready if nothing was launched recently."""
 RECENT_S: Final = 600.0
 MAKE_MS: Final = 2000
-"""The longest that a reaper in advance may take until it is idle. Milliseconds are enough; whoever wants to measure waits meanwhile."""
+"""The longest that a reaper forked in advance may take to become idle. It takes milliseconds; measurements wait for it."""
 RETRY_MS: Final = (5, 10_000)
-"""Before another try where the device is in use or nothing could be forked: at first, soon after a launch, and at most. Doubles."""
+"""Wait before another attempt if the device was in use or the fork failed: the first, soon after a launch, and the longest. Each wait
+doubles."""
 
 
 def main(arguments: list[str]) -> NoReturn:
     """Serve forks until the parent's end closes.
 
     `arguments`: socket fd, driver, simulate (0/1), the tier of its launches or `best`, how many reapers to fork in advance, the file of the
-    device's lock (empty: nobody else measures here), preload (0/1).
+    device's lock (empty: nothing else measures here), preload (0/1).
     """
-    gc.disable()  # what is imported lasts: looking through it takes a tenth of the time
+    gc.disable()  # imported objects stay: collecting among them takes a tenth of the time
     control = socket.socket(fileno=int(arguments[0]))
     driver, simulate, preload = arguments[1], arguments[2] == "1", arguments[6] == "1"
     loaded = None
@@ -79,15 +80,15 @@ def main(arguments: list[str]) -> NoReturn:
 def serve(
     control: socket.socket, loaded: Driver | None, tier: Tier, prefork: int = 0, device_lock: str = ""
 ) -> NoReturn:
-    """Fork a reaper for each request, until the parent hangs up. `prefork`: reapers forked in advance, for the full sandbox, while nobody
-    else has `device_lock`."""
+    """Fork a reaper for each request, until the parent hangs up. `prefork`: how many reapers to fork in advance, for the full sandbox,
+    while nobody else holds `device_lock`."""
     device = FreeDevice(device_lock)
     base = mounts.plan("", (), 0, code=mounts.code_folders(), in_dev=os.listdir("/dev"))  # noqa: PTH208
     if tier is Tier.FULL:
         linux.prepare(base)
     gc.freeze()  # forked children then leave these objects' pages shared
     gc.enable()
-    leave_libraries()  # whose code a forked child maps for itself anyway
+    leave_libraries()  # a forked child maps their code itself
     woken, wake = watch_children()
     prefork = prefork_of(loaded, tier, prefork)
     ready: list[socket.socket] = []
@@ -97,10 +98,9 @@ def serve(
     def fork(
         view: MountPlan | None, request_fds: Sequence[int] = (), made: Sequence[socket.socket] = ()
     ) -> tuple[socket.socket, int]:
-        """A reaper that waits for its order at the other end, and its process id. `request_fds`: sent to it there, and must not reach its
-        worker by inheritance: whoever holds a launch's control socket can speak for the reaper. `made`: two ends; the first hangs up once
-        the reaper waits with all below it. Raises OSError.
-        """
+        """Fork a reaper that waits for its order at the other end of a socket; return this end and the reaper's process id. `request_fds`:
+        descriptors that the socket will deliver. The worker must not inherit them: a process that holds a launch's control socket can speak
+        for the reaper. `made`: two ends; the first hangs up once the reaper and all below it wait. Raises OSError."""
         own, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -117,8 +117,8 @@ def serve(
         return own, pid
 
     def make(shared: int = -1) -> bool:
-        """Fork a reaper in advance, and hold the device until it is idle, with all below it. False if the device is in use, or short of
-        processes, memory or time. `shared`: the lock of a node that has the device; it is closed."""
+        """Fork a reaper in advance, and hold the device until the reaper and all below it are idle. False if the device is in use, or lacks
+        processes, memory or time. `shared`: the lock shared by a node that has the device; closed here."""
         if shared < 0 and not device.take():
             return False
         try:
@@ -146,7 +146,7 @@ def serve(
         used = now if running else used
         target = ready_for(prefork, now - used)
         while len(ready) > target:
-            ready.pop().close()  # which ends it
+            ready.pop().close()  # this ends it
         forking = len(ready) < target and not running
         pause = pause_ms(forking, len(ready), used + RECENT_S - now, retry_ms)
         fds = [control.fileno(), woken, *(reaper.fileno() for reaper in running)]
@@ -187,7 +187,7 @@ def serve(
 
 
 def fits(view: MountPlan | None, base: MountPlan) -> bool:
-    """Whether a reaper made with `base` can launch in `view`: only what an order sets may differ. `view` None: it cannot."""
+    """Whether a reaper made with `base` can launch in `view`: only the values that an order sets may differ. False if `view` is None."""
     return view is not None and replace(view, folder="", models=(), size_bytes=0) == base
 
 
@@ -197,21 +197,21 @@ def ready_for(prefork: int, unused_s: float) -> int:
 
 
 def pause_ms(forking: bool, ready: int, left_s: float, retry_ms: int = 0) -> int | None:
-    """How long to wait before the next reaper is forked, or before those that are ready become too many; None: forever. `left_s`: how long
-    a launch still counts as recent, after which another may follow at any moment. `retry_ms`: the least after a fork that was not made."""
+    """How long to wait before forking the next reaper, or before the ready ones become too many; None: without limit. `left_s`: how long a
+    launch still counts as recent, so that another may follow at any moment. `retry_ms`: the least wait after a failed fork."""
     if forking:
         return max(retry_ms, 0 if not ready and left_s > 0 else IDLE_MS)
     return math.ceil(max(left_s, 0.0) * 1000) if ready > MIN_READY else None
 
 
 def prefork_of(driver: Driver | None, tier: Tier, prefork: int) -> int:
-    """How many reapers to have ready: none outside the full sandbox, where nothing can be prepared before an order."""
+    """How many reapers to keep ready: none outside the full sandbox, where nothing can be prepared before an order."""
     never = driver is not None and (opens_connections(driver) or looks_outside(driver))
     return prefork if tier is Tier.FULL and not never else 0
 
 
 def preload_driver(name: str, simulate: bool) -> Driver | None:
-    """Import what every launch of the driver would import. What fails here fails again, and is reported, in its launch."""
+    """Import what every launch of the driver would import. An import that fails here fails again in the launch, which reports it."""
     if name == registry.SANDBOX_PROBE:
         from drivers.launch.prober import SandboxProber  # nobody else pays for its imports
 
@@ -227,7 +227,7 @@ def preload_driver(name: str, simulate: bool) -> Driver | None:
 
 
 def thread_count() -> int:
-    """Threads of this process as the kernel counts them (native ones too); 1 where it does not tell."""
+    """Threads of this process as the kernel counts them, including native ones; 1 where the kernel does not report them."""
     try:
         return len(os.listdir("/proc/self/task"))  # noqa: PTH208
     except OSError:
@@ -235,15 +235,15 @@ def thread_count() -> int:
 
 
 def reap() -> None:
-    """Wait for reapers that have ended. They report for themselves; but only the processor time of children that were waited for counts
-    as ours (`drivers.measure.idle_wait`)."""
+    """Wait for reapers that have ended. They report for themselves, but the processor time of a child counts as ours only after this wait
+    (`drivers.measure.idle_wait`)."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def alive(reapers: list[socket.socket]) -> list[socket.socket]:
-    """Those reapers that have not ended; the sockets of the others are closed."""
+    """The reapers that have not ended; closes the sockets of the others."""
     ended = {fd for fd, _ in poll(*(reaper.fileno() for reaper in reapers), timeout_ms=0)}
     for reaper in reapers:
         if reaper.fileno() in ended:
@@ -252,7 +252,7 @@ def alive(reapers: list[socket.socket]) -> list[socket.socket]:
 
 
 def best_tier() -> Tier:
-    """The best tier that a forked child can enter; what it is worth, `drivers.launch.probe_tier` finds out."""
+    """The best tier that a forked child can enter; `drivers.launch.probe_tier` finds out what it really prevents."""
     if sys.platform == "darwin":
         return Tier.PARTIAL
     if not linux.is_supported():

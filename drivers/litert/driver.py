@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LiteRtDriver(LocalDriver):
-    """See `drivers.contract.base.Driver`. `runtime`: the module of the interpreter, imported when it is first needed if None."""
+    """See `drivers.contract.base.Driver`. `runtime`: the module of the interpreter; None: imported when it is first needed."""
 
     name = "litert"
     formats = ("tflite",)
@@ -29,7 +29,7 @@ class LiteRtDriver(LocalDriver):
         return self._given
 
     def preload(self) -> tuple[str, ...]:
-        """The interpreter with numpy."""
+        """The interpreter and numpy."""
         return ("drivers.litert.model", "numpy.random", f"{MODULE}.interpreter")
 
     def units(self) -> tuple[UnitInfo, ...]:

@@ -1,4 +1,4 @@
-"""One order's model, loaded, run and checked by LiteRT's interpreter. The runtime's module is an argument."""
+"""One order's model: loaded, run and checked by LiteRT's interpreter. The runtime's module is an argument."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from drivers.measure.timing import TimedCalls
 from protocol.formats.model_files import ModelFormat, read_format
 
 QUANTISED: Final = 2e-2
-"""Tolerance of outputs that are steps of a scale: kernels round to either side."""
+"""Tolerance of outputs that are steps of a scale: kernels may round either way."""
 _UNKNOWN: Final = re.compile(r"unresolved custom op: ?(\S*?)\.?(\s|$)")
 _FLEX: Final = "Select TensorFlow op"
 
@@ -49,7 +49,7 @@ class LiteRtModel(LocalModel):
             raise Unfit(f"LiteRT runs .tflite files; this is none ({kind})")
 
     def load(self) -> int:
-        """Open the file, set the sizes, and let the delegate pack the weights: what LiteRT's own tools call initialisation."""
+        """Open the file, set the sizes, and let the delegate pack the weights; LiteRT's own tools call this initialisation."""
         before = psutil.Process().num_threads()
         began = time.perf_counter_ns()
         self._interpreter = interpreter = self._open("AUTO")
@@ -64,7 +64,7 @@ class LiteRtModel(LocalModel):
         return took_ns
 
     def _open(self, kernels: str) -> Any:
-        """`kernels`: which the runtime chooses from, by the name in its `OpResolverType`."""
+        """An interpreter. `kernels`: the set that the runtime chooses from, by its name in `OpResolverType`."""
         with translated():
             return self._runtime.Interpreter(
                 model_path=self.order.model,
@@ -73,7 +73,7 @@ class LiteRtModel(LocalModel):
             )
 
     def _read_ports(self, interpreter: Any) -> None:
-        """Inputs and outputs under the names of the model's signature, if it has one alone."""
+        """Read the inputs and outputs, under the names of the model's signature if it has exactly one."""
         with translated():
             inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
             signatures = list(interpreter.get_signature_list())
@@ -89,7 +89,7 @@ class LiteRtModel(LocalModel):
             self.tolerance = QUANTISED
 
     def _allocate(self, interpreter: Any, shapes: Shapes) -> None:
-        """Set the sizes that the model leaves open. Raises `Unfit`, or `Unshaped` where the sizes may be to blame."""
+        """Set the sizes that the model leaves open. Raises `Unfit`, or `Unshaped` if the sizes may be to blame."""
         try:
             with translated():
                 for port in self._inputs:
@@ -100,7 +100,7 @@ class LiteRtModel(LocalModel):
             raise blame_sizes(self.order, self.inputs, shapes, why) from why
 
     def verify(self) -> None:
-        """No delegate but the CPU's own is ever loaded."""
+        """Do nothing: no delegate other than the CPU's own is ever loaded."""
 
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
         feeds, pre_ns = self.feeds(shapes, bound)
@@ -122,7 +122,7 @@ class LiteRtModel(LocalModel):
         return Prepared(loop, outputs, repeat, feeds, shapes, bound, pre_ns, first_ns, was_reset)
 
     def outputs_of(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        """With the example's own sizes, and nothing kept of the one before."""
+        """The outputs for an example, with its own sizes and without state from the previous example."""
         self._allocate(self._interpreter, shapes_in(feeds))
         with translated():
             self._interpreter.reset_all_variables()
@@ -152,7 +152,7 @@ class LiteRtModel(LocalModel):
         return outputs
 
     def _fresh(self, kernels: str, feeds: Mapping[str, Any], shapes: Shapes) -> Mapping[str, Any]:
-        """The first outputs of an interpreter of its own."""
+        """The first outputs of a new interpreter."""
         interpreter = self._open(kernels)
         self._allocate(interpreter, shapes)
         self._feed(interpreter, feeds)
@@ -173,20 +173,20 @@ class LiteRtModel(LocalModel):
         return [*notes, *(port.note() for port in self._outputs if port.scale is not None)]
 
     def reference(self, prepared: Prepared) -> Mapping[str, Any]:
-        """Of the runtime's own kernels without the delegate; if the delegate took nothing, of its reference kernels."""
+        """Outputs of the runtime's own kernels without the delegate; if the delegate took nothing, of its reference kernels."""
         plain = "BUILTIN_WITHOUT_DEFAULT_DELEGATES" if self._placement.taken else "BUILTIN_REF"
         return self._fresh(plain, prepared.feeds, prepared.shapes)
 
 
 def _names(signed: Mapping[str, Any], details: Iterable[Any]) -> dict[int, str]:
-    """Names by tensor, if they are those of the first graph's tensors."""
+    """The signature's names by tensor, if its tensors are those of the first graph."""
     names = {int(one["index"]): str(name) for name, one in signed.items()}
     return names if set(names) == {int(one["index"]) for one in details} else {}
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """LiteRT's errors as `Unfit`, with what to do where it is known."""
+    """Turn LiteRT's errors into `Unfit`, with advice if there is any."""
     try:
         yield
     except BREAKAGE as why:

@@ -1,7 +1,7 @@
-"""Which operators a delegate took, from what the interpreter tells of its graph. Pure.
+"""Which operators a delegate took, according to the interpreter's list of its graph. Pure.
 
-The graph keeps the operators that a delegate took, and has one more, `DELEGATE`, for each connected part of them: whatever leads from that
-part's inputs to its outputs.
+The graph keeps the operators that a delegate took, and has one more operator, `DELEGATE`, for each connected part of them. The part
+consists of all operators on the paths from that operator's inputs to its outputs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from drivers.litert.units import KERNELS, XNNPACK
 
 DELEGATE: Final = "DELEGATE"
 STATEFUL: Final = frozenset({"ASSIGN_VARIABLE", "HASHTABLE_IMPORT"})
-"""Operators that keep something for the next inference."""
+"""Operators that keep state for the next inference."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """An operator of the graph, with the tensors that it takes and gives, by index."""
+    """An operator of the graph, with the tensors that it takes and returns, by index."""
 
     op: str
     inputs: tuple[int, ...]
@@ -30,16 +30,16 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Operators by type: of the delegate, and of the built-in kernels."""
+    """Operators by type: those of the delegate, and those of the built-in kernels."""
 
     taken: Counter[str]
     left: Counter[str]
     parts: int
-    """Of the graph that the delegate runs, each as one."""
+    """Parts of the graph that the delegate runs, each as one."""
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """Those with operators, the delegate first; of a graph without any, what would have run them."""
+        """The providers with operators, the delegate first; for a graph without operators, the provider that would have run them."""
         return tuple(name for name, ops in ((XNNPACK, self.taken), (KERNELS, self.left)) if ops) or (KERNELS,)
 
     @property
@@ -52,7 +52,7 @@ class Placement:
         return f"{XNNPACK} took {taken} of {total} operators{parts}"
 
     def reports(self) -> tuple[OperatorReport, ...]:
-        """By type and place, the most frequent first."""
+        """Reports by type and provider, the most frequent first."""
         counts = Counter({(op, XNNPACK): count for op, count in self.taken.items()})
         counts.update({(op, KERNELS): count for op, count in self.left.items()})
         lines = sorted(counts.items(), key=lambda line: (-line[1], line[0]))[:MAX_OPERATORS]
@@ -60,7 +60,7 @@ class Placement:
 
 
 def read_nodes(details: Iterable[Mapping[str, Any]]) -> tuple[GraphNode, ...]:
-    """Of the interpreter's own list."""
+    """The operators in the interpreter's own list."""
     return tuple(
         GraphNode(str(one["op_name"]), tuple(map(int, one["inputs"])), tuple(map(int, one["outputs"])))
         for one in details
@@ -68,7 +68,7 @@ def read_nodes(details: Iterable[Mapping[str, Any]]) -> tuple[GraphNode, ...]:
 
 
 def place(nodes: Sequence[GraphNode]) -> Placement:
-    """Follow each `DELEGATE` from its outputs back to its inputs."""
+    """Find the operators of each `DELEGATE`, from its outputs back to its inputs."""
     maker = {tensor: at for at, node in enumerate(nodes) if node.op != DELEGATE for tensor in node.outputs}
     parts = [node for node in nodes if node.op == DELEGATE]
     taken: set[int] = set()

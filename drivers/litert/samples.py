@@ -1,4 +1,4 @@
-"""Small LiteRT models made as bytes: something to run where no model of anybody's is at hand.
+"""Small LiteRT models made as bytes: models to run when no other is at hand.
 
 Field numbers are those of LiteRT's schema, version 3.
 """
@@ -26,12 +26,12 @@ class MadeTensor:
     name: str
     shape: tuple[int, ...]
     data: bytes = b""
-    """Empty: computed, or an input."""
+    """Data of the tensor; empty: it is computed, or an input."""
     type: int = FLOAT32
     signature: tuple[int, ...] | None = None
-    """The shape with -1 where it is dynamic; None: nowhere."""
+    """The shape, with -1 for dynamic sizes; None: no size is dynamic."""
     scale: tuple[float, int] | None = None
-    """Size of a step, and the step of zero."""
+    """Size of a step, and the step that means zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class MadeOperator:
     outputs: tuple[int, ...]
     code: int = FULLY_CONNECTED
     options: int = FULLY_CONNECTED_OPTIONS
-    """The type of its options, all of which keep their defaults."""
+    """The type of the operator's options, all of which keep their defaults."""
     custom: str = ""
 
 
@@ -53,7 +53,7 @@ def write(
     outputs: Sequence[int],
     signed: bool = False,
 ) -> bytes:
-    """A model of one graph. `signed`: with a signature of the tensors' names."""
+    """A model with one graph. `signed`: with a signature that contains the tensors' names."""
     made = _Tables()
     buffers = made.offsets([made.table(), *(made.buffer(one.data) for one in tensors)])
     graph = made.table(
@@ -112,7 +112,7 @@ class _Tables(FlatWriter):
 
 
 def perceptron(width: int, layers: int) -> bytes:
-    """`layers` square products of this width; weights are small and differ."""
+    """`layers` square products of this width; the weights are small and vary."""
     shape = (width, width)
     weights = small_weights(width * width, width)
     tensors = [MadeTensor("x", (1, width))]

@@ -1,4 +1,4 @@
-"""A model's inputs and outputs, from what the interpreter tells of its tensors. Pure."""
+"""A model's inputs and outputs, according to the interpreter's details of its tensors. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drivers.contract.base import Unfit
 from drivers.inputs.made import Input
 
 Details = Mapping[str, Any]
-"""Of one tensor: name, index, shape, shape_signature, dtype, quantization."""
+"""Details of one tensor: name, index, shape, shape_signature, dtype, quantization."""
 DTYPES: Final[Mapping[str, str]] = {
     "float16": "float16",
     "float32": "float",
@@ -28,7 +28,7 @@ DTYPES: Final[Mapping[str, str]] = {
 }
 """Element types by numpy's name → as `drivers.inputs.made` calls them."""
 STEPS: Final = frozenset({"int8", "uint8", "int16"})
-"""Types whose values are steps of a scale, where a tensor has one."""
+"""Types whose values are steps of a scale, if the tensor has a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +47,27 @@ class TensorPort:
     index: int
     dtype: str
     shape: tuple[int | None, ...]
-    """None: dynamic."""
+    """Sizes; None: dynamic."""
     scale: QuantisedScale | None = None
 
     def as_input(self) -> Input:
         return Input(self.name, self.dtype, self.shape, full_range=self.scale is not None)
 
     def note(self) -> str:
-        """On an output with a scale."""
+        """A note on an output with a scale."""
         size = 0.0 if self.scale is None else self.scale.size
         return f"output {self.name!r}: {self.dtype} in steps of {size:.3g}, compared by what they stand for"
 
     def real(self, values: Any) -> Any:
-        """Values of this tensor; those of a scale in what they stand for."""
+        """Values of this tensor; steps of a scale are converted to the values that they represent."""
         if self.scale is None:
             return values
         return (values.astype(np.float32) - np.float32(self.scale.zero)) * np.float32(self.scale.size)
 
 
 def read_ports(details: Sequence[Details], names: Mapping[int, str]) -> tuple[TensorPort, ...]:
-    """In the model's order. `names`: of tensors by index, by the model's signature; others have their tensor's name."""
+    """The ports in the model's order. `names`: names of tensors by index, from the model's signature; other ports have their tensor's
+    name."""
     called = [names.get(int(one["index"])) or str(one["name"]) or f"tensor_{one['index']}" for one in details]
     doubled = {name for name, count in Counter(called).items() if count > 1}
     return tuple(

@@ -14,11 +14,11 @@ MODULE: Final = "ai_edge_litert"
 XNNPACK: Final = "XNNPACK"
 """The delegate that LiteRT applies on every CPU."""
 KERNELS: Final = "built-in kernels"
-"""What runs the operators that no delegate took."""
+"""The kernels for operators that no delegate took."""
 
 
 def check_unit(unit: str) -> None:
-    """Raises `WrongUnit`."""
+    """Raises `WrongUnit` for an unknown or missing unit."""
     if unit == GPU:
         raise WrongUnit(
             f"asked for {GPU}, but LiteRT's interpreter for Python has no GPU delegate: ask for {CPU}"
@@ -28,7 +28,7 @@ def check_unit(unit: str) -> None:
 
 
 def runtime() -> Any:
-    """The module of the interpreter. Raises `Unfit` where it is not installed."""
+    """The module of the interpreter. Raises `Unfit` if it is not installed."""
     try:
         return importlib.import_module(f"{MODULE}.interpreter")
     except ImportError as why:
@@ -37,8 +37,8 @@ def runtime() -> Any:
 
 
 def version() -> str:
-    """For the row."""
+    """Version for the row."""
     try:
         return f"LiteRT {metadata.version('ai-edge-litert')}"
-    except metadata.PackageNotFoundError:  # a runtime of somebody's own making
+    except metadata.PackageNotFoundError:  # a runtime that somebody built
         return "LiteRT"

@@ -1,4 +1,4 @@
-"""The llama.cpp driver: language models in GGUF on the processor and on the GPU that this build of llama-cpp-python has."""
+"""The llama.cpp driver: language models in GGUF on the processor and on the GPU that this build of llama-cpp-python supports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LlamaCppDriver(LocalDriver):
     formats = ("gguf",)
 
     def preload(self) -> tuple[str, ...]:
-        """Modules alone: a backend starts when the first model is opened."""
+        """Modules only: a backend starts when the first model is opened."""
         return ("drivers.llamacpp.model", "numpy.random", "llama_cpp")
 
     def units(self) -> tuple[UnitInfo, ...]:
@@ -45,7 +45,7 @@ class LlamaCppDriver(LocalDriver):
         return tuple(found)
 
     def samples(self) -> tuple[SampleModel, ...]:
-        """Transformers without a meaning, of 30 kB and 3 MB."""
+        """Transformers with meaningless weights, of 30 kB and 3 MB."""
         from drivers.llamacpp.samples import transformer
 
         return (

@@ -1,4 +1,4 @@
-"""llama.cpp as llama-cpp-python brings it: imported once, silent, with the last lines of its log at hand."""
+"""llama.cpp as llama-cpp-python ships it: imported once, silent, with the last lines of its log kept."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MAX_LINE: Final = 500
 
 
 class LlamaLog:
-    """What llama.cpp says: the last lines of all kinds, and those that are errors."""
+    """Log of llama.cpp: its last lines of other levels, and its last errors."""
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=MAX_LINES)
         self.errors: deque[str] = deque(maxlen=8)
 
     def take(self, level: int, text: bytes, _: object) -> None:
-        """Called by the library."""
+        """Take a message; called by the library."""
         line = text[:MAX_LINE].decode(errors="replace").strip()
         if line:
             (self.errors if level == ERROR else self.lines).append(line)
@@ -37,14 +37,14 @@ class LlamaLog:
         self.errors.clear()
 
     def why(self) -> str:
-        """What went wrong last: the first of its errors, which is the most precise, without the function it comes from."""
+        """The latest failure: the first error, which is the most precise, without the name of the function that it comes from."""
         said = self.errors[0] if self.errors else "it gives no reason"
         return said.partition(": ")[2] or said
 
 
 LOG: Final = LlamaLog()
 _KEPT: Final[list[object]] = []
-"""Callbacks to which the library holds bare pointers."""
+"""Callbacks that the library refers to by bare pointers."""
 
 
 @cache
@@ -62,7 +62,7 @@ def runtime() -> Any:
 
 
 def version(lib: Any) -> str:
-    """`llama.cpp b6800 (llama-cpp-python 0.3.36)`."""
+    """Version, such as `llama.cpp b6800 (llama-cpp-python 0.3.36)`."""
     own = lib.llama_version().decode(errors="replace") if hasattr(lib, "llama_version") else ""
     return f"llama.cpp {own} (llama-cpp-python {importlib.import_module('llama_cpp').__version__})".replace(
         "  ", " "
@@ -70,13 +70,13 @@ def version(lib: Any) -> str:
 
 
 class Ggml:
-    """The devices of ggml, which llama-cpp-python has no words for."""
+    """The devices of ggml, for which llama-cpp-python has no functions."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
 
     def devices(self) -> Iterator[tuple[int, GgmlDevice]]:
-        """Each with its `ggml_backend_dev_type`."""
+        """Each device with its `ggml_backend_dev_type`."""
         count, get, kind = (
             self._typed(f"ggml_backend_dev_{name}", result, *arguments)
             for name, result, *arguments in (
@@ -98,5 +98,5 @@ class Ggml:
 
 
 def ggml() -> Ggml:
-    """Of the library that llama.cpp computes with."""
+    """Devices of the library that llama.cpp computes with."""
     return Ggml(importlib.import_module("llama_cpp._ggml").libggml)

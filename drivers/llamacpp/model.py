@@ -35,9 +35,9 @@ from drivers.local.tokens import (
 from protocol.formats.model_files import ModelFormat, read_format
 
 CHECKED: Final = 16
-"""Tokens of the prompt whose logits are compared: the reference decodes them one by one, on one core."""
+"""Tokens of the prompt whose logits are compared. Few, because the reference decodes them one by one, on one core."""
 TOLERANCE: Final = 2e-2
-"""Weights, activations and the cache have fewer digits than float32; relative to the value."""
+"""Relative to the value; weights, activations and the cache are less precise than float32."""
 
 
 class LlamaModel(LocalModel):
@@ -108,7 +108,7 @@ class LlamaModel(LocalModel):
         )
 
     def _logits(self, session: Session, *, at_once: bool) -> Mapping[str, Any]:
-        """After the first tokens of the prompt, and after one generated token; without the context before them."""
+        """Logits after the first tokens of the prompt, and after one generated token, without the context before them."""
         prompt = self._fed[PROMPT][:CHECKED]
         session.clear()
         for piece in [prompt] if at_once else np.split(prompt, len(prompt)):
@@ -122,13 +122,13 @@ class LlamaModel(LocalModel):
         return self._measured
 
     def figures(self) -> dict[str, float]:
-        """Tokens per second of prompts and of generation; `d0_…`: without a context, where the order has one."""
+        """Tokens per second of prompts and of generation; `d0_…`: without a context, if the order has one."""
         samples_ns = () if self._measured is None else self._measured.samples_ns
         self._prompts, figures = token_figures(self._session, self._fed, samples_ns)
         return figures
 
     def series(self) -> dict[str, tuple[int, ...]]:
-        """`itl` only where each sample is one token."""
+        """Series of times; `itl` only if each sample is one token."""
         measured, series = self._measured, dict[str, tuple[int, ...]]()
         if self._prompts is not None:
             series["ttft"] = self._prompts.first_token_ns
@@ -176,7 +176,7 @@ class LlamaModel(LocalModel):
 
 
 def try_unit(order: WorkOrder) -> tuple[str, str]:
-    """Generate a token on the order's unit: the runtime, and what ran. Raises `DriverError`."""
+    """Generate a token on the order's unit; returns the runtime and the device that ran. Raises `DriverError`."""
     model = LlamaModel(order)
     model.load()
     model.verify()

@@ -1,4 +1,4 @@
-"""A llama made as the bytes of a GGUF file: something to run where no model of anybody's is at hand.
+"""A llama model made as the bytes of a GGUF file: a model to run when no other is at hand.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -14,13 +14,13 @@ import numpy as np
 VERSION: Final = 3
 ALIGNMENT: Final = 32
 UINT32, FLOAT32, STRING = 4, 6, 8
-"""Types of metadata."""
+"""Types of metadata values."""
 F32, F16 = 0, 1
 """Types of tensors."""
 
 
 def transformer(width: int, layers: int, vocabulary: int) -> bytes:
-    """Attention heads of 16, a feed-forward twice as wide, weights in float16 that are small and differ."""
+    """A transformer with attention heads of size 16, a feed-forward part twice as wide, and small, varying weights in float16."""
     fields: dict[str, int | float | str] = {
         "general.architecture": "llama",
         "llama.vocab_size": vocabulary,
@@ -54,7 +54,7 @@ def transformer(width: int, layers: int, vocabulary: int) -> bytes:
 
 
 def gguf_file(fields: dict[str, int | float | str], shapes: dict[str, tuple[int, ...]]) -> bytes:
-    """A GGUF file with these fields, and a tensor of each shape (rows first): ones for vectors, else small weights."""
+    """A GGUF file with these fields, and a tensor of each shape (rows first): ones for vectors, small weights otherwise."""
     header = bytearray(struct.pack("<4sIQQ", b"GGUF", VERSION, len(shapes), len(fields)))
     for key, value in fields.items():
         header += _text(key) + _field(value)

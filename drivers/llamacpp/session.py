@@ -1,6 +1,7 @@
-"""A model and its context in llama.cpp: tokens in, logits out, and back to where they began. The library is an argument.
+"""A model and its context in llama.cpp: tokens in, logits out, and back to an earlier state. The library is an argument.
 
-As llama-bench has it: batches of 2048 tokens, computed 512 at a time, a cache in float16, flash attention where llama.cpp takes it.
+The settings are those of llama-bench: batches of 2048 tokens, computed 512 at a time, a cache in float16, flash attention where llama.cpp
+supports it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ BATCH: Final = 2048
 PIECE: Final = 512
 ALL_LAYERS: Final = 999
 NO_SPLIT: Final = 0
-"""`LLAMA_SPLIT_MODE_NONE`: on one GPU."""
+"""`LLAMA_SPLIT_MODE_NONE`: use one GPU."""
 
 Tokens = np.ndarray[Any, Any]
-"""int32."""
+"""Token ids as int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,13 @@ class LlamaPlace:
 
     threads: int
     gpu: int | None = None
-    """Handle of its device; None: the processor alone."""
+    """Handle of the GPU's device; None: only the processor."""
     plain: bool = False
-    """Without weights rearranged for the processor and without flash attention: the reference."""
+    """For the reference: without rearranging weights for the processor and without flash attention."""
 
 
 class Session:
-    """One sequence. Frees its memory when it is closed or forgotten."""
+    """One sequence. Frees its memory when it is closed or garbage collected."""
 
     def __init__(self, lib: Any, log: LlamaLog, path: str, placement: LlamaPlace) -> None:
         """Load the model. Raises `Unfit`."""
@@ -68,7 +69,7 @@ class Session:
             or lib.llama_model_is_hybrid(self._model)
             or lib.llama_model_n_swa(self._model) > 0
         )
-        """Its memory cannot be cut back: it is kept and restored."""
+        """The model's memory cannot be cut back, so it is saved and restored."""
         self._state: Any = None
         self._prefix: Tokens = np.zeros(0, np.int32)
         self._whole = False
@@ -104,7 +105,7 @@ class Session:
 
     @property
     def description(self) -> str:
-        """Such as `llama 7B Q4_K - Medium`."""
+        """Description of the model, such as `llama 7B Q4_K - Medium`."""
         text = ctypes.create_string_buffer(128)
         self._lib.llama_model_desc(self._model, text, len(text))
         return text.value.decode(errors="replace")
@@ -125,14 +126,14 @@ class Session:
             self.step(batch)
 
     def step(self, batch: Any) -> None:
-        """One batch, done when this returns. Raises `Crashed`."""
+        """Decode one batch; decoding is complete when this returns. Raises `Crashed`."""
         code = self._lib.llama_decode(self._context, batch)
         if code:
             raise Crashed(f"llama_decode failed with {code}: {self._log.why()}")
         self._lib.llama_synchronize(self._context)
 
     def logits(self) -> np.ndarray[Any, Any]:
-        """Of the last token: a view, valid until the next is decoded."""
+        """Logits of the last token: a view, valid until the next token is decoded."""
         pointer = self._lib.llama_get_logits_ith(self._context, -1)
         if not pointer:
             raise Unfit("the model gives no logits: it does not generate text")
@@ -144,7 +145,7 @@ class Session:
         self._whole = False
 
     def fill(self, tokens: Tokens) -> None:
-        """These and nothing else, to be returned to by `rewind`."""
+        """Fill the memory with these tokens and nothing else, as the prefix that `rewind` returns to."""
         self._prefix, self._state = tokens, None
         self.clear()
         self.decode(tokens)
@@ -156,7 +157,7 @@ class Session:
                 self._state = None
 
     def rewind(self) -> None:
-        """Forget all that came after the prefix of the last `fill`."""
+        """Forget everything after the prefix of the last `fill`."""
         if not len(self._prefix):
             self.clear()
             return

@@ -1,4 +1,4 @@
-"""The units of the llama.cpp driver, and which of its devices each has. The library is an argument."""
+"""The units of the llama.cpp driver, and the llama.cpp device of each. The library is an argument."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ GPU: Final = "GPU (llama.cpp)"
 UNITS: Final = (CPU, GPU)
 
 VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""What shows one GPU alone to its runtime, by UUID or index …"""
+"""Variables that show a runtime only one GPU, by UUID or index …"""
 VULKAN: Final = "GGML_VK_VISIBLE_DEVICES"
 """… and by index."""
 _ACCELERATORS: Final = (1, 2)
-"""`ggml_backend_dev_type`: a GPU, and one that shares the processor's memory."""
+"""`ggml_backend_dev_type`: a GPU, and a GPU that shares the processor's memory."""
 _OFFLOADED: Final = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 
 
@@ -28,9 +28,9 @@ class GgmlDevice:
 
     handle: int
     name: str
-    """Such as `CUDA0`."""
+    """Name, such as `CUDA0`."""
     description: str
-    """Such as `NVIDIA H200`."""
+    """Description, such as `NVIDIA H200`."""
 
     @property
     def shown(self) -> str:
@@ -38,13 +38,13 @@ class GgmlDevice:
 
 
 def check_unit(unit: str) -> None:
-    """Raises `WrongUnit`."""
+    """Raises `WrongUnit` for an unknown unit."""
     if unit not in UNITS:
         raise WrongUnit(f"unknown unit {unit!r}: this driver has {', '.join(UNITS)}")
 
 
 def show_only(gpu: str, environ: MutableMapping[str, str]) -> None:
-    """Hide the other GPUs, before the library looks for them. `gpu`: UUID or index; empty: all may be seen."""
+    """Hide the other GPUs before the library looks for them. `gpu`: UUID or index; empty: hide none."""
     if gpu:
         environ.update(dict.fromkeys(VISIBLE, gpu))
         if gpu.isdecimal():
@@ -52,7 +52,7 @@ def show_only(gpu: str, environ: MutableMapping[str, str]) -> None:
 
 
 def first_gpu(lib: Any, ggml: Any, gpu: str = "") -> GgmlDevice:
-    """The first one that is visible. `ggml`: its functions (`library.Ggml`). Raises `WrongUnit`."""
+    """The first visible GPU. `ggml`: its functions (`library.Ggml`). Raises `WrongUnit`."""
     if not lib.llama_supports_gpu_offload():
         raise WrongUnit(
             f"asked for {GPU}, but this build of llama-cpp-python has the processor alone: "
@@ -66,7 +66,7 @@ def first_gpu(lib: Any, ggml: Any, gpu: str = "") -> GgmlDevice:
 
 
 def verify_offload(unit: str, lines: Iterable[str]) -> None:
-    """Raise `WrongUnit` unless llama.cpp said that all layers are on the GPU. `lines`: its log of the load."""
+    """Raise `WrongUnit` unless llama.cpp reported that all layers are on the GPU. `lines`: its log of the load."""
     matches = [match for line in lines if (match := _OFFLOADED.search(line))]
     if not matches:
         raise WrongUnit(f"asked for {unit}, but llama.cpp does not say that any layer is on the GPU")

@@ -1,6 +1,5 @@
-"""The tokenizer in a GGUF file. Its chat template is a program, which is never run: llama.cpp recognises it, and writes prompts in its
-form itself. The library is an argument.
-"""
+"""The tokenizer in a GGUF file. Its chat template is a program, which is never run: llama.cpp recognises the template and formats prompts
+itself. The library is an argument."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from drivers.contract.base import Crashed, Unfit
 NO_VOCABULARY: Final = 0
 """`LLAMA_VOCAB_TYPE_NONE`."""
 SPECIAL: Final = 8
-"""Tokens beside those of the text."""
+"""Room for tokens in addition to those of the text."""
 
 
 class GgufWords:
     """See `drivers.local.greedy.Words`."""
 
     def __init__(self, lib: Any, model: Any) -> None:
-        """Raises `Unfit`."""
+        """Read the tokenizer. Raises `Unfit`."""
         self._lib, self._vocabulary = lib, lib.llama_model_get_vocab(model)
         if lib.llama_vocab_type(self._vocabulary) == NO_VOCABULARY:
             raise Unfit("the file has no tokenizer, so the model takes no texts")
@@ -63,7 +62,7 @@ class GgufWords:
         return written.raw[:length]
 
     def _tokens(self, text: bytes, *, special: bool) -> np.ndarray[Any, Any]:
-        """`special`: their names in the text are such tokens."""
+        """Tokens of the text. `special`: names of special tokens in the text become those tokens."""
         size = len(text) + SPECIAL
         for _ in range(2):
             tokens = (self._lib.llama_token * size)()

@@ -1,1 +1,1 @@
-"""What drivers share that load the model into their own process."""
+"""The code shared by drivers that load the model into their own process."""

@@ -1,4 +1,4 @@
-"""The base of the drivers that load the model into their own process. Light, as the module of a driver has to be."""
+"""The base of the drivers that load the model into their own process. Imports little, as a driver's module must."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class LocalDriver(ABC):
     formats: tuple[str, ...] = ()
     """See `drivers.contract.base.formats_of`."""
     sustains = True
-    """Its children infer as long as the order says (`WorkOrder.sustain_s`)."""
+    """The driver's children can infer for as long as the order says (`WorkOrder.sustain_s`)."""
 
     @abstractmethod
     def open(self, order: WorkOrder) -> LocalModel:
-        """The order's model, checked as far as that goes without loading it."""
+        """The order's model, checked as far as possible without loading it."""
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
         from drivers.local import model
@@ -31,13 +31,14 @@ class LocalDriver(ABC):
         yield from model.load(self, order)
 
     def run_together(self, order: WorkOrder) -> Iterator[Event]:
-        """All models of an order with others beside it, in turns."""
+        """Run all models of an order with `beside`, in turns."""
         from drivers.local import together
 
         yield from together.run_together(self, order)
 
     def run_in_turns(self, order: WorkOrder, has_turn: WaitTurn) -> Iterator[Event]:
-        """The one model of an order, in turns with those of other processes: a block of inferences whenever `has_turn` returns True."""
+        """Run the single model of an order, in turns with models of other processes: a block of inferences whenever `has_turn` returns
+        True."""
         from drivers.local import turns
 
         yield from turns.run_in_turns(self, order, has_turn)

@@ -1,4 +1,4 @@
-"""Gives a loaded model the examples of its order, one by one, and collects its answers. Nothing of it is timed."""
+"""Gives a loaded model the examples of its order, one by one, and collects its answers. None of this is timed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 
 def answer_examples(model: LocalModel) -> Generator[ProgressReport, None, AnswersReport]:
-    """The answers to the examples of its order, or why there are none: what was measured stands either way."""
+    """The answers to the examples of the model's order, or why there are none. The measurement is valid either way."""
     try:
         examples = read_examples(model.order)
     except Unfit as why:
@@ -54,7 +54,7 @@ def answer_examples(model: LocalModel) -> Generator[ProgressReport, None, Answer
 
 
 def answer_of(model: LocalModel, example: Values) -> Values:
-    """What the model makes of one example. Raises a `DriverError`."""
+    """The model's answer to one example. Raises a `DriverError`."""
     text = text_of(example)
     if text is not None:
         return {UNNAMED: text_value(model.answer_text(text))}
@@ -64,7 +64,7 @@ def answer_of(model: LocalModel, example: Values) -> Values:
 
 
 def feeds_of(example: Values, inputs: Sequence[Input]) -> dict[str, Array]:
-    """Each input of the model by its name. Raises `Unfit` for an example that is not for this model."""
+    """Values of each of the model's inputs, by name. Raises `Unfit` for an example that does not fit this model."""
     if UNNAMED in example and len(example) == len(inputs) == 1:
         example = {inputs[0].name: example[UNNAMED]}
     names = [one.name for one in inputs]
@@ -89,7 +89,7 @@ def _feed(one: Input, value: Value) -> Array:
 
 
 def value_of(name: str, output: Any) -> Value:
-    """An output as it stands in an answer. Raises `Unfit` for what is no tensor of numbers."""
+    """An output as a value in an answer. Raises `Unfit` unless it is a tensor of numbers."""
     dtype = str(output.dtype) if isinstance(output, np.ndarray) else type(output).__name__
     if not isinstance(output, np.ndarray) or dtype not in WIDTHS:
         raise Unfit(f"output {name!r} is {dtype}: only tensors of numbers can be kept")

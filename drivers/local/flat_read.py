@@ -1,4 +1,4 @@
-"""FlatBuffers read without a schema compiler, every access within the file. Pure."""
+"""Reads FlatBuffers without a schema compiler; every access stays within the file. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import Final
 from protocol.formats.model_files import FormatError
 
 MAX_ENTRIES: Final = 1 << 22
-"""Of one vector of tables or numbers."""
+"""Most entries in one vector of tables or numbers."""
 Bytes = bytes | mmap
 
 
 @dataclass(frozen=True, slots=True)
 class FlatTable:
-    """A table at a place of a buffer. `slot`: the field's number in its schema. Whatever leads out of the buffer raises `FormatError`."""
+    """A table at a position in a buffer. `slot`: the field's number in its schema. An offset that leads out of the buffer raises
+    `FormatError`."""
 
     buffer: Bytes
     at: int
 
     def number(self, slot: int, kind: str, default: int = 0) -> int:
-        """`kind`: as `struct` calls it."""
+        """A number. `kind`: format character of `struct`."""
         where = self._field(slot)
         return default if where is None else int(self._read(kind, where))
 
@@ -37,7 +38,7 @@ class FlatTable:
         return None if where is None else FlatTable(self.buffer, self._follow(where))
 
     def union(self, slot: int) -> tuple[int, FlatTable | None]:
-        """Its type, 0 for none, and its table, which lies in the next slot."""
+        """The type, 0 for none, and the table of a union. The table is in the next slot."""
         return self.number(slot, "B"), self.table(slot + 1)
 
     def tables(self, slot: int) -> Iterator[FlatTable]:
@@ -46,7 +47,7 @@ class FlatTable:
             yield FlatTable(self.buffer, self._follow(at))
 
     def entry(self, slot: int, index: int) -> FlatTable:
-        """One of a vector of tables."""
+        """One entry of a vector of tables."""
         first, count = self._vector(slot, 4)
         if not 0 <= index < count:
             raise broken()
@@ -58,7 +59,7 @@ class FlatTable:
         return struct.unpack(f"<{count}{kind}", self.buffer[first : first + size * count])
 
     def span(self, slot: int) -> tuple[int, int]:
-        """Where a vector of bytes begins, and how long it is."""
+        """Start and length of a vector of bytes."""
         return self._vector(slot, 1, len(self.buffer))
 
     def text(self, slot: int) -> str:
@@ -66,7 +67,7 @@ class FlatTable:
         return self.buffer[first : first + count].decode("utf-8", "replace")
 
     def _field(self, slot: int) -> int | None:
-        """Where it lies; None: it has its default."""
+        """Position of a field; None: it has its default."""
         vtable = self.at - self._read("i", self.at)
         if 4 + 2 * slot + 2 > self._read("H", vtable):
             return None
@@ -74,7 +75,7 @@ class FlatTable:
         return self.at + offset if offset else None
 
     def _vector(self, slot: int, size: int, most: int = MAX_ENTRIES) -> tuple[int, int]:
-        """Where the first entry lies, and how many there are."""
+        """Position of the first entry, and the number of entries."""
         where = self._field(slot)
         if where is None:
             return 0, 0

@@ -1,4 +1,4 @@
-"""FlatBuffers written without a schema compiler: what makes small models as bytes stands on this."""
+"""Writes FlatBuffers without a schema compiler: the modules that make small models as bytes use it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final
 import flatbuffers
 
 ALIGNMENT: Final = 16
-"""Of weights, in bytes."""
+"""Alignment of weights, in bytes."""
 
 
 class FlatWriter:
-    """Tables and vectors; each method returns where what it wrote is."""
+    """Tables and vectors; each method returns the position of what it wrote."""
 
     def __init__(self) -> None:
         self.builder: Any = flatbuffers.Builder(1024)
@@ -26,7 +26,7 @@ class FlatWriter:
         }
 
     def table(self, *fields: tuple[int, str, int]) -> int:
-        """Fields are a slot, a type, and a value; those of 0 are left out, as defaults are."""
+        """A table. Fields are a slot, a type, and a value; fields with value 0 are left out, as defaults are."""
         self.builder.StartObject(max((slot for slot, _, _ in fields), default=0) + 1)
         for slot, kind, value in fields:
             self._put[kind](slot, value, 0)
@@ -43,12 +43,12 @@ class FlatWriter:
         return int(self.builder.EndVector())
 
     def numbers(self, kind: str, values: Sequence[float]) -> int:
-        """A vector. `kind`: as `struct` calls it."""
+        """A vector. `kind`: format character of `struct`."""
         size = struct.calcsize(f"<{kind}")
         return self._bytes(struct.pack(f"<{len(values)}{kind}", *values), size, size)
 
     def buffer(self, content: bytes) -> int:
-        """A table with nothing but bytes in its first slot."""
+        """A table with only bytes, in its first slot."""
         return self.table((0, "o", self._bytes(content, 1, ALIGNMENT))) if content else self.table()
 
     def finish(self, root: int, identifier: bytes) -> bytes:
@@ -64,6 +64,6 @@ class FlatWriter:
 
 
 def small_weights(count: int, width: int) -> bytes:
-    """So many float32 that differ, of products `width` wide whose results stay about as large."""
+    """`count` float32 values that differ. Products `width` wide with them have results of about the same size."""
     values = [((at * 37) % 101 - 50) / (50 * width**0.5) for at in range(count)]
     return struct.pack(f"<{count}f", *values)

@@ -1,6 +1,5 @@
-"""What a language model makes of a prompt: the most likely token, again and again, until it ends its answer. Pure: the session is an
-argument.
-"""
+"""A language model's answer to a prompt: the most likely token, again and again, until the answer ends. Pure: the session is an
+argument."""
 
 from __future__ import annotations
 
@@ -17,19 +16,19 @@ class Words(Protocol):
     """A model's own tokenizer."""
 
     def prompt(self, text: str) -> Tokens:
-        """In the model's chat template, if it has one. Raises `Unfit`."""
+        """The prompt's tokens, in the model's chat template if it has one. Raises `Unfit`."""
         ...
 
     def ends(self, token: int) -> bool:
-        """Whether an answer is over with it."""
+        """Whether this token ends an answer."""
         ...
 
     def text(self, tokens: Sequence[int]) -> str: ...
 
 
 def room_of(prompt: Tokens, most: int, trained: int) -> int:
-    """Tokens of the context that the prompt needs with an answer of up to `most`. `trained`: that it was made for; 0: unknown. Raises
-    `Unfit`."""
+    """Tokens of context that the prompt and an answer of up to `most` tokens need. `trained`: the context that the model was trained for;
+    0: unknown. Raises `Unfit`."""
     if not len(prompt):
         raise Unfit("the prompt has no tokens")
     room = len(prompt) + most

@@ -1,6 +1,6 @@
-"""What is fed to one order's language model, timed, checked and reported, whatever runtime its session is of: that is an argument.
+"""Feeds, times, checks and reports one order's language model. The session is an argument, so its runtime does not matter.
 
-`LanguageRun` does it, and `LanguageModel` is a `LocalModel` that has one.
+`LanguageRun` does the work; `LanguageModel` is a `LocalModel` that has a `LanguageRun`.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from drivers.local.tokens import (
 )
 
 CHECKED: Final = 512
-"""Tokens of the prompt behind which the logits are compared …"""
+"""Tokens of the prompt after which the logits are compared …"""
 STEPS: Final = 8
-"""… and tokens after them, one by one."""
+"""… and tokens after the prompt, one by one."""
 
 
 @dataclass(slots=True)
 class LanguageRun:
-    """One sequence's measurement, in the steps of `drivers.local.model.LocalModel`."""
+    """The measurement of one sequence, in the steps of `drivers.local.model.LocalModel`."""
 
     order: WorkOrder
-    """With all sizes."""
+    """The order, with all sizes."""
     inputs: tuple[Input, ...]
     session: TokenSession
     errors: Callable[[], AbstractContextManager[object]]
-    """Turns what the runtime raises into errors of the contract."""
+    """Turns errors of the runtime into errors of the contract."""
     arrays: Callable[[Any, list[Any]], Mapping[str, Any]]
-    """`prompt_logits` and `token_logits`, of the session's logits after a prompt and after each token behind it."""
+    """Makes `prompt_logits` and `token_logits` from the session's logits after a prompt and after each following token."""
     open_words: Callable[[], Words]
     """Reads the model's own tokenizer. Raises `Unfit`."""
     trained: object
-    """Tokens of the context that the model was made for, as its config says."""
+    """Tokens of the context that the model was trained for, according to its config."""
     fed: Mapping[str, Tokens] = field(default_factory=dict)
     first: Any = None
     """The first token to generate, as a batch of the session."""
     samples_ns: tuple[int, ...] = ()
-    """Of the generated tokens, once they are timed."""
+    """Times of the generated tokens, once they are timed."""
     prompts: PromptTimes | None = None
     words: Words | None = None
 
     def prepare(self, begin: Callable[[], object], prove: Callable[[], object]) -> Prepared:
-        """With shapes that run. `begin` is called before the model is first used, `prove` after its first token; both may raise
+        """Prepare with shapes that run. `begin` is called before the model is first used, `prove` after its first token; both may raise
         `DriverError`."""
         return find_runnable(self.order, self.inputs, partial(self._attempt, begin, prove))
 
@@ -96,11 +96,11 @@ class LanguageRun:
         )
 
     def checked(self) -> tuple[Tokens, Tokens]:
-        """The prompt, and the tokens behind it, whose logits are compared."""
+        """The prompt, and the tokens after it, whose logits are compared."""
         return self.fed[PROMPT][:CHECKED], self.fed[GENERATE][:STEPS]
 
     def answers(self) -> Mapping[str, Any]:
-        """Logits after a prompt at once, and after each of some tokens behind it, without the context before them."""
+        """Logits after a prompt that is decoded at once, and after each of some following tokens, without the context before them."""
         prompt, tokens = self.checked()
         session = self.session
         with self.errors():
@@ -113,7 +113,7 @@ class LanguageRun:
             return self.arrays(after_prompt, after_token)
 
     def figures(self) -> dict[str, float]:
-        """Tokens per second of prompts and of generation; `d0_…`: without a context, where the order has one."""
+        """Tokens per second of prompts and of generation; `d0_…`: without a context, if the order has one."""
         with self.errors():
             self.prompts, figures = token_figures(self.session, self.fed, self.samples_ns)
             return figures
@@ -132,7 +132,7 @@ class LanguageRun:
             return answer(self.session, self.words, prompt, most)
 
     def notes(self, shapes: Shapes, reference: str) -> list[str]:
-        """`reference`: how the logits that these are compared with were made."""
+        """Notes for the row. `reference`: how the reference logits were made."""
         prompts, tokens = bench_words(shapes)
         checked, steps = (len(part) for part in self.checked())
         return [
@@ -144,7 +144,7 @@ class LanguageRun:
 
 
 class LanguageModel(LocalModel):
-    """The steps that language models of all runtimes have in common. A runtime's class sets `_run` in `prepare`."""
+    """The steps that language models of all runtimes share. A runtime's class sets `_run` in `prepare`."""
 
     _run: LanguageRun
 
@@ -167,7 +167,7 @@ class LanguageModel(LocalModel):
 
 
 def inputs_by(vocab_size: object) -> tuple[Input, ...]:
-    """Random tokens, by what a model's config says. Raises `Unfit`."""
+    """Random tokens, according to a model's config. Raises `Unfit`."""
     if type(vocab_size) is not int or vocab_size < 1:
         raise Unfit("config.json says no vocab_size, which a language model has")
     return inputs_of(vocab_size)

@@ -1,6 +1,6 @@
 """The life of a model in a driver's child: load, find inputs that run, warm up, time, describe, check.
 
-A driver says with a `LocalModel` how its runtime does each of these; `load` and `run` do them in order and make the events.
+A driver's `LocalModel` defines how its runtime does each step; `load` and `run` do the steps in order and make the events.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from drivers.measure.timing import TimedLoop, measure_calls
 from protocol.formats.phase import Phase
 
 MAX_NOTES: Final = 64
-"""Limit of a record."""
+"""Most notes that a record may hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class RanOn:
     unit: str
     providers: tuple[str, ...]
-    """Most important first."""
+    """Providers, most important first."""
     notes: tuple[str, ...] = ()
     operators: tuple[OperatorReport, ...] = ()
 
@@ -59,33 +59,33 @@ class Prepared:
     outputs: Callable[[], Mapping[str, Any]]
     """The outputs of the last inference, or of one more."""
     repeat: Callable[[], Mapping[str, Any]]
-    """Of one more inference."""
+    """The outputs of one more inference."""
     feeds: Mapping[str, Any]
     shapes: Shapes
     bound: int
-    """Made integers are below it."""
+    """Synthetic integers are below this bound."""
     pre_ns: int
-    """Of the pre-run steps."""
+    """Time of the pre-run steps."""
     first_ns: int
-    """Of the cold inference."""
+    """Time of the cold inference."""
     peak_was_reset: bool
 
 
 class LocalModel(ABC):
-    """One order's model on its unit, checked but not loaded. Whatever it does may raise a `DriverError`."""
+    """One order's model on its unit, checked but not loaded. Every method may raise a `DriverError`."""
 
     inputs: tuple[Input, ...]
-    """Known once it is loaded."""
+    """Known once the model is loaded."""
     tolerance: float | None = None
     """Tolerance of the check, as a share; None: the tolerance of each output's type."""
     depth: int = DEPTH
-    """Operators on the longest way through the model."""
+    """Operators on the longest path through the model."""
     sustained: SustainedReport | None = None
-    """Of a sustained run, once it is timed."""
+    """Report of a sustained run, once it is timed."""
     compute_type: str = ""
-    """Of the floats in which the runtime chose to compute; empty: the model's own."""
+    """Type of the floats that the runtime chose to compute in; empty: the model's own type."""
     compared_with: str = ""
-    """What made the reference, once it is made, for the note of the check; empty: what the driver's page says."""
+    """Source of the reference, once it is made, for the note of the check; empty: the source that the driver's page names."""
 
     def __init__(self, order: WorkOrder, runtime: str) -> None:
         self.order = order
@@ -95,18 +95,18 @@ class LocalModel(ABC):
 
     @abstractmethod
     def load(self) -> int:
-        """Load it on the unit; the nanoseconds that took."""
+        """Load the model on the unit; returns the nanoseconds that it took."""
 
     @abstractmethod
     def verify(self) -> None:
-        """Raise `WrongUnit` if it was loaded elsewhere."""
+        """Raise `WrongUnit` if the model was loaded elsewhere."""
 
     def running(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     @abstractmethod
     def attempt(self, shapes: Shapes, bound: int) -> Prepared:
-        """Make inputs and run them once. Raises `Unfit` when they do not run."""
+        """Make inputs and run them once. Raises `Unfit` if they do not run."""
 
     def prepare(self) -> Prepared:
         """The first inputs that run."""
@@ -120,7 +120,7 @@ class LocalModel(ABC):
         return measured
 
     def figures(self) -> dict[str, float]:
-        """Besides latency, just after the timed inferences."""
+        """Figures other than latency, taken just after the timed inferences."""
         return {}
 
     def series(self) -> dict[str, tuple[int, ...]]:
@@ -128,13 +128,14 @@ class LocalModel(ABC):
         return {}
 
     def feeds(self, shapes: Shapes, bound: int) -> tuple[dict[str, Any], int]:
-        """Values of all inputs, and the nanoseconds of the pre-run steps: those of an example while it is answered, else made ones."""
+        """Values of all inputs, and the nanoseconds of the pre-run steps. While an example is answered, the values are the example's, else
+        synthetic ones."""
         if self._example is not None:
             return dict(self._example), 0
         return make_feeds(self.order, self.inputs, shapes, bound)
 
     def outputs_of(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Of one inference of these values, each of which fits its input."""
+        """The outputs of one inference with these values, each of which fits its input."""
         self._example = feeds
         try:
             return self.attempt(shapes_in(feeds), 1).outputs()
@@ -142,23 +143,23 @@ class LocalModel(ABC):
             self._example = None
 
     def answer_text(self, text: str) -> str:
-        """What a language model makes of a prompt, by `drivers.local.greedy`. Raises `Unfit` for a model that takes no texts."""
+        """A language model's answer to a prompt, by `drivers.local.greedy`. Raises `Unfit` for a model that takes no texts."""
         raise Unfit(f"models on {self.order.unit} take tensors, and the example is a text")
 
     @abstractmethod
     def ran_on(self, prepared: Prepared) -> RanOn:
-        """Where it ran. Raises `WrongUnit` if nothing of it was on the unit."""
+        """Where the model ran. Raises `WrongUnit` if no part of it ran on the unit."""
 
     @abstractmethod
     def notes(self, prepared: Prepared) -> list[str]:
-        """How it was run, for the row."""
+        """Notes for the row on how the model was run."""
 
     @abstractmethod
     def reference(self, prepared: Prepared) -> Mapping[str, Any]:
         """Outputs to compare with, for the same inputs."""
 
     def explain(self, prepared: Prepared, reference: Mapping[str, Any]) -> str:
-        """Why outputs differ from the reference, if that is known; for the row."""
+        """Why the outputs differ from the reference, if known; for the row."""
         return ""
 
 
@@ -205,7 +206,7 @@ def run(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
 
 
 def answer(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
-    """Load it, and give it the order's examples once it is known to run."""
+    """Load the model, make sure that it runs, and give it the order's examples."""
     model = yield from load(driver, order)
     with model.running():
         model.prepare()
@@ -213,7 +214,7 @@ def answer(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
 
 
 def check_outputs(model: LocalModel, prepared: Prepared, outputs: Mapping[str, Any]) -> CheckReport:
-    """Whether the outputs are those of the reference."""
+    """Whether the outputs agree with the reference."""
     made: list[Mapping[str, Any]] = []
 
     def reference() -> Mapping[str, Any]:
@@ -233,7 +234,7 @@ def describe(
     timing_notes: Sequence[str],
     changes: Sequence[str] = (),
 ) -> ModelDescription:
-    """What ran. `changes`: what post-run steps did."""
+    """The description of what ran. `changes`: notes on the post-run steps."""
     notes = [*model.notes(prepared), *timing_notes, *changes, *ran_on.notes]
     return ModelDescription(
         unit=ran_on.unit,

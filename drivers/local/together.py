@@ -1,6 +1,6 @@
-"""Several models in one child that take turns (`drivers.measure.interleave`): those beside first, then the order's own.
+"""Several models in one child that take turns (`drivers.measure.interleave`): first the models of `beside`, then the order's own.
 
-The events are those of a run of the order's own model, with a `BesideReport` for each other and one `RoundsReport`.
+The events are those of a run of the order's own model, plus a `BesideReport` for each other model and one `RoundsReport`.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ PLAIN: Final[Mapping[str, Any]] = {
     "pre": (),
     "post": (),
 }
-"""The order of a reference model: what is said of inputs and steps is of the order's own."""
+"""Changes to the order for a reference model: inputs and steps given in the order apply to the order's own model only."""
 
 
 def is_reference(path: str) -> bool:
-    """Whether the file is the reference model that comes with this program, whose inputs are its own."""
+    """Whether the file is the reference model that comes with this program, which has inputs of its own."""
     file = Path(path)
     return (
         file.is_file()
@@ -69,13 +69,13 @@ def is_reference(path: str) -> bool:
 
 
 def order_of(order: WorkOrder) -> WorkOrder:
-    """The order of one of several models: what is said of inputs is not of a reference model beside."""
+    """The order of one of several models: inputs given in the order do not apply to a reference model in `beside`."""
     return replace(order, **PLAIN) if order.slot and is_reference(order.model) else order
 
 
 @dataclass(slots=True)
 class LoadedModel:
-    """One of them, with inputs that run."""
+    """One of the models, with inputs that run."""
 
     model: LocalModel
     prepared: Prepared
@@ -83,7 +83,7 @@ class LoadedModel:
 
 
 def run_together(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
-    """One launch. Raises `Unfit` where a model does not run, `Unshaped` where they take inputs of different shapes."""
+    """Run one launch. Raises `Unfit` if a model does not run, `Unshaped` if the models take inputs of different shapes."""
     if order.witnessed:
         raise Unfit("a witnessed run has one model: what takes turns with others cannot be repeated alone")
     own, *others = (
@@ -119,7 +119,7 @@ def prepare(model: LocalModel, running: ExitStack) -> LoadedModel:
 
 
 def _load_beside(driver: LocalDriver, order: WorkOrder) -> Generator[Event, None, LocalModel]:
-    """Without its `LoadReport`: the process had a model in it already."""
+    """Load a model without its `LoadReport`: the process already had a model in it."""
     events = load(driver, order)
     while True:
         try:
@@ -132,7 +132,7 @@ def _load_beside(driver: LocalDriver, order: WorkOrder) -> Generator[Event, None
 
 
 def input_shapes(each: LoadedModel) -> tuple[tuple[int, ...], ...] | None:
-    """In the model's order; None: it is the reference model beside another, whose inputs are its own."""
+    """Shapes in the order of the model's inputs; None: it is the reference model in `beside`, which has inputs of its own."""
     if each.model.order.slot and is_reference(each.model.order.model):
         return None
     return tuple(each.prepared.shapes[one.name] for one in each.model.inputs)
@@ -141,7 +141,7 @@ def input_shapes(each: LoadedModel) -> tuple[tuple[int, ...], ...] | None:
 def _measure(
     loaded: Sequence[LoadedModel], order: WorkOrder
 ) -> Generator[ProgressReport, None, tuple[MeasureReport, RoundsReport]]:
-    """Warm up each, then all in turns; the times of the last are the order's own."""
+    """Warm up each model, then time all in turns; the times of the last model are the order's own."""
     reader = host.HostReader()
     before, used = reader.look(), time.process_time()
     glances = deque[float | None](maxlen=GLANCES)
@@ -181,7 +181,7 @@ def _measure(
 def _own_times(
     own: LoadedModel, plan: RoundPlan, times: RoundTimes, began: int, overhead_ns: int, state: HostState
 ) -> MeasureReport:
-    """A sample for each round, the mean of its inferences."""
+    """The order's own times: one sample for each round, the mean of its inferences."""
     per_round = plan.per_block[-1] * plan.turns
     wall_s = sum(times.wall_ns[-1]) * per_round / 1e9
     return MeasureReport(

@@ -1,6 +1,5 @@
-"""What is timed of a language model, in llama-bench's words: `tg128`, tokens generated one by one, and `pp512`, a prompt, each behind a
-context of `depth` tokens (`@ d4096`). Pure: the clock and the session are arguments.
-"""
+"""The timed tests of a language model, in llama-bench's terms: `tg128` generates tokens one by one, `pp512` decodes a prompt, each after a
+context of `depth` tokens (`@ d4096`). Pure: the clock and the session are arguments."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ from drivers.measure.timing import timer_overhead_ns
 
 PROMPT, GENERATE, DEPTH = "prompt", "generate", "depth"
 DEFAULTS: Final[Mapping[str, int]] = {PROMPT: 512, GENERATE: 128, DEPTH: 0}
-"""Tokens, as llama-bench has them."""
+"""Numbers of tokens, as in llama-bench."""
 PROMPTS: Final = 5
-"""Times that a prompt is decoded …"""
+"""How many times a prompt is decoded …"""
 PROMPTS_NS: Final = 20_000_000_000
-"""… fewer if they would take longer, at least one."""
+"""… but fewer if this would take longer; at least once."""
 
 Tokens = np.ndarray[Any, Any]
 
@@ -40,7 +39,7 @@ class TokenSession(Protocol):
 
 
 def sized(order: WorkOrder, defaults: Mapping[str, int] = DEFAULTS) -> WorkOrder:
-    """The order with the default sizes where it has none. Raises `Unshaped`."""
+    """The order, with default sizes where it has none. Raises `Unshaped`."""
     if order.batch not in (None, 1):
         raise Unshaped(
             f"batch {order.batch}: one sequence is measured; leave the batch out, or write batch: 1"
@@ -51,7 +50,7 @@ def sized(order: WorkOrder, defaults: Mapping[str, int] = DEFAULTS) -> WorkOrder
 
 
 def inputs_of(vocabulary: int) -> tuple[Input, ...]:
-    """Random tokens of a model's vocabulary."""
+    """Inputs of random tokens from a model's vocabulary."""
     return tuple(Input(name, "int32", (name,), vocabulary) for name in DEFAULTS)
 
 
@@ -68,7 +67,7 @@ def room_for(shapes: Mapping[str, tuple[int, ...]], least: int) -> int:
 
 
 class TokenLoop:
-    """One inference: one generated token. After `generate` tokens the context is `depth` tokens long again, which is not timed."""
+    """One inference is one generated token. After `generate` tokens the context is cut back to `depth` tokens, which is not timed."""
 
     def __init__(
         self, session: TokenSession, tokens: Tokens, clock: Callable[[], int] = time.perf_counter_ns
@@ -104,19 +103,19 @@ class PromptTimes:
     """Nanoseconds of each prompt."""
 
     decode_ns: tuple[int, ...]
-    """All its tokens: llama-bench's pp."""
+    """Decoding all tokens of the prompt: llama-bench's pp."""
     first_token_ns: tuple[int, ...]
-    """… and the most likely token after them."""
+    """… and choosing the most likely token after them."""
 
     def tokens_per_s(self, prompt: int) -> float:
-        """The mean of the prompts' rates, as llama-bench's."""
+        """The mean of the prompts' rates, as in llama-bench."""
         return sum(prompt * 1e9 / taken for taken in self.decode_ns) / len(self.decode_ns)
 
 
 def time_prompts(
     session: TokenSession, prompt: Tokens, clock: Callable[[], int] = time.perf_counter_ns
 ) -> PromptTimes:
-    """Decode the prompt behind the session's prefix, several times; one more warms up."""
+    """Decode the prompt after the session's prefix, several times; one more decoding before them warms up."""
     session.rewind()
     session.decode(prompt)
     decoded, chosen = list[int](), list[int]()
@@ -131,7 +130,7 @@ def time_prompts(
 
 
 def time_tokens(session: TokenSession, tokens: Tokens) -> float:
-    """Tokens generated per second behind the session's prefix, over all of `tokens`; one warms up."""
+    """Tokens generated per second after the session's prefix, over all of `tokens`; one more token before them warms up."""
     loop, warm = TokenLoop(session, tokens[:1]), array("q", [0])
     loop.time(warm, 0, 1, 1)
     times = array("q", bytes(8 * len(tokens)))
@@ -142,9 +141,8 @@ def time_tokens(session: TokenSession, tokens: Tokens) -> float:
 def token_figures(
     session: TokenSession, fed: Mapping[str, Tokens], samples_ns: Sequence[int]
 ) -> tuple[PromptTimes, dict[str, float]]:
-    """Tokens per second of prompts and of generation, behind the session's prefix; `d0_…`: without it, where there is one. `samples_ns`: of
-    the generated tokens; empty: they were not timed.
-    """
+    """Tokens per second of prompts and of generation, after the session's prefix; `d0_…`: without the prefix, if there is one.
+    `samples_ns`: times of the generated tokens; empty: they were not timed."""
     prompt = fed[PROMPT]
     prompts = time_prompts(session, prompt)
     figures = {"prompt_tokens_per_s": prompts.tokens_per_s(len(prompt))}

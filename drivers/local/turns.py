@@ -26,12 +26,12 @@ from drivers.measure.timing import GLANCES, warm_up
 
 REST_S: Final = 0.0005
 RESTING_NS: Final = 50_000
-"""CPU time of all threads in `REST_S`, below which none of them still computes or spins."""
+"""CPU time of all threads in `REST_S`, below which no thread still computes or spins."""
 MAX_RESTS: Final = 40
 
 
 def run_in_turns(driver: LocalDriver, order: WorkOrder, has_turn: WaitTurn) -> Iterator[Event]:
-    """One launch."""
+    """Run one launch."""
     if order.witnessed:
         raise Unfit("a witnessed run has one model: what takes turns with others cannot be repeated alone")
     with ExitStack() as running:
@@ -76,7 +76,8 @@ def run_in_turns(driver: LocalDriver, order: WorkOrder, has_turn: WaitTurn) -> I
 
 
 def rest(cpu: CpuClock | None, pause: Callable[[float], None] = time.sleep) -> None:
-    """Return when this process's threads use no processor: a pool that spins after its work would take the next model's."""
+    """Return when this process's threads use no processor: a pool that spins after its work would take processor time from the next
+    model."""
     for _ in range(MAX_RESTS):
         before = read_cpu(cpu)
         pause(REST_S)

@@ -1,1 +1,1 @@
-"""The timed loop, when to stop, and what the host did meanwhile."""
+"""The timed loop, when to stop, and the state of the host during the measurement."""

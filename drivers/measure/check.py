@@ -1,4 +1,4 @@
-"""Whether a model's outputs are right: those of the timed inference against a plain reference with the same inputs."""
+"""Whether a model's outputs are right: compares those of the timed inference with a plain reference for the same inputs."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ import numpy as np
 from drivers.contract.base import CheckReport, DriverError, WorkOrder
 
 RELATIVE: Final[Mapping[str, float]] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2}
-"""Difference that is tolerated of a value, and of the values' root mean square, by type …"""
+"""Tolerated difference, as a share of each value and of the values' root mean square, by type …"""
 EPSILON: Final[Mapping[str, float]] = {"float64": 2.2e-16, "float32": 1.2e-7, "float16": 9.8e-4}
 """… and, in addition, the error that rounding alone causes in values of about 1 inside the model: this much for each operator, times …"""
 ROUNDINGS: Final = 8.0
-"""… this and the square root of their number, because roundings do not all add up. An output may be far below what it is made of."""
+"""… this and the square root of their number, because roundings partly cancel. An output may be far smaller than the values it is made
+of."""
 DEPTH: Final = 100
-"""Operators on the way where nobody knows their number."""
+"""Operators before the output, if their number is unknown."""
 INTEGER_SHARE: Final = 0.01
-"""Share of integers (class numbers, quantised values) that may differ: ties and roundings fall either way."""
+"""Share of integers (class numbers, quantised values) that may differ, because ties and roundings fall either way."""
 COSINE: Final = 0.999
-"""Outputs of this direction agree although single values differ by more, as with quantised models and other kernels …"""
+"""Outputs with this cosine agree even if single values differ by more, as with quantised models and other kernels …"""
 MAX_ERROR: Final = 0.1
 """… but by at most this share of the largest magnitude, because twice the output has the same direction …"""
 MAX_COMPARED: Final = 400
 MIN_VALUES: Final = 16
-"""… and only with enough values for a direction to mean something."""
+"""… and only if there are enough values for a direction to mean something."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Of an output's values: a share of each and of all, and as much in any case."""
+    """Tolerated difference of an output's values. `relative`: as a share of each value and of all. `absolute`: added to it."""
 
     relative: float
     absolute: float
 
 
 def tolerance_of(dtype: str, depth: int, relative: float | None = None) -> Tolerance:
-    """The tolerance for outputs of type `dtype` behind `depth` operators. `relative`: the tolerated share; None: that of the type."""
+    """The tolerance for outputs of type `dtype` after `depth` operators. `relative`: the tolerated share; None: the default of the type."""
     share = RELATIVE.get(dtype, 1e-2) if relative is None else relative
     return Tolerance(share, ROUNDINGS * EPSILON.get(dtype, 7.8e-3) * math.sqrt(max(depth, 1)))
 
@@ -53,11 +54,11 @@ class Difference:
     tolerance: float | None
     note: str = ""
     compared: str = ""
-    """What was compared, and by how much it differs, in words."""
+    """The comparison and the difference, in words."""
 
 
 def digest(outputs: Mapping[str, Any]) -> str:
-    """SHA-256 over names, types, shapes and values of all outputs, in order of name."""
+    """SHA-256 over names, types, shapes and values of all outputs, sorted by name."""
     sha256 = hashlib.sha256()
     for name in sorted(outputs):
         value = outputs[name]
@@ -70,7 +71,7 @@ def digest(outputs: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Sequences, maps and texts as JSON can hold them."""
+    """Sequences, maps and texts in a form that JSON can hold."""
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, dict):
@@ -83,7 +84,8 @@ def _plain(value: Any) -> Any:
 def compare(
     name: str, got: Any, reference: Any, relative: float | None = None, depth: int = DEPTH
 ) -> Difference:
-    """One output. Numbers within `tolerance_of`, everything else equal; NaN or infinity only where the reference has it too."""
+    """Compare one output. Numbers must agree within `tolerance_of`, everything else must be equal; NaN or infinity only where the reference
+    has it too."""
     if not isinstance(got, np.ndarray) or not isinstance(reference, np.ndarray) or got.dtype == object:
         same = _plain(got) == _plain(reference)
         return Difference(same, None, None, "" if same else f"output {name!r} differs from the reference")
@@ -138,7 +140,7 @@ def _compare_floats(
 
 
 def real_values(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """As float64; complex numbers as two of them each."""
+    """As float64; a complex number becomes two of them."""
     if values.dtype.kind == "c":
         return np.stack((values.real, values.imag)).astype(np.float64)
     return values.astype(np.float64)
@@ -150,7 +152,8 @@ def check(
     relative: float | None = None,
     depth: int = DEPTH,
 ) -> CheckReport:
-    """All outputs together: the worst of them counts. `relative`: of floats; None: that of their type. `depth`: operators on the way."""
+    """Check all outputs together: the worst counts. `relative`: tolerance of floats; None: the default of their type. `depth`: operators
+    before the outputs."""
     differences = [compare(name, outputs[name], reference[name], relative, depth) for name in outputs]
     worst = max(
         differences, key=lambda one: (not one.agrees, bool(one.compared), one.error or 0.0), default=None
@@ -180,7 +183,8 @@ def make_report(
     relative: float | None = None,
     depth: int = DEPTH,
 ) -> CheckReport:
-    """The check of an order. `repeat`: the outputs of one more inference; `reference`: those to compare with, may raise `DriverError`."""
+    """The check of an order. `repeat`: returns the outputs of one more inference. `reference`: returns the outputs to compare with; may
+    raise `DriverError`."""
     if not order.check:
         return CheckReport(None, digest(outputs), None, None, "not asked for")
     if unstable(outputs, repeat()):
@@ -194,7 +198,7 @@ def make_report(
 
 
 def unstable(outputs: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
-    """Whether a second inference with the same inputs gave other outputs than `compare` allows."""
-    if digest(outputs) == digest(again):  # also if it is the same NaN twice
+    """Whether a second inference with the same inputs gave outputs that differ by more than `compare` allows."""
+    if digest(outputs) == digest(again):  # also if both have the same NaN
         return False
     return not all(compare(name, again[name], outputs[name]).agrees for name in outputs)

@@ -1,6 +1,7 @@
-"""CPU time of all threads of this process, to the nanosecond: the sum of the kernel's own account of each (Linux; elsewhere nothing tells).
+"""CPU time of all threads of this process, to the nanosecond: the sum of the kernel's account of each thread (Linux only).
 
-`time.process_time` is not that: in a process with a limit of CPU time, as a run has, some kernels count it in ticks of up to 10 ms.
+`time.process_time` is not as precise: in a process with a CPU time limit, which every run has, some kernels count it in ticks of up to 10
+ms.
 """
 
 from __future__ import annotations
@@ -12,24 +13,26 @@ from collections.abc import Callable
 from typing import Final
 
 CpuClock = Callable[[], int]
-"""Nanoseconds so far. Raises OSError when a thread has ended."""
+"""Nanoseconds so far. Raises OSError if a thread has ended."""
 
 _THREAD_SCHED: Final = 6
-"""CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED: the kernel's clock id of a thread is its complement, shifted by three bits, with these."""
+"""CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED. The kernel's clock id of a thread is the complement of its thread id, shifted by three bits,
+with these bits set."""
 
 
 def computes_on_cpu(unit: str) -> bool:
-    """Whether CPU time is what a model costs on this unit: elsewhere it is only what waiting and feeding take."""
+    """Whether CPU time is the cost of a model on this unit. On other units it covers only waiting and feeding inputs."""
     return "CPU" in unit.partition(" (")[0].split()
 
 
 def clock_of(thread: int) -> int:
-    """The kernel's clock of a thread's CPU time, by its id."""
+    """The kernel's clock of a thread's CPU time."""
     return (~thread << 3) | _THREAD_SCHED
 
 
 def cpu_clock(folder: str = "/proc/self/task") -> CpuClock | None:
-    """A clock over the threads that there are now; make it when the runtimes have theirs. None where the system does not tell."""
+    """A clock over the threads that exist now: make it once the runtimes have started theirs. None where the system does not report CPU
+    time."""
     if sys.platform != "linux":
         return None
     try:
@@ -41,7 +44,7 @@ def cpu_clock(folder: str = "/proc/self/task") -> CpuClock | None:
 
 
 def read_cpu(clock: CpuClock | None) -> int | None:
-    """None where there is no clock, or a thread of it has ended."""
+    """The clock's CPU time; None if there is no clock, or one of its threads has ended."""
     try:
         return None if clock is None else clock()
     except OSError:

@@ -1,4 +1,4 @@
-"""The processor time of this process and of all that it has started: what a host does for us is no load of others."""
+"""The processor time of this process and of all that it has started: what the host does for Sark is not load by others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROC: Final = Path("/proc")
 
 
 def lists_children() -> bool:
-    """Whether this system's kernel lists the children of each thread, as most Linux ones do."""
+    """Whether this system's kernel lists the children of each thread, as most Linux kernels do."""
     return (PROC / "thread-self/children").exists()
 
 
@@ -26,8 +26,8 @@ def family_cpu_s(listed: bool | None = None) -> float:
 
 
 def descendants(process: int, listed: bool | None = None) -> Iterator[int]:
-    """All processes below one, while they live. `listed`: the kernel lists children; None: if it does. Otherwise all processes are looked
-    through for them, which takes milliseconds."""
+    """All descendants of a process that are alive. `listed`: whether the kernel lists children; None: find out. If not, all processes are
+    searched for descendants, which takes milliseconds."""
     if not (lists_children() if listed is None else listed):
         import psutil
 
@@ -42,7 +42,7 @@ def descendants(process: int, listed: bool | None = None) -> Iterator[int]:
 
 
 def children(process: int) -> list[int]:
-    """Direct children of a process, of all its threads. Linux alone. Raises OSError if it has ended."""
+    """Direct children of all threads of a process. Linux only. Raises OSError if the process has ended."""
     found: list[int] = []
     tasks = PROC / str(process) / "task"
     for thread in os.listdir(tasks):  # noqa: PTH208
@@ -52,7 +52,7 @@ def children(process: int) -> list[int]:
 
 
 def _cpu_s(process: int) -> float:
-    """Of one process and of its children that it has waited for; 0 if it has ended."""
+    """Processor time of one process and of the ended children that it has waited for; 0 if the process has ended."""
     if sys.platform == "linux":
         with suppress(OSError):
             fields = (PROC / str(process) / "stat").read_bytes().rpartition(b")")[2].split()

@@ -1,4 +1,4 @@
-"""The GPUs that runs on this device may use, by NVML, else torch: the first that finds any.
+"""The GPUs that runs on this device may use, found by NVML or else torch: the first source that finds any.
 
 torch runs in a process of its own (importing it takes seconds and starts threads), and only if its build supports a GPU.
 """
@@ -23,7 +23,7 @@ from drivers.measure.nvml import VARIABLE, NvmlDevice, decoded, devices, initial
 MAX_GPUS: Final = 8
 TORCH_S: Final = 30.0
 _NO_TENSOR_CORES: Final = re.compile(r"\bGTX 16|\bMX\s?\d|\bQuadro T|\bT(400|500|550|600|1000|1200|2000)\b")
-"""Turing without tensor cores: the same compute capability as those that have them."""
+"""Turing GPUs without tensor cores: they have the same compute capability as those with tensor cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Gpu:
     driver: str = ""
     uuid: str = ""
     compute: tuple[int, int] | None = None
-    """CUDA compute capability; other makers have none."""
+    """CUDA compute capability; GPUs of other makers have none."""
     power_limit_w: float | None = None
 
     @property
     def tensor_cores(self) -> int | None:
-        """Generation of its tensor cores; 0: none; None: unknown."""
+        """Generation of the GPU's tensor cores; 0: none; None: unknown."""
         if self.compute is None:
             return None
         major, minor = self.compute
@@ -62,11 +62,11 @@ class GpuReport:
     source: str = ""
     """`nvml` or `torch`; empty: no GPU."""
     notes: tuple[str, ...] = ()
-    """Sources that are installed and do not work, and why."""
+    """Sources that are installed but do not work, and why."""
 
 
 class Unreadable(Exception):
-    """A source is installed and does not work; the message is for people."""
+    """A source is installed but does not work; the message is for people."""
 
 
 def find_gpus(sources: Sequence[tuple[str, Callable[[], tuple[Gpu, ...]]]] | None = None) -> GpuReport:
@@ -87,7 +87,7 @@ def find_gpus(sources: Sequence[tuple[str, Callable[[], tuple[Gpu, ...]]]] | Non
 
 
 def from_nvml(library: Any = None, environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
-    """NVIDIA GPUs that CUDA shows; empty if NVML is not installed. `library`: pynvml, or a double."""
+    """NVIDIA GPUs that CUDA shows; empty if NVML is not installed. `library`: pynvml, or a test double."""
     nvml: Any = library or importlib.import_module("pynvml")
     try:
         with initialised(nvml):
@@ -125,7 +125,7 @@ def _nvml_gpu(nvml: Any, device: NvmlDevice, driver: str) -> Gpu:
 
 
 def torch_could(folder: Path | None = None) -> bool:
-    """Whether an installed torch was built for some GPU, by its `version.py`. `folder`: the package's; None: find it."""
+    """Whether an installed torch was built for some GPU, according to its `version.py`. `folder`: the package's; None: find it."""
     if folder is None:
         spec = importlib.util.find_spec("torch")
         if spec is None or not spec.origin:
@@ -141,7 +141,7 @@ def torch_could(folder: Path | None = None) -> bool:
 def from_torch(
     could: Callable[[], bool] = torch_could, run: Callable[[Sequence[str]], str | None] | None = None
 ) -> tuple[Gpu, ...]:
-    """GPUs that torch finds (AMD's too), in a process of its own. `run`: command → its output."""
+    """GPUs that torch finds (AMD's too), in a process of its own. `run`: runs a command and returns its output."""
     if not could():
         return ()
     output = (run or _output_of)(boot_command("measure.gpu"))
@@ -157,7 +157,7 @@ def from_torch(
 
 
 def read_torch(torch: Any) -> tuple[Gpu, ...]:
-    """In that process. `torch`: the module, or a double."""
+    """The GPUs, read in that process. `torch`: the module, or a test double."""
     if not torch.cuda.is_available():
         return ()
     gpus = []
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _output_of(command: Sequence[str]) -> str | None:
-    """A program's output, without secrets in its environment; None if it fails or takes too long."""
+    """The output of a program that runs without secrets in its environment; None if it fails or takes too long."""
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=TORCH_S, check=False, env=clean_environment(os.environ)

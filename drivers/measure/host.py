@@ -3,7 +3,7 @@
 Everything is read between timed stretches, never inside one. None: this system does not report it.
 
     before, after = reader.look(), reader.look()
-    state(before, after, own_cpu_s, reader)  what others used in between, and the host now
+    state(before, after, own_cpu_s, reader)  what others used between the looks, and the host now
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from drivers.contract.base import HostState
 TICKS_S: Final = 100
 """The unit of /proc/stat: hundredths of a second, on every architecture that reports to user space."""
 MIN_SPAN_S: Final = 0.3
-"""Over less, ticks do not give shares to one or two hundredths."""
+"""Over a shorter span, ticks are too coarse for shares to one or two hundredths."""
 MAX_C: Final = 150.0
-"""A sensor above it is broken."""
+"""A sensor that reports more is broken."""
 
 _SOME: Final = re.compile(rb"^some .*\btotal=(\d+)", re.MULTILINE)
 _CPU: Final = re.compile(rb"^cpu +([\d ]+)", re.MULTILINE)
@@ -63,7 +63,7 @@ def times(stat: bytes) -> CpuTimes | None:
 
 
 def whole(text: bytes | None) -> int | None:
-    """The content of a file with one integer."""
+    """The integer in a file that contains nothing else."""
     try:
         return int(text) if text is not None else None
     except ValueError:
@@ -71,14 +71,15 @@ def whole(text: bytes | None) -> int | None:
 
 
 def hottest(zones: Sequence[tuple[str, int]]) -> float | None:
-    """The hottest thermal zone of the processor, or of any kind if it has none, in °C. `zones`: type and thousandths of a degree."""
+    """Temperature of the processor's hottest thermal zone in °C; of the hottest zone of any kind if the processor has none. `zones`: type
+    and thousandths of a degree."""
     own = [milli for kind, milli in zones if _CPU_ZONE.search(kind)]
     valid = [milli / 1000 for milli in own or [milli for _, milli in zones] if 0 < milli / 1000 < MAX_C]
     return max(valid, default=None)
 
 
 def on_battery(supplies: Sequence[tuple[str, str, str]]) -> bool | None:
-    """Whether the device runs on its battery; None: it has none. `supplies`: type, `online` and status of each."""
+    """Whether the device runs on battery; None: it has none. `supplies`: type, `online` and status of each."""
     if not any(kind == "Battery" for kind, _, _ in supplies):
         return None
     mains = [online for kind, online, _ in supplies if kind in ("Mains", "USB")]
@@ -96,7 +97,7 @@ class HostSample:
 
 
 def others_share(before: HostSample, after: HostSample, own_cpu_s: float) -> float | None:
-    """Share of all processors' time used by others than `own_cpu_s`, 0 to 1."""
+    """Share of all processors' time used by others, 0 to 1; `own_cpu_s` is not theirs."""
     if before.times is None or after.times is None:
         return None
     total = after.times.total_s - before.times.total_s
@@ -105,7 +106,7 @@ def others_share(before: HostSample, after: HostSample, own_cpu_s: float) -> flo
 
 
 def without(share: float | None, cpu_s: float, span_s: float, processors: int) -> float | None:
-    """A share of all processors' time, less `cpu_s` of our own."""
+    """A share of all processors' time, minus `cpu_s` of our own."""
     if share is None or span_s <= 0 or processors < 1:
         return share
     return max(0.0, share - cpu_s / (span_s * processors))
@@ -119,7 +120,7 @@ def steal_share(before: HostSample, after: HostSample) -> float | None:
 
 
 def stall_share(before: HostSample, after: HostSample) -> float | None:
-    """Share of the time in which something runnable had no processor, 0 to 1."""
+    """Share of the time in which a runnable task had no processor, 0 to 1."""
     if before.stall_ns is None or after.stall_ns is None:
         return None
     return _share((after.stall_ns - before.stall_ns) / 1e9, after.at_s - before.at_s)
@@ -137,8 +138,7 @@ def state(
     glances: Sequence[float | None] = (),
 ) -> HostState:
     """The host between two looks and at the second. Over less than `MIN_SPAN_S` the share of others is the mean of `glances`, their share
-    at single moments.
-    """
+    at single moments."""
     moments = [glance for glance in glances if glance is not None]
     long_enough = after.at_s - before.at_s >= MIN_SPAN_S
     others = fmean(moments) if moments else None
@@ -169,7 +169,7 @@ class HostReader:
         self._power = root / "sys/class/power_supply"
 
     def look(self) -> HostSample:
-        """All counters now; some tens of microseconds."""
+        """Read all counters now; takes some tens of microseconds."""
         stat = _text(self._stat)
         return HostSample(self._clock(), times(stat) if stat else None, self.stall_ns(), self._throttles())
 
@@ -185,7 +185,7 @@ class HostReader:
         return (now.running, now.processors) if now else None
 
     def others_now(self) -> float | None:
-        """Share of the processors on which others run at this moment, 0 to 1: without this process's own threads."""
+        """Share of the processors that others run on at this moment, 0 to 1; this process's own threads do not count."""
         running, own = self.running(), 0
         if running is None:
             return None

@@ -1,4 +1,4 @@
-"""Waits for an idle host before the first launch, up to a limit; then measures anyway, and the row says how busy the host was.
+"""Waits for an idle host before the first launch, up to a limit. Then it measures anyway, and the row says how busy the host was.
 
     glance   a few readings, 2 ms apart, of how many processes run: only the reader ─▶ go; an idle device loses 2 ms
     look     a tenth of a second of what others use of the processors ─▶ little: go; else wait and repeat
@@ -18,16 +18,16 @@ from drivers.measure import host
 from drivers.measure.family import family_cpu_s
 
 BUSY: Final = 0.05
-"""Share of the processors' time used by others, or of the time in which something waits for a processor."""
+"""The host is busy above this share of the processors' time used by others, or of the time in which something waits for a processor."""
 GLANCE_S: Final = 0.002
 GLANCES: Final = 4
-"""Before a look: 6 ms."""
+"""Most readings before a look: 6 ms."""
 LOOK_S: Final = 0.1
 PAUSE_S: Final = 0.25
 IN_A_ROW: Final = 2
-"""Idle readings that are enough."""
+"""Idle readings in a row that suffice."""
 MIN_WAIT_S: Final = 0.2
-"""The wait shrinks to it if it never helps."""
+"""The limit of the wait shrinks to this if waiting never helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class IdleWait:
     ) -> None:
         self._max_wait_s = max_wait_s
         self.allowed_s = max_wait_s
-        """How long the next wait may take."""
+        """Limit of the next wait."""
         self._reader = reader or host.HostReader()
         self._own_cpu_s = own_cpu_s
         self._clock = clock
 
     def wait(self, sleep: Callable[[float], object]) -> Generator[tuple[float, float], None, IdleWaitReport]:
-        """Wait until the host is idle. Yields (seconds waited, limit) before it goes on waiting.
+        """Wait until the host is idle. Yields (seconds waited, limit) before each further wait.
 
         `sleep` takes seconds and may return early.
         """
@@ -84,7 +84,7 @@ class IdleWait:
             sleep(min(PAUSE_S, self.allowed_s - waited))
 
     def _glance(self, sleep: Callable[[float], object], most: int) -> bool:
-        """Whether nothing else ran at `IN_A_ROW` readings in a row, out of at most `most` readings. True where there are no readings."""
+        """Whether nothing else ran at `IN_A_ROW` consecutive readings, out of at most `most`. True if the system reports no readings."""
         row = 0
         for count in range(1, most + 1):
             reading = self._reader.running()
@@ -99,7 +99,7 @@ class IdleWait:
         return False
 
     def _look(self, sleep: Callable[[float], object]) -> float | None:
-        """How busy others keep the host for `LOOK_S`, 0 to 1; None as soon as it is idle."""
+        """The share of the processors that others use over `LOOK_S`, 0 to 1; None as soon as the host is idle."""
         before, own = self._reader.look(), self._own_cpu_s()
         if self._glance(sleep, round(LOOK_S / GLANCE_S)):
             return None

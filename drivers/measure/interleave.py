@@ -1,8 +1,9 @@
-"""Models that take turns: in each round every model has a block of inferences, or two about the round's middle, in an order drawn anew.
+"""Models that take turns: in each round every model has one block of inferences, or two that mirror each other, in a newly drawn order.
 
-    short: A B B A | B A A B | A B B A | …        long: A B | B A | B A | …
+    short: A B B A | B A A B | A B B A | …        long: A B | B A | A B | …
 
-A host that becomes slower meets them alike: a block and its mirror image have the same mean place in time, and no model is always first.
+A host that becomes slower affects all models alike: a block and its mirror image have the same mean place in time, and no model is always
+first.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from drivers.measure.timing import TimedLoop
 
 ROUNDS: Final = 24
 BLOCK_NS: Final = 6_000_000
-"""Long beside a change of caches and a reading of clocks, short beside what a neighbour does."""
+"""Long compared with refilling caches and reading clocks, short compared with a disturbance by other processes."""
 SHORT_NS: Final = 5_000_000_000
-"""If a launch with two blocks each would take longer, each has one …"""
+"""If a launch with two blocks per model and round would take longer, each model has one …"""
 LONGEST_NS: Final = 20_000_000_000
-"""… and if that takes longer still, there are fewer rounds."""
+"""… and if even that takes longer than this, there are fewer rounds."""
 MIN_ROUNDS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """Of one launch."""
+    """The plan of one launch."""
 
     rounds: int
     turns: int
-    """Blocks of each model in one round: two, or one of long inferences."""
+    """Blocks of each model in one round: two, or one if inferences are long."""
     per_block: tuple[int, ...]
     """Inferences of each model in one block."""
 
@@ -45,12 +46,12 @@ class RoundPlan:
 
 
 def block_of(typical_ns: float) -> int:
-    """Number of inferences in one block of a model, if one inference takes `typical_ns` nanoseconds."""
+    """Number of inferences in one block of a model whose inference takes `typical_ns` nanoseconds."""
     return max(1, round(BLOCK_NS / max(1.0, typical_ns)))
 
 
 def plan_rounds(typical_ns: Sequence[float]) -> RoundPlan:
-    """By how long one inference of each model takes."""
+    """A plan for models whose inferences take these times."""
     per_block = tuple(map(block_of, typical_ns))
     once = sum(count * each for count, each in zip(per_block, typical_ns, strict=True))
     turns = 2 if 2 * once * ROUNDS <= SHORT_NS else 1
@@ -59,7 +60,7 @@ def plan_rounds(typical_ns: Sequence[float]) -> RoundPlan:
 
 
 def draw_orders(plan: RoundPlan, chance: random.Random) -> tuple[tuple[int, ...], ...]:
-    """Whose block comes when, round by round."""
+    """The order of the models' blocks, round by round."""
     orders = []
     for _ in range(plan.rounds):
         order = tuple(chance.sample(range(plan.models), plan.models))
@@ -76,7 +77,7 @@ class RoundTimes:
 
 
 def check_shapes(shapes: Sequence[Sequence[tuple[int, ...]]]) -> None:
-    """Of the inputs of each model; names may differ, as another export has them. Raises `Unshaped` unless they are equal."""
+    """Raises `Unshaped` unless the models' inputs have equal shapes. Names may differ, as between two exports of a model."""
     for other in shapes[:-1]:
         if sorted(other) != sorted(shapes[-1]):
             raise Unshaped(
@@ -89,7 +90,7 @@ def _text(shapes: Sequence[Sequence[int]]) -> str:
 
 
 Block = tuple[int, int | None]
-"""Wall and CPU nanoseconds of one block; no CPU time where the system does not tell, or a thread has ended meanwhile."""
+"""Wall and CPU nanoseconds of one block; no CPU time where the system does not report it, or if a thread ended during the block."""
 
 
 def time_block(
@@ -112,7 +113,7 @@ def time_rounds(
     cpu: CpuClock | None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Generator[int, None, RoundTimes]:
-    """Time all rounds; yields the number of each that is done, between rounds."""
+    """Time all rounds; yields the number of each completed round before the next one."""
     blocks: list[list[Block]] = [[] for _ in loops]
     for number, order in enumerate(orders):
         for model in order:
@@ -122,7 +123,7 @@ def time_rounds(
 
 
 def round_times(plan: RoundPlan, blocks: Sequence[Sequence[Block]]) -> RoundTimes:
-    """What the blocks of each model, in their order, come to. CPU time is dropped for all where one block has none."""
+    """The times that result from each model's blocks, in their order. If one block has no CPU time, CPU time is dropped for all."""
     starts = range(0, plan.rounds * plan.turns, plan.turns)
 
     def per_inference(part: int) -> tuple[tuple[int, ...], ...]:

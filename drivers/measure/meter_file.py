@@ -1,4 +1,4 @@
-"""A meter's file: `time,watts` as CSV, as a plug with a meter or a logger on the bench writes it. Joined to a run by the wall clock.
+"""A meter's file: `time,watts` as CSV, as a metering plug or a bench logger writes it. Joined to a run by the wall clock.
 
 time,watts
 2026-11-23T02:10:05.250+01:00,87.4        or seconds since 1970: 1795399805.25,87.4
@@ -19,23 +19,22 @@ from drivers.measure.meters import MeterReading
 
 FORM: Final = "a line time,watts, then such as 2026-11-23T02:10:05+01:00,87.4"
 MAX_TAIL: Final = 64 * 1024 * 1024
-"""Bytes that are read from the end of a longer file."""
+"""Most bytes read from the end of a longer file."""
 MAX_WATTS: Final = 1e6
 BLOCK: Final = 256 * 1024
-"""It is read backwards, so much at a time: a file may grow for years."""
+"""The file is read backwards in blocks of this many bytes: it may grow for years."""
 
 
 class MeterFileError(Exception):
-    """What is wrong with the file, and where."""
+    """Says what is wrong with the file, and where."""
 
 
 def read_file(
     path: Path, offset_ns: int, begin_ns: int, end_ns: int, block: int = BLOCK
 ) -> list[MeterReading]:
-    """The readings from the last before `begin_ns` to the first after `end_ns`, by time; lines that are older are hardly read. A last line
-    without its end is being written and left out, and so is a heading that a logger repeats. `offset_ns`: of the wall clock, less the clock
-    of `begin_ns` and `end_ns`. Raises `MeterFileError`.
-    """
+    """The readings from the last before `begin_ns` to the first after `end_ns`, by time; few older lines are read. Leaves out a last line
+    without a line end, which is still being written, and repeated headings. `offset_ns`: the wall clock minus the clock of `begin_ns` and
+    `end_ns`. Raises `MeterFileError`."""
     try:
         with path.open("rb") as file:
             names = [name.lower() for name in _cells(_text(file.readline(1000)))]
@@ -65,7 +64,7 @@ def read_file(
 def _last_lines(
     file: BinaryIO, first: int, block: int, enough: Callable[[str], bool]
 ) -> tuple[list[str], bool]:
-    """The ended lines behind `first`, from the end back to a block of which one is `enough`; and whether these are all."""
+    """The complete lines after `first`, read from the end back to a block with a line that is `enough`; and whether these are all lines."""
     end = begin = file.seek(0, os.SEEK_END)
     blocks = deque[bytes]()
     while begin > first and end - begin < MAX_TAIL:
@@ -87,10 +86,10 @@ def _text(line: bytes) -> str:
 
 
 def _cells(line: str) -> list[str]:
-    """The cells of one line: a stray quotation mark does not swallow the lines after it."""
+    """The cells of one line: a stray quotation mark does not swallow the following lines."""
     try:
         row = next(csv.reader([line.removeprefix("\ufeff")], skipinitialspace=True), [])
-    except csv.Error:  # longer than a line may be
+    except csv.Error:  # longer than the longest line allowed
         row = [line]
     return [cell.strip() for cell in row]
 

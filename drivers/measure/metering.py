@@ -1,4 +1,4 @@
-"""All meters of this host during a run, but the accelerator's own (`drivers.measure.telemetry`): a process reads them, the parent sums up.
+"""All meters of this host during a run, except the accelerator's (`drivers.measure.telemetry`). A process reads them, the parent sums up.
 
 meters = HostMeters(file)               what this user may read; the owner's file of a meter at the wall
 metering = meters.of_run(gpu=False)
@@ -31,25 +31,25 @@ from drivers.measure.powermetrics import open_powermetrics
 from drivers.measure.reader_process import INTERVAL_S, ReaderProcess, interval_s, lower_priority, read_on
 
 IDLE_NS: Final = 10_000_000_000
-"""How long before a run a meter's file is looked at for what the idle device takes."""
+"""How far before a run readings in a meter's file count as power of the idle device."""
 LATE_NS: Final = 3_000_000_000
 """The longest wait for a meter's reading after the last window."""
 LATE_LOOK_S: Final = 0.05
 
 Wait = Callable[[float], object]
-"""Waits for the given seconds; returns something true once nobody needs the readings any longer."""
+"""Waits for the given seconds; returns a true value once nobody needs the readings any longer."""
 
 
 class HostMeters:
-    """The meters of this host, for all runs of this process: where there is nothing to read, that is found out once. Thread-safe."""
+    """The meters of this host, for all runs of this process: remembers if there is nothing to read. Thread-safe."""
 
     def __init__(self, file: Path | None = None, root: Path = Path("/")) -> None:
-        """`file`: where a meter at the wall writes (`drivers.measure.meter_file`)."""
+        """`file`: the file of a meter at the wall (`drivers.measure.meter_file`)."""
         self._file, self._root = file, root
         self._nothing = set[bool]()
 
     def of_run(self, *, gpu: bool, run_s: float | None = None) -> Metering:
-        """For one run. `gpu`: it is on one. `run_s`: how long it lasts; None: it is short."""
+        """The metering of one run. `gpu`: the run is on a GPU. `run_s`: how long it lasts; None: it is short."""
         return Metering(
             gpu=gpu,
             file=self._file,
@@ -61,7 +61,7 @@ class HostMeters:
 
 
 class Metering:
-    """In the parent. Use once; always call `stop`. Where there is no meter, no process is started, and nothing is reported."""
+    """The metering of one run, in the parent. Use once; always call `stop`. Without a meter it starts no process and reports nothing."""
 
     def __init__(
         self,
@@ -74,15 +74,15 @@ class Metering:
         look: bool = True,
         found_nothing: Callable[[], object] = lambda: None,
     ) -> None:
-        """`gpu`: the run is on one. `file`: of a meter at the wall. `clock`: nanoseconds, as of the windows. `look`: False: the file is all
-        that there is. `found_nothing`: called if nothing else may be read here."""
+        """`gpu`: the run is on a GPU. `file`: of a meter at the wall. `clock`: nanoseconds, on the clock of the windows. `look`: False: the
+        file is the only meter. `found_nothing`: called if no other meter can be read here."""
         self._file, self._clock, self._found_nothing = file, clock, found_nothing
         command = boot_command("measure.metering", str(root), "gpu" if gpu else "", str(every_s))
         self._reader = ReaderProcess(command) if look and may_have_meters(root, gpu=gpu) else None
         self._began_ns = 0
 
     def start(self) -> None:
-        """Returns after the idle readings."""
+        """Start reading; returns after the idle readings."""
         if self._reader is not None and not self._reader.start():
             if self._reader.found_nothing:
                 self._found_nothing()
@@ -93,7 +93,7 @@ class Metering:
     def stop(
         self, windows: Sequence[Window], stretches: Sequence[Window] = (), wait: Wait = time.sleep
     ) -> list[MeterReport]:
-        """End it and sum up; without windows there is nothing to sum up. It may `wait` for the last line of a meter's file."""
+        """Stop reading and sum up; without windows the result is empty. May `wait` for the last line of a meter's file."""
         output = self._reader.stop() if self._reader is not None else None
         self._reader = None
         if not windows:
@@ -137,7 +137,7 @@ def _size(path: Path) -> int | None:
 
 
 def parse(output: bytes) -> list[tuple[MeterName, list[MeterReading]]]:
-    """The meters and what each read, by time; a last line that was cut off is left out."""
+    """The meters and the readings of each, by time; leaves out a last line that was cut off."""
     heading, *lines = output.split(b"\n")
     try:
         meters = [MeterName(*names) for names in json.loads(heading)]
@@ -153,8 +153,8 @@ def parse(output: bytes) -> list[tuple[MeterName, list[MeterReading]]]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read until standard input ends; nothing without a meter. `arguments`: where the host's files are, `gpu` or nothing, seconds between
-    readings."""
+    """Read until standard input ends; return at once without a meter. `arguments`: root of the host's files, `gpu` or empty, seconds
+    between readings."""
     root, gpu, every = arguments
     lower_priority()
     meters = find_meters(Path(root), gpu=bool(gpu), clock=time.perf_counter_ns)

@@ -1,8 +1,8 @@
-"""Meters of energy: what each reads, and joules over the timed windows from its readings. Files and programs are arguments.
+"""Meters of energy: readings of each, and joules over the timed windows from these readings. Files and programs are arguments.
 
-rapl (package, dram): `/sys/class/powercap/intel-rapl:*/energy_uj`, AMD's processors too: microjoules, back to 0 beyond
+rapl (package, dram): `/sys/class/powercap/intel-rapl:*/energy_uj`, also for AMD's processors: microjoules, restarting at 0 beyond
     `max_energy_range_uj`; only for root since 2020
-amdgpu (gpu): `/sys/class/hwmon/*/power1_average` or `power1_input`: microwatts of the chip, on APUs with the processor
+amdgpu (gpu): `/sys/class/hwmon/*/power1_average` or `power1_input`: microwatts of the chip, on APUs including the processor
 powermetrics (package): macOS on Apple's chips, as root or by `sudo -n`: processor, GPU and Neural Engine together
 csv (wall): a file that the owner's meter writes (`drivers.measure.meter_file`)
 
@@ -24,26 +24,26 @@ from typing import Final, Protocol
 from drivers.contract.base import MeterReport
 
 Window = tuple[int, int]
-"""Begin and end, in nanoseconds of `time.perf_counter_ns`."""
+"""Start and end, in nanoseconds of `time.perf_counter_ns`."""
 GAP: Final = 10.0
-"""Readings this many times further apart than usual leave a gap of which nothing is known …"""
+"""Readings this many times further apart than usual have a gap between them, about which nothing is known …"""
 MIN_GAP_NS: Final = 1_000_000_000
-"""… if it is longer than this."""
+"""… if the gap is longer than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """One of the two is known."""
+    """One reading; either `joules` or `watts` is known."""
 
     at_ns: int
     joules: float | None = None
-    """A counter that only rises."""
+    """Reading of a counter that only rises."""
     watts: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MeterName:
-    """Of a meter that another process or program reads."""
+    """Name of a meter that another process or program reads."""
 
     source: str
     part: str
@@ -56,7 +56,7 @@ class Meter(Protocol):
     device: str
 
     def read(self) -> MeterReading | None:
-        """Now, or the next that it had since; None: nothing."""
+        """The current reading, or the next unread one; None: there is none."""
         ...
 
 
@@ -84,7 +84,7 @@ class RaplMeter:
 
 
 class HwmonMeter:
-    """A file with microwatts."""
+    """A meter that is a file with microwatts."""
 
     def __init__(self, source: str, part: str, device: str, power: Path, clock: Callable[[], int]) -> None:
         self.source, self.part, self.device = source, part, device
@@ -96,8 +96,8 @@ class HwmonMeter:
 
 
 def rapl_zones(root: Path) -> list[tuple[Path, str, str]]:
-    """Folder, part and name of each zone that counts. What is inside of a package (core, uncore) is in its figure; psys is of some
-    platforms' whole, some not."""
+    """Folder, part and name of each zone that counts. A package's figure includes the zones inside it (core, uncore). psys covers the whole
+    platform on some machines but not on others."""
     zones = []
     for folder in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
         name = _word(folder / "name")
@@ -108,13 +108,13 @@ def rapl_zones(root: Path) -> list[tuple[Path, str, str]]:
 
 
 def find_meters(root: Path, *, gpu: bool, clock: Callable[[], int]) -> list[Meter]:
-    """Those of this host that this user may read, without powermetrics. `gpu`: the run is on one."""
+    """The meters of this host that this user may read, except powermetrics. `gpu`: the run is on a GPU."""
     meters: list[Meter] = []
     for folder, part, device in rapl_zones(root):
         if _number(folder / "energy_uj") is not None:
             meters.append(RaplMeter(folder, part, device, clock))
     cards = [one for one in sorted((root / "sys/class/hwmon").glob("*")) if _word(one / "name") == "amdgpu"]
-    if gpu and len(cards) == 1:  # of several nobody knows which one runs
+    if gpu and len(cards) == 1:  # with several cards it is unknown which one runs
         files = (cards[0] / name for name in ("power1_average", "power1_input"))
         power = next((file for file in files if _number(file) is not None), None)
         if power is not None:
@@ -123,7 +123,7 @@ def find_meters(root: Path, *, gpu: bool, clock: Callable[[], int]) -> list[Mete
 
 
 def may_have_meters(root: Path, *, gpu: bool) -> bool:
-    """Whether it is worth a process to look."""
+    """Whether starting a process to look for meters is worthwhile."""
     return sys.platform == "darwin" or bool(find_meters(root, gpu=gpu, clock=lambda: 0))
 
 
@@ -137,7 +137,7 @@ def report(
     stretches: Sequence[Window],
     began_ns: int,
 ) -> MeterReport | None:
-    """What the meter says of the windows; None without a reading. `began_ns`: readings before it are of the idle device."""
+    """What the meter read in the windows; None without a reading. `began_ns`: readings before it are of the idle device."""
     if not readings:
         return None
     apart = spacing(readings)
@@ -165,7 +165,7 @@ def report(
 
 
 def late_ns(readings: Sequence[MeterReading], windows: Sequence[Window]) -> float:
-    """How long the reading after the last window may take to come; 0: it is there, or would tell nothing."""
+    """How long the reading after the last window may take to arrive; 0: it is there, or would not help."""
     apart = spacing(readings)
     if apart is None or _shortest(windows) < apart:
         return 0.0
@@ -174,19 +174,19 @@ def late_ns(readings: Sequence[MeterReading], windows: Sequence[Window]) -> floa
 
 
 def spacing(readings: Sequence[MeterReading]) -> float | None:
-    """Nanoseconds from one reading to the next, usually; None of fewer than two."""
+    """Median nanoseconds between readings; None for fewer than two."""
     steps = [after.at_ns - before.at_ns for before, after in pairwise(readings)]
     return median(steps) if steps else None
 
 
 def longest_step(apart: float | None) -> float:
-    """Nanoseconds between two readings that leave no gap, where they are usually so far `apart`."""
+    """Most nanoseconds between two readings that leave no gap, if readings are usually `apart` nanoseconds apart."""
     return max(MIN_GAP_NS, GAP * (apart or 0.0))
 
 
 def energy(readings: Sequence[MeterReading], window: Window, longest: float) -> float | None:
-    """Joules in the window: a counter's difference, or power over time, both linear between two readings. None: it was not read on both
-    sides, or there is a gap in it (`longest_step`). `readings`: by time, all of one kind."""
+    """Joules in the window: a counter's difference, or power over time, both linear between two readings. None: there is no reading before
+    or after the window, or there is a gap in it (`longest_step`). `readings`: sorted by time, all of one kind."""
     begin, end = window
     first, last = _after(readings, begin) - 1, _from(readings, end)
     if first < 0 or last >= len(readings) or end <= begin:
@@ -235,7 +235,7 @@ def _idle_w(readings: Sequence[MeterReading]) -> float | None:
 
 
 def _number(path: Path) -> int | None:
-    """Of a file with one whole number; None: it is not there, or not for this user."""
+    """The whole number in a file; None: the file does not exist, or this user may not read it."""
     try:
         return int(path.read_bytes())
     except (OSError, ValueError):

@@ -1,6 +1,7 @@
-"""NVIDIA's GPUs by NVML, as far as `CUDA_VISIBLE_DEVICES` shows them: NVML itself lists all. The library is an argument.
+"""NVIDIA's GPUs from NVML, restricted to those that `CUDA_VISIBLE_DEVICES` shows: NVML itself lists all. The library is an argument.
 
-A GPU that is divided (MIG) is none for CUDA: a process sees one of its instances, the first unless the variable names another.
+A GPU that is divided (MIG) is not visible to CUDA as a whole: a process sees one of its instances, the first unless the variable names
+another.
 https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide
 """
@@ -20,16 +21,16 @@ class NvmlDevice:
     """A GPU, or an instance of a divided one."""
 
     index: int
-    """Of the whole GPU, by its place on the bus."""
+    """Index of the whole GPU, by its place on the bus."""
     uuid: str
     handle: Any
     whole: Any = None
-    """Handle of the GPU that this is an instance of; None: it is no instance."""
+    """Handle of the GPU that this instance belongs to; None: it is not an instance."""
 
 
 @contextmanager
 def initialised(nvml: Any) -> Iterator[None]:
-    """NVML between its start and its end. Raises its errors."""
+    """Initialise NVML, and shut it down afterwards. Raises NVML's errors."""
     nvml.nvmlInit()
     try:
         yield
@@ -39,7 +40,7 @@ def initialised(nvml: Any) -> Iterator[None]:
 
 
 def query(nvml: Any, function: str, *arguments: Any) -> Any:
-    """The result of one function of NVML; None if this library, driver or GPU does not support it."""
+    """The result of an NVML function; None if this library, driver or GPU does not support it."""
     call = getattr(nvml, function, None)
     if call is None:
         return None
@@ -50,12 +51,12 @@ def query(nvml: Any, function: str, *arguments: Any) -> Any:
 
 
 def decoded(value: str | bytes) -> str:
-    """Older bindings of NVML return bytes."""
+    """The value as a string: older bindings of NVML return bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def devices(nvml: Any) -> tuple[NvmlDevice, ...]:
-    """All of this host. Raises NVML's errors."""
+    """All devices of this host. Raises NVML's errors."""
     return tuple(one for index in range(nvml.nvmlDeviceGetCount()) for one in _parts(nvml, index))
 
 
@@ -76,7 +77,7 @@ def _uuid(nvml: Any, handle: Any) -> str:
 
 
 def visible(all_devices: Sequence[NvmlDevice], environ: Mapping[str, str]) -> tuple[NvmlDevice, ...]:
-    """Those that CUDA shows to a process with these variables, in its order."""
+    """The devices that CUDA shows to a process with these variables, in CUDA's order."""
     wanted = environ.get(VARIABLE)
     shown = list(all_devices)
     if wanted is not None:
@@ -91,7 +92,7 @@ def visible(all_devices: Sequence[NvmlDevice], environ: Mapping[str, str]) -> tu
 
 
 def _named(all_devices: Sequence[NvmlDevice], name: str) -> NvmlDevice | None:
-    """By the whole GPU's index, or by the beginning of its UUID."""
+    """The device with the whole GPU's index, or the beginning of its UUID, as `name`."""
     if name.isdecimal():
         return next((one for one in all_devices if one.index == int(name)), None)
     found = [one for one in all_devices if name and one.uuid.startswith(name)]

@@ -1,4 +1,5 @@
-"""`powermetrics` of macOS: the energy of Apple's chips, from the lines that it prints. For root, and users who need no password for it."""
+"""`powermetrics` of macOS: the energy of Apple's chips, read from its output. Available to root, and to users who may run it without a
+password."""
 
 from __future__ import annotations
 
@@ -14,14 +15,15 @@ from drivers.measure.meters import MeterReading
 
 COMMAND: Final = ("sudo", "-n", "powermetrics", "--samplers", "cpu_power,gpu_power", "-i", "500")
 FIRST_S: Final = 3.0
-"""Limit for its first two samples, which tell what the idle device takes."""
+"""Limit for its first two samples, which show the idle device's power."""
 NEXT_S: Final = 1.0
 _ELAPSED: Final = re.compile(r"\*\*\* Sampled system activity \(.*\) \(([0-9.]+)ms elapsed\) \*\*\*")
 _COMBINED: Final = re.compile(r"Combined Power \(CPU \+ GPU \+ ANE\): +([0-9.]+) *(m?)W")
 
 
 class PowermetricsText:
-    """Its lines as a counter: each sample is a mean over the time that it says it took. One thread feeds it, another reads."""
+    """The lines of `powermetrics` as a counter: each sample is a mean over the time that the sample names. One thread feeds it, another
+    reads it."""
 
     source: str = "powermetrics"
     part: str = "package"
@@ -35,7 +37,7 @@ class PowermetricsText:
         self._ended = False
 
     def feed(self, line: str) -> None:
-        """The next line, just after it came."""
+        """Take the next line, just after it arrived."""
         if elapsed := _ELAPSED.search(line):
             self._elapsed_s = float(elapsed[1]) / 1000
         elif (power := _COMBINED.search(line)) and self._elapsed_s:
@@ -46,19 +48,19 @@ class PowermetricsText:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """No line comes any more."""
+        """Say that no more lines will come."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def wait_for(self, samples: int, most_s: float) -> bool:
-        """Wait until `samples` samples are unread, `most_s` seconds at most; returns whether at least one is unread."""
+        """Wait until `samples` samples are unread, but at most `most_s` seconds; returns whether at least one is unread."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or len(self._unread) >= samples, most_s)
             return bool(self._unread)
 
     def settle(self, most_s: float = NEXT_S) -> None:
-        """Wait for a sample that comes after now: those before it do not cover what was just timed."""
+        """Wait for a sample that comes after now: those before it do not cover the inferences just timed."""
         with self._changed:
             self._unread.clear()
         self.wait_for(1, most_s)
@@ -70,8 +72,8 @@ class PowermetricsText:
 def open_powermetrics(
     command: Sequence[str] = COMMAND, clock: Callable[[], int] = time.perf_counter_ns
 ) -> PowermetricsText | None:
-    """Once it has printed two samples. It runs until this process ends and its pipe is gone: a user may not signal what root runs. None
-    where it may not be run without a password."""
+    """Start `powermetrics` and wait for two samples. It runs until this process ends and its pipe closes: a user may not signal a process
+    of root. None where it may not be run without a password."""
     text = PowermetricsText(clock)
     try:
         process = subprocess.Popen(

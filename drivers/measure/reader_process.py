@@ -1,5 +1,5 @@
-"""A process apart, at the lowest priority, that prints readings of the device until its standard input ends. No thread runs next to the
-measured loop; both sides read `time.perf_counter_ns`, which is one clock for all processes of a host."""
+"""A separate process, at the lowest priority, that prints readings of the device until its standard input ends. No thread runs next to the
+measured loop. Both sides read `time.perf_counter_ns`, which is one clock for all processes of a host."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from drivers.contract.boot import clean_environment
 
 INTERVAL_S: Final = 0.03
 MAX_READINGS: Final = 100_000
-"""Of a long run: they are taken less often."""
+"""Most readings of a long run: they are taken less often."""
 IDLE_READINGS: Final = 5
-"""Before `start` returns."""
+"""Readings before `start` returns."""
 READY_S: Final = 5.0
-"""Limit for its library to open."""
+"""Limit for the reader's library to open."""
 END_S: Final = 2.0
 MAX_BYTES: Final = 64 * 1024 * 1024
 
@@ -33,21 +33,22 @@ def interval_s(run_s: float | None) -> float:
 
 
 class ReaderProcess:
-    """In the parent. Use once; always call `stop`."""
+    """The parent's end of a reader. Use once; always call `stop`."""
 
     def __init__(self, command: Sequence[str], folder: Path | None = None) -> None:
-        """`command` runs `read_on` (`drivers.contract.boot.boot_command`). `folder`: for what it prints; None: the system's."""
+        """`command` runs `read_on` (`drivers.contract.boot.boot_command`). `folder`: where its output is stored; None: the system's
+        folder."""
         self._command, self._folder = command, folder
         self._process: subprocess.Popen[bytes] | None = None
         self._file: IO[bytes] | None = None
         self._files = contextlib.ExitStack()
         self.began_ns = 0
-        """Readings before it are of the idle device."""
+        """Readings before this time are of the idle device."""
         self.found_nothing = False
-        """It ended of itself before its first reading, and without an error."""
+        """The reader ended by itself before its first reading, without an error."""
 
     def start(self) -> bool:
-        """Returns True after the idle readings, or False if there is nothing to read, or no space for it."""
+        """Returns True after the idle readings; False if there is nothing to read, or no space for the readings."""
         try:
             with contextlib.ExitStack() as opened:
                 self._file = opened.enter_context(tempfile.TemporaryFile(dir=self._folder))
@@ -74,7 +75,7 @@ class ReaderProcess:
         return ready
 
     def stop(self) -> bytes | None:
-        """End it; what it printed. None at a second call."""
+        """End the reader; return its output. None at a second call."""
         self._end()
         file, self._file = self._file, None
         if file is None:
@@ -102,8 +103,8 @@ class ReaderProcess:
 def read_on(
     heading: str, read: Callable[[], str], every_s: float, settle: Callable[[], object] = lambda: None
 ) -> None:
-    """In the process: a heading, then a line per reading until standard input ends, and one after that, once it has settled. Prints `ready`
-    on stderr after the idle readings."""
+    """Runs in the reader's process: prints a heading, then one line per reading until standard input ends, then one more after `settle`.
+    Prints `ready` on stderr after the idle readings."""
     ended = threading.Event()
     threading.Thread(target=_set_at_end, args=(ended,), daemon=True).start()
     out = sys.stdout
@@ -128,7 +129,7 @@ def _set_at_end(ended: threading.Event) -> None:
 
 
 def lower_priority() -> None:
-    """Of this process: as low as there is."""
+    """Lower the priority of this process as far as possible."""
     if sys.platform == "win32":
         import psutil
 

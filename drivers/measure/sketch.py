@@ -1,4 +1,4 @@
-"""An inference's outputs in few numbers: two devices that round differently have different hashes and nearly the same sketch.
+"""An inference's outputs in a few numbers: two devices that round differently have different hashes but nearly the same sketch.
 
     values x₀ … xₙ, signs s drawn from the seed   ─▶   16 sums, sum j of all sᵢxᵢ with i mod 16 = j, as shares of the norm
 
@@ -20,13 +20,14 @@ from drivers.measure.check import digest, real_values
 from protocol.formats.chain import SUMS
 
 MAX_SKETCHED: Final = 4
-"""Outputs of one inference."""
+"""Most outputs of one inference that get a sketch."""
 MAX_VALUES: Final = 1 << 20
-"""Of one output; of more, every second, third, … is taken."""
+"""Most values of one output that are used; of a larger output only every second, third, … value is."""
 
 
 def report_outputs(outputs: Mapping[str, Any], seed: int) -> OutputReport:
-    """Hash of all outputs, and a sketch of each of the first that are numbers. `seed`: of the inputs, from which the signs follow."""
+    """Hash of all outputs, and a sketch of each of the first numeric ones. `seed`: the seed of the inputs, which also determines the
+    signs."""
     arrays = [outputs[name] for name in sorted(outputs)]
     numbers = [value for value in arrays if isinstance(value, np.ndarray) and value.dtype.kind in "fciub"]
     sketches = tuple(make_sketch(value, seed, index) for index, value in enumerate(numbers[:MAX_SKETCHED]))
@@ -34,7 +35,7 @@ def report_outputs(outputs: Mapping[str, Any], seed: int) -> OutputReport:
 
 
 def make_sketch(values: np.ndarray[Any, Any], seed: int, index: int) -> SketchReport:
-    """Of the output with this index among those that are numbers."""
+    """The sketch of the output with this index among the numeric outputs."""
     flat = values.reshape(-1)[:: max(1, -(-values.size // MAX_VALUES))]
     flat = flat if flat.dtype in (np.float32, np.float64) else real_values(flat).reshape(-1)
     largest = float(np.abs(flat).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""Which launches an order is measured with, and when to stop. Pure: medians and seconds in, the next launch out.
+"""Which launches measure an order, and when to stop. Pure: medians and seconds in, the next launch out.
 
     runs: N         the full launch first, then the others; N shared out over `loads` launches, or all in the first when few
     precision: P    windows of time, launch by launch, until the interval of the launches' medians is within ±P, or will not be
@@ -19,15 +19,16 @@ from protocol.formats.spread import FEWEST_LAUNCHES, MIN_SHARE, gap_s
 from protocol.formats.turns import HURRIED_S, UNHURRIED
 
 WINDOW_S: Final = 0.05
-"""Of one launch that goes by time."""
+"""The window of one launch that is measured by time."""
 CHECKED_AFTER: Final = (6, 8, 10, 12, 16, 20)
-"""Launches after which it may stop. Checking after every launch would find a narrow interval by chance."""
+"""Numbers of launches after which to check whether to stop. Checking after every launch would find a narrow interval by chance."""
 RANKS: Final = {6: 1, 8: 1, 10: 2, 12: 3, 16: 4, 20: 6}
-"""n → k: the k-th smallest and k-th largest of n medians enclose the true median with at least 95 %: 96.9, 99.2, 97.9, 96.1, 97.9, 95.9."""
+"""n → k: the k-th smallest and k-th largest of n medians enclose the true median with a probability of at least 95 %: 96.9, 99.2, 97.9,
+96.1, 97.9, 95.9."""
 EXPECTED: Final = {6: 1.27, 8: 1.42, 10: 1.00, 12: 0.79, 16: 0.76, 20: 0.59}
-"""n → half the width of that interval to be expected, in standard deviations between launches (normal order statistics)."""
+"""n → expected half width of that interval, in standard deviations between launches (normal order statistics)."""
 SHRINKING: Final = 0.9
-"""An interval that is still above this share of its earlier best no longer shrinks."""
+"""An interval that stays above this share of its earlier best is no longer shrinking."""
 
 
 class MeasureJob(StrEnum):
@@ -52,11 +53,11 @@ class MeasureJob(StrEnum):
     TURNS_REPEAT = "turns-repeat"
     """Load one model and time it in turns with those of other processes."""
     ANSWER = "answer"
-    """Load, and answer the order's examples: after all that is timed, so that nothing measured is lost by it."""
+    """Load, and answer the order's examples: after all timing, so that a failure loses no measurement."""
 
 
 NO_MODEL: Final = frozenset({MeasureJob.UNITS, MeasureJob.SAMPLES})
-"""Jobs that run no model: outside the sandbox, by a driver that is not preloaded."""
+"""Jobs that run no model: they run outside the sandbox, with a driver that is not preloaded."""
 IN_TURNS: Final = frozenset({MeasureJob.TURNS, MeasureJob.TURNS_REPEAT})
 """Jobs that wait for the token."""
 BRIEF: Final = frozenset({MeasureJob.REPEAT, MeasureJob.ROUNDS_REPEAT, MeasureJob.TURNS_REPEAT})
@@ -64,7 +65,7 @@ BRIEF: Final = frozenset({MeasureJob.REPEAT, MeasureJob.ROUNDS_REPEAT, MeasureJo
 
 
 class StopRule(StrEnum):
-    """Why there is no further launch."""
+    """Why there are no further launches."""
 
     DONE = "all launches made"
     PRECISE = "the interval is as narrow as requested"
@@ -76,19 +77,20 @@ class StopRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """One launch: its job, and the number of runs or the window of time."""
+    """One launch: its job, and its number of runs or its window of time."""
 
     job: MeasureJob
     runs: int = 0
     window_s: float | None = None
     at_s: float = 0.0
-    """Begin it no sooner: seconds since the first timed window began."""
+    """The earliest start: seconds since the first timed window began."""
 
 
 def shares(runs: int, loads: int) -> tuple[int, ...]:
-    """How `runs` are shared out over `loads` launches: as evenly as can be, the larger ones first; all to the first when few.
+    """The share of each of `loads` launches in `runs`: as even as possible, larger shares first; all in the first launch if there are few
+    runs.
 
-    Sums to `runs` exactly; 0 is a launch that only loads.
+    The shares add up to exactly `runs`; 0 is a launch that only loads.
     """
     if runs < MIN_SHARE * loads:
         return (runs, *(0,) * (loads - 1))
@@ -97,7 +99,7 @@ def shares(runs: int, loads: int) -> tuple[int, ...]:
 
 
 def half_width(medians: Sequence[float]) -> float:
-    """Half of the 95 % interval's width as a share of the median; the whole range where the table has no ranks."""
+    """Half of the 95 % interval's width as a share of the median; half of the whole range where the table has no ranks."""
     ordered = sorted(medians)
     rank = RANKS.get(len(ordered), 1)
     middle = median(ordered)
@@ -105,15 +107,15 @@ def half_width(medians: Sequence[float]) -> float:
 
 
 def launches_for(spread: float, precision: float) -> int | None:
-    """Launches whose interval should be within ± `precision`; None: no number that may be made. `spread`: standard deviation between
+    """How many launches should have an interval within ± `precision`; None: more than may be made. `spread`: standard deviation between
     launches. Both are shares."""
     return next((count for count in CHECKED_AFTER if EXPECTED[count] * spread <= precision), None)
 
 
 def first_look(spread: float | None, precision: float) -> int:
-    """Launches after which to look for the first time; each look before is one more chance to find a narrow interval by luck.
+    """Launches after which to check for the first time: each earlier check is another chance to find a narrow interval by luck.
 
-    The fewest where nothing is known, and where no number should do: the looks then tell that the interval does not shrink.
+    It is the smallest number if nothing is known, or if no number should suffice: the checks then show that the interval does not shrink.
     """
     return (launches_for(spread, precision) if spread is not None else None) or CHECKED_AFTER[0]
 
@@ -122,11 +124,11 @@ def first_look(spread: float | None, precision: float) -> int:
 class LaunchPlanner:
     order: WorkOrder
     budget_s: float
-    """For all launches of an order by precision together."""
+    """Time limit for all launches of an order together."""
     served: bool = False
-    """The model is not loaded by the children: one launch is all."""
+    """The children do not load the model: one launch suffices."""
     enough: Callable[[], bool] = lambda: True
-    """Whether the models of an order with others beside it are compared by now; asked after each launch."""
+    """Whether the models of an order with `beside` can be compared by now; called after each launch."""
     stopped: StopRule | None = None
     _made: int = 0
     _medians: list[float] = field(default_factory=list)
@@ -149,11 +151,11 @@ class LaunchPlanner:
             raise Unfit(f"{len(self.order.beside_units)} units for {len(self.order.beside)} models beside")
 
     def measured(self, samples_ns: Sequence[int]) -> None:
-        """The samples of the launch that was given last."""
+        """Take the samples of the latest launch."""
         self._medians.append(median(samples_ns))
 
     def next(self, spent_s: float) -> LaunchSpec | None:
-        """The next launch, or None; `stopped` then says why. `spent_s`: since the first began."""
+        """The next launch, or None; `stopped` then says why. `spent_s`: seconds since the first launch began."""
         self._longest_s, self._last_s = max(self._longest_s, spent_s - self._last_s), spent_s
         made, self._made = self._made, self._made + 1
         job = MeasureJob.REPEAT if made else MeasureJob.RUN
@@ -196,7 +198,7 @@ class LaunchPlanner:
         return None if why else replace(launch, at_s=self._at_s(self._made - 1))
 
     def _at_s(self, before: int) -> float:
-        """When, in seconds, a launch may begin that has `before` launches before it. Launches that only load follow at once."""
+        """The earliest start, in seconds, of a launch after `before` others. Launches that only load follow at once."""
         over_s = self.order.over_s
         if self.order.precision is not None:
             return before * gap_s(over_s, FEWEST_LAUNCHES)

@@ -1,9 +1,9 @@
-"""Inferences without a break for as long as the order says, then a rest with short probes: what a device keeps up once it is warm.
+"""Inferences without a break for as long as the order says, then a rest with short probes: the speed that a device sustains once warm.
 
     warm-up ─▶ stretch, stretch, … for sustain_s ─▶ rest, probe, longer rest, probe, …
 
-The warm-up is short, so that the first stretches are of a device that is still cool. Between two stretches, each half a second or longer,
-heat and clock are read; what is found there is judged in `results.row.sustained`.
+The warm-up is short, so that the device is still cool in the first stretches. Each stretch is half a second or longer; heat and clock are
+read between stretches. `results.row.sustained` judges the figures.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from protocol.formats.sustain import MAX_PROBE_SAMPLES, MAX_SUSTAINED, ZERO_C_MK
 
 S_NS: Final = 1_000_000_000
 USUAL_SAMPLES: Final = 60_000
-"""Of the whole run, if it stays as quick as after the warm-up: a third of what a record may hold."""
+"""Samples of the whole run, if it stays as fast as after the warm-up: a third of what a record may hold."""
 STRETCHES: Final = 600
 MIN_STRETCH_NS: Final = 500_000_000
 CHUNK_NS: Final = 100_000_000
-"""Between two looks at the clock."""
+"""Time between two readings of the clock."""
 PROBE_NS: Final = 200_000_000
 MIN_PROBE_SAMPLES: Final = 3
 PILOT_NS: Final = 2_000_000
 PILOTS: Final = 5
 PROBES: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
-"""When it is tried whether it is as quick again, as shares of the rest; slow inferences leave out some, never the first and the last."""
+"""When each probe starts, as shares of the rest; slow inferences skip some probes, but never the first and the last."""
 REPORT_S: Final = 1.0
 """The longest silence of a resting child."""
 
@@ -54,14 +54,14 @@ REPORT_S: Final = 1.0
 class StretchPlan:
     per_sample: int
     chunk: int
-    """Samples between two looks at the clock."""
+    """Samples between two readings of the clock."""
     stretch_ns: float
     probe: int
     """Samples of a probe."""
 
 
 def plan_stretches(sustain_ns: float, typical_ns: float, overhead_ns: int) -> StretchPlan:
-    """`typical_ns`: of one inference, once warm. `overhead_ns`: of reading the clock."""
+    """`typical_ns`: time of one inference, once warm. `overhead_ns`: cost of reading the clock."""
     fewest = math.ceil(sustain_ns / typical_ns / USUAL_SAMPLES)
     per_sample = max(inferences_per_sample(typical_ns, overhead_ns), fewest)
     sample_ns = typical_ns * per_sample
@@ -74,9 +74,8 @@ def plan_stretches(sustain_ns: float, typical_ns: float, overhead_ns: int) -> St
 
 
 def settled_ns(loop: TimedLoop, warm_ns: float) -> float:
-    """Of one inference of many in a row: a quick model has not settled in the few of a short warm-up (`warm_ns`), and a record holds only
-    so many samples.
-    """
+    """Time of one inference among many in a row. A fast model has not settled within the few inferences of a short warm-up (`warm_ns`), and
+    the samples that a record holds are limited."""
     if warm_ns >= PILOT_NS:
         return warm_ns
     pilots = array("q", bytes(8 * PILOTS))
@@ -85,7 +84,7 @@ def settled_ns(loop: TimedLoop, warm_ns: float) -> float:
 
 
 def merged(parts: Sequence[SampleBlock]) -> SampleBlock:
-    """One block made of several in a row; a value that one of them lacks is unknown for the whole."""
+    """Merge consecutive blocks into one; a value that one of them lacks is unknown for the whole."""
 
     def total(values: Sequence[int | None]) -> int | None:
         known = [value for value in values if value is not None]
@@ -111,7 +110,8 @@ def sustain_calls(
     sleep: Callable[[float], None] = time.sleep,
     cpu: Callable[[], CpuClock | None] = cpu_clock,
 ) -> Generator[ProgressReport, None, tuple[MeasureReport, SustainedReport]]:
-    """As `drivers.measure.timing.measure_calls`, for `order.sustain_s` of time; `clock` in nanoseconds, `cpu` makes one of CPU time."""
+    """Like `drivers.measure.timing.measure_calls`, but for `order.sustain_s` seconds. `clock`: in nanoseconds. `cpu`: makes a clock of CPU
+    time."""
     assert order.sustain_s is not None
     reader = reader or host.HostReader()
     before, used = reader.look(), time.process_time()
@@ -139,7 +139,7 @@ def sustain_calls(
         dues = [ended + round(share * recovery_s(order.sustain_s) * S_NS) for share in PROBES]
         for due, following in zip(dues, (*dues[1:], math.inf), strict=True):
             if pauses and following <= clock():
-                continue  # the probe before took so long
+                continue  # the previous probe took too long
             while (left := due - clock()) > 0:
                 sleep(min(REPORT_S, left / S_NS))
                 yield ProgressReport(Phase.RUN, (clock() - began) // S_NS, total_s)
@@ -173,7 +173,7 @@ def sustain_calls(
 
 
 class _Stretches:
-    """What is timed, and read after each stretch."""
+    """The timed samples, and the readings after each stretch."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class _Stretches:
         return median(self.samples[-self.blocks[-1].samples :]) / 1e6
 
     def all(self, began: int, until: int) -> Iterator[None]:
-        """Stretch after stretch; the last is never much shorter than the others."""
+        """Time stretch after stretch; the last is never much shorter than the others."""
         while self._clock() < until and len(self.samples) < MAX_SUSTAINED:
             self.starts.append(self._clock() - began)
             self.blocks.append(merged(list(self._chunks(self._clock(), until))))
@@ -221,7 +221,7 @@ class _Stretches:
         return block
 
     def probe(self) -> tuple[int, ...]:
-        """Samples of a few inferences."""
+        """Time a few inferences and return their samples."""
         count = self._plan.probe
         self._loop.time(self._chunk, 0, count, self._plan.per_sample)
         return tuple(self._chunk[:count])

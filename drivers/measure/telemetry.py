@@ -30,15 +30,15 @@ from drivers.measure.nvml import decoded, devices, query, visible
 from drivers.measure.reader_process import INTERVAL_S, ReaderProcess, lower_priority, read_on
 
 NEAR_NS: Final = 60_000_000
-"""A window between two readings takes the next one, if it is no further away."""
+"""A window without a reading inside uses the next reading, if it is no further away than this."""
 SLOW_METER_S: Final = 1.0
 """The driver averages power and utilisation over up to this many seconds."""
 
 REASONS: Final = ((0x4, "power"), (0x8, "hardware"), (0x20, "heat"), (0x40, "heat"), (0x80, "power"))
-"""NVML's clock event reasons that mean less speed than possible; the others mean idle, or a setting."""
+"""NVML's clock event reasons that mean a reduced speed; the others mean an idle device, or a setting."""
 
 Window = tuple[int, int]
-"""Begin and end, in nanoseconds of `time.perf_counter_ns`."""
+"""Start and end, in nanoseconds of `time.perf_counter_ns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class TelemetryReading:
 
     at_ns: int
     utilisation: float | None = None
-    """0 to 1."""
+    """Share from 0 to 1."""
     memory: int | None = None
     """Bytes in use on the whole device."""
     by_process: Mapping[int, int] = field(default_factory=dict)
     """Process id → bytes."""
     power_w: float | None = None
     energy_j: float | None = None
-    """A counter that only rises."""
+    """Reading of a counter that only rises."""
     clock_mhz: float | None = None
     temperature_c: float | None = None
     slowed: int = 0
@@ -74,7 +74,7 @@ def read(nvml: Any, handle: Any) -> TelemetryReading:
     used = query(nvml, "nvmlDeviceGetUtilizationRates", handle)
     memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
     slowed = query(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if slowed is None:  # its name before driver 535
+    if slowed is None:  # the function's name before driver 535
         slowed = query(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     processes = query(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
     return TelemetryReading(
@@ -93,10 +93,10 @@ def read(nvml: Any, handle: Any) -> TelemetryReading:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read until standard input ends: the device's name as the first line, then a line of JSON per reading.
+    """Read until standard input ends: prints the device's name as the first line, then a line of JSON per reading.
 
     `arguments`: GPU, seconds between readings, path of a module instead of pynvml. Prints `ready` on stderr after the idle readings, and
-    nothing at all without such a GPU.
+    nothing at all if there is no such GPU.
     """
     which, every, module = arguments
     lower_priority()
@@ -147,9 +147,9 @@ class Sampler:
     def stop(
         self, windows: Sequence[Window], stretches: Sequence[Window] = (), launches: Sequence[Window] = ()
     ) -> Telemetry | None:
-        """End it and sum up the windows (`windows_of`). None: no readings in them; also at a second call. `stretches`: of a sustained run,
-        each of which is summed up too. `launches`: from the start of each process of the run to its end; in between the device may be
-        somebody else's. Empty: nobody else has it."""
+        """Stop reading and sum up the windows (`windows_of`). None: no readings in them, or a second call. `stretches`: of a sustained run;
+        each is summed up too. `launches`: from the start of each process of the run to its end; between these spans another run may use the
+        device. Empty: no other run uses it."""
         output = self._reader.stop()
         if output is None:
             return None
@@ -194,7 +194,7 @@ def windows_of(measured: Sequence[MeasureReport]) -> tuple[Window, ...]:
 
 
 def stretches_of(measured: MeasureReport, sustained: SustainedReport) -> tuple[Window, ...]:
-    """When each stretch of a sustained run was."""
+    """Start and end of each stretch of a sustained run."""
     blocks = zip(sustained.starts_ns, measured.blocks, strict=True)
     return tuple(
         (measured.began_ns + start, measured.began_ns + start + block.wall_ns) for start, block in blocks
@@ -209,8 +209,8 @@ def summarise(
     began_ns: int,
     launches: Sequence[Window] = (),
 ) -> Telemetry | None:
-    """The device over the windows; None without a reading near one. `began_ns`: readings before it are of the idle device. `launches`: as
-    `Sampler.stop` has them."""
+    """The device during the windows; None if no reading is near one. `began_ns`: readings before it are of the idle device. `launches`: as
+    in `Sampler.stop`."""
     inside = [reading for window in windows for reading in _within(readings, window)]
     if not inside:
         return None
@@ -242,7 +242,7 @@ def summarise(
 
 
 def _within(readings: Sequence[TelemetryReading], window: Window) -> list[TelemetryReading]:
-    """Those inside a window; if there are none, the first one after it, if it is near."""
+    """The readings inside a window; if there are none, the first reading after it, if it is near."""
     begin, end = window
     first = bisect_left(readings, begin, key=attrgetter("at_ns"))
     after = bisect_right(readings, end, key=attrgetter("at_ns"))
@@ -262,7 +262,7 @@ def _hottest(readings: Sequence[TelemetryReading]) -> float | None:
 def _memory(
     readings: Sequence[TelemetryReading], began_ns: int, launches: Sequence[Window]
 ) -> tuple[int | None, str]:
-    """The peak of the run, and a note on how it is known: inside a container NVML reports other process ids than ours."""
+    """The peak memory of the run, and a note on its source: inside a container NVML reports process ids other than ours."""
     idle = {pid for reading in readings if reading.at_ns < began_ns for pid in reading.by_process}
     busy = [reading for reading in readings if reading.at_ns >= began_ns]
     if launches:
@@ -287,7 +287,7 @@ def _counter(readings: Sequence[TelemetryReading]) -> list[CounterPoint]:
 def _energy(
     readings: Sequence[TelemetryReading], counter: Sequence[CounterPoint], windows: Sequence[Window]
 ) -> tuple[float | None, str]:
-    """Joules over all windows: the counter's difference if it was read on both sides, else power × time; and a note."""
+    """Joules over all windows, and a note: the counter's difference if it was read on both sides, else power × time."""
     total, counted = 0.0, True
     for begin, end in windows:
         at_begin, at_end = _counter_at(counter, begin), _counter_at(counter, end)
@@ -304,7 +304,7 @@ def _energy(
 
 
 def _counter_at(points: Sequence[CounterPoint], at_ns: int) -> float | None:
-    """The counter at a moment, interpolated linearly."""
+    """The counter at a given time, interpolated linearly."""
     following = bisect_right(points, at_ns, key=itemgetter(0))
     if not 0 < following < len(points):
         return None

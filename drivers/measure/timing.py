@@ -1,7 +1,7 @@
-"""The measuring loop of every driver: warm up until settled, then exactly N timed calls with nothing else going on.
+"""The measuring loop of every driver: warm up until settled, then make exactly N timed calls with nothing else going on.
 
-A driver passes its inference as a `TimedLoop`: `TimedCalls` around a Python call, or one in native code. Times are nanoseconds. Progress is
-reported a few times a second, between chunks; inside a chunk there is nothing but the calls and the clock.
+A driver passes its inference as a `TimedLoop`: `TimedCalls` around a Python call, or a loop in native code. Times are nanoseconds. Progress
+is reported a few times a second, between chunks; inside a chunk there are only the calls and the clock.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ if sys.platform != "win32":
     import resource
 
 FLOOR_NS: Final = 2_000_000_000
-"""If the floor would take longer, the warm-up may settle after the cold inference and one more."""
+"""If the floor would take longer than this, the warm-up may settle after the cold inference and one more."""
 MAX_WARMUP: Final = 5000
 BLOCK_NS: Final = 2_000_000
 """Short inferences are judged in blocks of this length, longer ones one by one …"""
 BLOCK_SAMPLES: Final = 500
 """… and very short ones in blocks of this many inferences."""
 BLOCKS: Final = 6
-"""Settled: the median of the last three blocks against the three before."""
+"""Settled: the medians of the last three blocks are compared with those of the three before."""
 TOLERANCE: Final = 0.02
 SHARE: Final = 0.2
-"""The warm-up may take this share of the timed inferences' time …"""
+"""The warm-up may take this share of the time of the timed inferences …"""
 MIN_CAP_NS: Final = 50_000_000
-"""… or this, whichever is longer."""
+"""… or this long, whichever is longer."""
 CHUNK_NS: Final = 250_000_000
-"""Between two progress reports."""
+"""Time between two progress reports."""
 LOOK_NS: Final = 20_000_000
-"""Between two looks at the host, which take some 40 µs."""
+"""Time between two readings of the host, which take some 40 µs."""
 STALL_NS: Final = 10_000_000
-"""The kernel counts pressure in ticks of up to 10 ms: over less it reports 0 in any case."""
+"""The kernel counts pressure in ticks of up to 10 ms: over a shorter time it always reports 0."""
 GLANCES: Final = 4
-"""Momentary readings of others' share, the last of the warm-up and one after the window, for short windows."""
+"""Momentary readings of others' share, for short windows: the last of the warm-up and one after the window."""
 MAX_BLOCKS: Final = 2000
 MAX_CHUNK: Final = 1024
 MAX_WINDOW_SAMPLES: Final = 5000
-"""Of a window of time: enough for its 99th percentile. Of short inferences a sample has several."""
+"""Most samples of a window of time: enough for its 99th percentile. Short inferences are timed several to a sample."""
 MIN_WINDOW_SAMPLES: Final = 20
 MAX_SAMPLES_NS: Final = 1_000_000_000
-"""Fewer than that if they would take longer."""
+"""A window has fewer samples than that if they would take longer than this."""
 CLOCK_SHARE: Final = 100
 
 
@@ -89,12 +89,12 @@ class WarmUp:
 
     @property
     def typical_ns(self) -> float:
-        """Of one inference, once the warm-up is over."""
+        """Time of one inference, once the warm-up is over."""
         return max(1.0, median(self.samples[len(self.samples) // 2 :]))
 
     @property
     def done(self) -> bool:
-        """Whether to stop: at the requested count, when settled, or at a cap."""
+        """Whether to stop: at the requested count, once settled, or at a cap."""
         if self.requested is not None:
             return len(self.samples) >= max(1, self.requested)
         if len(self.samples) < self.floor and (len(self.samples) < 2 or self._spent_ns < FLOOR_NS):
@@ -102,7 +102,7 @@ class WarmUp:
         return self.settled or len(self.samples) >= max(MAX_WARMUP, self.floor) or self._at_cap()
 
     def next_count(self) -> int:
-        """Inferences before the next decision: all that are requested; one by one up to the floor; then a block."""
+        """Inferences before the next decision: all that are requested; one at a time up to the floor; then a block."""
         if self.requested is not None:
             return max(1, self.requested - len(self.samples))
         if len(self.samples) < self.floor:
@@ -180,18 +180,18 @@ class TimedCalls:
 
 
 def window_samples(window_ns: float, typical_ns: float) -> int:
-    """Samples of a window of time: enough for a median, fewer of long inferences, at least one."""
+    """Samples of a window of time: enough for a median, fewer if inferences are long, at least one."""
     count = math.ceil(window_ns / typical_ns)
     return max(count, min(MIN_WINDOW_SAMPLES, max(1, int(MAX_SAMPLES_NS / typical_ns))))
 
 
 def inferences_per_sample(typical_ns: float, overhead_ns: int) -> int:
-    """So many that reading the clock takes less than 1 % of a sample."""
+    """Enough inferences that reading the clock takes less than 1 % of a sample."""
     return max(1, math.ceil(CLOCK_SHARE * overhead_ns / typical_ns))
 
 
 def chunk_samples(runs: int, typical_ns: float) -> int:
-    """Samples between two looks at the host: few looks, and at most `MAX_BLOCKS` blocks."""
+    """Samples between two readings of the host: few readings, and at most `MAX_BLOCKS` blocks."""
     return max(1, -(-runs // MAX_BLOCKS), int(LOOK_NS / typical_ns))
 
 
@@ -207,10 +207,11 @@ def measure_calls(
     notes: list[str],
     reader: host.HostReader | None = None,
 ) -> Generator[ProgressReport, None, MeasureReport]:
-    """Warm up and time the loop as `order` says; yields progress, and returns the measurement. `notes` gets how the warm-up ended.
+    """Warm up and time the loop as `order` says; yields progress, and returns the measurement. Appends a note on how the warm-up ended to
+    `notes`.
 
-    `first_ns`: of the cold inference, which the caller made while it searched for shapes; it is the first warm-up.
-    Exactly `order.runs` samples of one inference each, or `order.window_s` of samples that hold several where one is short.
+    `first_ns`: time of the cold inference, which the caller made while it searched for shapes; it is the first warm-up. Makes exactly
+    `order.runs` samples of one inference each, or samples for `order.window_s`, of several inferences each if one is short.
     """
     reader = reader or host.HostReader()
     before, used = reader.look(), time.process_time()
@@ -232,7 +233,7 @@ def measure_calls(
     yield ProgressReport(Phase.RUN, 0, runs)
     gc.collect()
     gc.disable()
-    # after the collection, which takes longer than a short window
+    # taken after the collection, which takes longer than a short window
     reported = began = time.perf_counter_ns()
     try:
         step = chunk_samples(runs, typical * per_sample)
@@ -240,7 +241,7 @@ def measure_calls(
             stop = min(start + step, runs)
             blocks.append(timed_block(loop, samples, start, stop, per_sample, reader, cpu=cpu))
             if stop == runs and runs * typical * per_sample > LOOK_NS:
-                # before the parent gets the report and works: else it would be what runs
+                # before the parent gets the report and starts to work: its work would be counted
                 glances.append(reader.others_now())
             if stop == runs or time.perf_counter_ns() - reported > CHUNK_NS:
                 reported = time.perf_counter_ns()
@@ -266,7 +267,7 @@ def measure_calls(
 def warm_up(
     loop: TimedLoop, warm: WarmUp, reader: host.HostReader, glances: deque[float | None]
 ) -> Iterator[ProgressReport]:
-    """Single inferences up to the floor, then blocks, as they will be timed. `glances`: others' share in between."""
+    """Make single inferences up to the floor, then blocks, as they will be timed. `glances`: receives others' share between blocks."""
     yield ProgressReport(Phase.WARM_UP, 1, warm.requested)
     chunk = array("q", bytes(8 * MAX_CHUNK))
     reported = time.perf_counter_ns()
@@ -291,7 +292,7 @@ def timed_block(
     clock: Callable[[], int] = time.perf_counter_ns,
     cpu: CpuClock | None = None,
 ) -> SampleBlock:
-    """Time one stretch; reads the host before and after it. Where `cpu` does not tell, CPU time is the process's own account."""
+    """Time one stretch; reads the host before and after it. Without a value from `cpu`, CPU time is the process's own account."""
     stalled, switched = reader.stall_ns(), _switches()
     rough, used, began = time.process_time_ns(), read_cpu(cpu), clock()
     loop.time(samples, start, stop, per_sample)

@@ -1,1 +1,1 @@
-"""Micro-benchmarks: what a device can do at best."""
+"""Micro-benchmarks: the best that a device can do."""

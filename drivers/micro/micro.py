@@ -3,7 +3,7 @@
     run_micro("cpu", QUICK, threads=4) ─▶ a process ─▶ MicroResult(figures={"copy_gb_s_64_kib": 41.2, "fp32_gflops_1024": 95.0, …})
 
 numpy for the processor (`on_numpy`), torch for GPUs (`on_torch`). Each figure is the best of repeated blocks, by size and as the
-maximum of its curve, never an average; every result is checked by an independent computation. A precision that would only be emulated is
+maximum of its curve, never an average. Every result is checked by an independent computation. A precision that would only be emulated is
 left out.
 """
 
@@ -26,14 +26,15 @@ from drivers.micro.plan import KIB, MIB, MicroPlan, MicroResult
 
 LARGEST: Final = 512 * MIB
 START_S: Final = 30.0
-"""Limit of the process's start and end, besides its plan: torch is slow to import."""
+"""Time limit for starting and ending the process, in addition to its plan: torch is slow to import."""
 THREAD_VARIABLES: Final = (
     *("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
 )
 
 
 def fit_plan(plan: MicroPlan, cache_bytes: int | None, memory_bytes: int) -> MicroPlan:
-    """The plan with arrays of at least twice the last cache (each kernel uses two or three), and none above 1/16 of the memory."""
+    """The plan, extended by arrays of at least twice the last cache (each kernel uses two or three), and without arrays above 1/16 of the
+    memory."""
     sizes = sorted({*plan.sizes, min(2 * (cache_bytes or 0), LARGEST) or max(plan.sizes)})
     return replace(plan, sizes=tuple(size for size in sizes if size <= memory_bytes // 16))
 
@@ -49,7 +50,7 @@ def last_cache_bytes(cpus: Path = Path("/sys/devices/system/cpu")) -> int | None
 
 
 Killing = Callable[[Callable[[], object]], AbstractContextManager[object]]
-"""Given what ends a process, a block around that process's life."""
+"""Takes a function that ends a process; returns a context manager for the process's lifetime."""
 
 
 def run_micro(
@@ -60,11 +61,11 @@ def run_micro(
     command: Sequence[str] | None = None,
     killing: Killing = nullcontext,
 ) -> MicroResult:
-    """Measure in a process of its own, with a clean environment (blocking). `kind`: `cpu`, or `cuda` and `mps` by torch.
+    """Measure in a separate process with a clean environment (blocking). `kind`: `cpu`, or `cuda` and `mps` by torch.
 
-    `gpu`: UUID or index. `killing`: gets what ends it early.
+    `gpu`: UUID or index. `killing`: gets a function that ends the process early.
 
-    Raises `Unfit` if that is not available, `Crashed` for a wrong result, `TimedOut` past the plan's end.
+    Raises `Unfit` if the kind is not available, `Crashed` for a wrong result, `TimedOut` past the plan's end.
     """
     environ = clean_environment(os.environ) | dict.fromkeys(THREAD_VARIABLES, str(threads))
     if gpu:
@@ -101,7 +102,7 @@ def run_micro(
 
 @contextmanager
 def ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """The process does not outlive the block."""
+    """Kill the process at the end of the block."""
     try:
         yield
     finally:
@@ -109,7 +110,7 @@ def ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """In that process: the order as JSON, the reply as JSON on standard output."""
+    """Runs in that process: takes the order as JSON, prints the reply as JSON on standard output."""
     order = json.loads(arguments[0])
     values: dict[str, Any] = order["plan"]
     lists: dict[str, Any] = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}

@@ -1,4 +1,4 @@
-"""Micro-benchmarks of the processor, by numpy: memory bandwidth and matrix products.
+"""Micro-benchmarks of the processor, with numpy: memory bandwidth and matrix products.
 
 Runs in the process of `run_micro`, which sets the number of BLAS threads.
 """
@@ -18,9 +18,8 @@ from drivers.micro.plan import SEED, MicroPlan, MicroResult, MicroRun, Product, 
 
 
 def measure(plan: MicroPlan, threads: int, clock: Callable[[], float] = time.perf_counter) -> MicroResult:
-    """Bandwidth of one core by size and of `threads` cores together at the largest size, and matrix products. Raises `Crashed` if a result
-    is wrong.
-    """
+    """Bandwidth of one core by size, bandwidth of `threads` cores together at the largest size, and matrix products. Raises `Crashed` if a
+    result is wrong."""
     precisions = [name for name in ("fp64", "fp32") if name in plan.precisions]
     run = MicroRun(plan, 4 * len(plan.sizes) + 1 + len(plan.gemm) * len(precisions), clock)
     began_ns = time.perf_counter_ns()
@@ -32,7 +31,7 @@ def measure(plan: MicroPlan, threads: int, clock: Callable[[], float] = time.per
     for precision in precisions:
         run.products(precision, _products(precision), timed, lambda values: list(values.tolist()))
         run.add_maximum(f"{precision}_gflops")
-    idle_s = {  # of each kernel's call for one number, to be subtracted
+    idle_s = {  # time of each kernel's call for one number, which is subtracted
         name: min(timed(call)(200) / 200 for _ in range(5)) for name, (_, call) in _Arrays(1).kernels.items()
     }
     if plan.sizes:
@@ -60,7 +59,7 @@ def _products(precision: str) -> Callable[[int], Product]:
 
 
 class _Arrays:
-    """The arrays of one size; `kernels`: how many times their bytes move in one call, and the call."""
+    """The arrays of one size. `kernels`: how many times one call moves their bytes, and the call."""
 
     def __init__(self, count: int) -> None:
         self._pattern = np.resize(np.arange(7.0), count)

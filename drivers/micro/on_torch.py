@@ -1,6 +1,6 @@
-"""Micro-benchmarks of a GPU, by torch, timed by the device's own events.
+"""Micro-benchmarks of a GPU, with torch, timed by the device's own events.
 
-Runs in the process of `run_micro`. What this torch or GPU lacks (fp8, int8, …) is left out with a note.
+Runs in the process of `run_micro`. Whatever this torch or GPU lacks (fp8, int8, …) is left out with a note.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from drivers.contract.base import Crashed, Unfit
 from drivers.micro.plan import MIB, MicroPlan, MicroResult, MicroRun, Product, Timed, size_name, timed_by
 
 FLOOR_S: Final = 20e-6
-"""A shorter call would measure the launch overhead."""
+"""Shorter calls would measure the launch overhead."""
 LARGEST: Final = 1024 * MIB
 SMALLEST: Final = MIB
 
 EPSILON: Final = {"fp64": 2.0**-52, "fp32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-7, "fp16": 2.0**-10}
-"""int8 is exact, and fp8 products are in bf16."""
+"""Machine epsilon by precision. int8 is exact, and fp8 products are in bf16."""
 
 
 def measure(plan: MicroPlan, kind: str, torch: Any = None) -> MicroResult:
@@ -67,7 +67,7 @@ def numbers(values: Any) -> list[float]:
 
 
 def sizes_for(plan: MicroPlan, memory: int | None, cache: int | None) -> tuple[int, ...]:
-    """The plan's sizes that fill a GPU, and one well beyond its cache; none above 1/16 of its memory."""
+    """The plan's sizes that are large enough for a GPU, and one well beyond its cache; none above 1/16 of its memory."""
     sizes = {size for size in plan.sizes if size >= SMALLEST} | {
         min(LARGEST, max(256 * MIB, 8 * (cache or 0)))
     }
@@ -84,7 +84,7 @@ def _memory(torch: Any, kind: str) -> tuple[int | None, int | None]:
 
 
 def precisions_of(torch: Any, kind: str) -> tuple[str, ...]:
-    """What the device multiplies natively; others would be emulated."""
+    """Precisions that the device multiplies natively; others would be emulated."""
     if kind == "mps":
         return ("fp32", "fp16", "bf16")
     if kind == "cpu":
@@ -97,7 +97,7 @@ def precisions_of(torch: Any, kind: str) -> tuple[str, ...]:
 
 
 def _timed(torch: Any, kind: str, call: Callable[[], Any]) -> Timed:
-    """By CUDA events, else by the clock."""
+    """A timer that uses CUDA events, or else the clock."""
     if kind == "cpu":
         return timed_by(call, time.perf_counter)
 
@@ -139,7 +139,7 @@ def make_product(torch: Any, kind: str, precision: str, size: int) -> Product:
     plain = [torch.randn((size, size), generator=random) for _ in range(2)]
     if precision == "fp8":
         left = plain[0].to(kind).to(torch.float8_e4m3fn)
-        right = plain[1].to(kind).to(torch.float8_e4m3fn).t()  # column-major, as this product needs it
+        right = plain[1].to(kind).to(torch.float8_e4m3fn).t()  # column-major, as `_scaled_mm` requires
         one = torch.ones((), device=kind)
         return Product(
             lambda: torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16),

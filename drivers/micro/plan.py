@@ -17,12 +17,12 @@ RESOLVABLE: Final = 4.0
 """A call is timed only if it takes at least this many times as long as a call that does nothing."""
 SEED: Final = 20250101
 CHECKED: Final = 8
-"""Entries of each product that are computed again."""
+"""Number of entries of each product that are computed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroPlan:
-    """What to measure and for how long at most."""
+    """What to measure, and for how long at most."""
 
     sizes: tuple[int, ...] = (64 * KIB, MIB, 64 * MIB)
     """Bytes of each array that is copied, added, read or written."""
@@ -50,11 +50,11 @@ FULL: Final = MicroPlan(
 
 @dataclass(frozen=True, slots=True)
 class MicroResult:
-    """Figures by name with their unit in it; what could not be measured is left out."""
+    """Figures by a name that includes their unit; what could not be measured is left out."""
 
     device: str
     backend: str
-    """Such as `numpy 2.4.6`."""
+    """Library and version, such as `numpy 2.4.6`."""
     threads: int
     figures: Mapping[str, float]
     notes: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class MicroResult:
 
 
 Timed = Callable[[int], float]
-"""Repeats → seconds."""
+"""Takes a number of repeats; returns seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,16 @@ class Product:
     left: Any
     right: Any
     epsilon: float
-    """Of the precision; 0 for integers."""
+    """Machine epsilon of the precision; 0 for integers."""
 
 
 @dataclass(slots=True)
 class MicroRun:
-    """One run through a plan: measures each figure in its share of the time, and never goes past the end."""
+    """One run through a plan: measures each figure in its share of the time, and never exceeds the plan's total time."""
 
     plan: MicroPlan
     kernels: int
-    """Figures still to measure."""
+    """Number of figures still to measure."""
     clock: Callable[[], float] = time.perf_counter
     figures: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -97,7 +97,8 @@ class MicroRun:
     def rate(
         self, name: str, work: float, timed: Timed, *, idle_s: float = 0.0, floor_s: float = 0.0
     ) -> float | None:
-        """The best work per second. `idle_s`: of a call that does nothing, subtracted; `floor_s`: the shortest call that can be timed.
+        """The best work per second. `idle_s`: time of a call that does nothing, which is subtracted. `floor_s`: the shortest call that can
+        be timed.
 
         None, with a note, if no time is left or the call is too short.
         """
@@ -121,7 +122,7 @@ class MicroRun:
         return work / best[0] if best[0] > 0 else None
 
     def exceeds_time(self, name: str, work: float, speed: float) -> bool:
-        """Whether the work would take more than the time left, at the speed measured for less work; then notes it."""
+        """Whether the work would take longer than the time left, at the speed measured for less work; if so, adds a note."""
         if not speed or 3 * work / speed <= self.left():
             return False
         self.notes.append(f"{name}: left out, no time")
@@ -137,7 +138,7 @@ class MicroRun:
         *,
         floor_s: float = 0.0,
     ) -> None:
-        """Square matrices from small to large, each checked. `numbers`: a row or column of a factor."""
+        """Multiply square matrices from small to large, and check each product. `numbers`: values of a row or column of a factor."""
         speed = 0.0
         for size in self.plan.gemm:
             label, work = f"{precision}_gflops_{size}", 2 * size**3 / 1e9
@@ -159,14 +160,14 @@ class MicroRun:
         idle_s: Mapping[str, float] | None = None,
         floor_s: float = 0.0,
     ) -> None:
-        """Kernels on arrays of `size` bytes: for each how many times these move in one call, and the call."""
+        """Run kernels on arrays of `size` bytes. Each kernel: how many times one call moves these bytes, and the call."""
         for name, (times, call) in kernels.items():
             label = f"{name}_gb_s_{size_name(size)}"
             idle = idle_s[name] if idle_s is not None else 0.0
             self.add(label, self.rate(label, times * size / 1e9, timed(call), idle_s=idle, floor_s=floor_s))
 
     def result(self, device: str, backend: str, threads: int, began_ns: int) -> MicroResult:
-        """All of it, and the maximum of each curve of bandwidths."""
+        """The result, with the maximum of each bandwidth curve."""
         for name in ("copy", "add", "triad", "read", "write"):
             self.add_maximum(f"{name}_gb_s")
         ended_ns = time.perf_counter_ns()
@@ -188,12 +189,12 @@ def _close(times: Sequence[float], spread: float) -> bool:
 
 
 def size_name(size: int) -> str:
-    """`64_kib`, `128_mib`."""
+    """A size in a figure's name, such as `64_kib` or `128_mib`."""
     return f"{size // MIB}_mib" if size >= MIB else f"{size // KIB}_kib"
 
 
 def timed_by(call: Callable[[], object], clock: Callable[[], float]) -> Timed:
-    """Repeats of a call, by a clock."""
+    """Times repeated calls with a clock."""
 
     def timed(repeats: int) -> float:
         began = clock()

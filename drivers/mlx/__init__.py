@@ -1,1 +1,1 @@
-"""Language models by MLX, on Apple's chips and wherever else it runs."""
+"""Language models by MLX, on Apple's chips and on other systems where MLX runs."""

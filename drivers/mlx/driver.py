@@ -1,4 +1,5 @@
-"""The MLX driver: language models in folders of config.json and safetensors, also quantised ones, by mlx-lm. Never code of the folder's."""
+"""The MLX driver: language models in folders of config.json and safetensors, also quantised ones, by mlx-lm. Never runs code of the
+folder."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MlxDriver(LocalDriver):
-    """See `drivers.contract.base.Driver`. `given`: `mlx.core`, imported when it is first needed if None."""
+    """See `drivers.contract.base.Driver`. `given`: `mlx.core`; None: imported when it is first needed."""
 
     name = "mlx"
     formats = ("transformers",)

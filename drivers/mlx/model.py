@@ -1,5 +1,5 @@
-"""One order's language model by MLX: tokens generated one by one on cached keys and values, and prompts, in the words and figures of
-`drivers.local.tokens`, so that its rows compare with those of the other drivers of language models.
+"""One order's language model by MLX: tokens generated one by one with cached keys and values, and prompts. It uses the terms and figures of
+`drivers.local.tokens`, so that its rows can be compared with those of other language-model drivers.
 
 Imported late, in the child or its zygote.
 """
@@ -43,7 +43,7 @@ class MlxSession:
     _prefix: Tokens = field(default_factory=lambda: np.zeros(0, np.int32))
     _cache: list[Any] = field(default_factory=list)
     _behind: int = 0
-    """Tokens since the prefix."""
+    """Tokens after the prefix."""
     _logits: Any = None
 
     def batches(self, tokens: Tokens, each: int) -> list[Any]:
@@ -53,18 +53,18 @@ class MlxSession:
         return made
 
     def step(self, batch: Any) -> None:
-        """MLX computes when it is asked for a value: for the logits of the last token, and what the cache keeps."""
+        """Decode a batch. MLX computes only when a value is requested: here the logits of the last token, and the state of the cache."""
         self._logits = self.model(batch, cache=self._cache)[0, -1]
         self.mx.eval(self._logits, [one.state for one in self._cache])
         self._behind += batch.shape[1]
 
     def decode(self, tokens: Tokens) -> None:
-        """All at once."""
+        """Decode all tokens at once."""
         for batch in self.batches(tokens, max(1, len(tokens))):
             self.step(batch)
 
     def fill(self, tokens: Tokens) -> None:
-        """Begin with these, to which `rewind` leads back."""
+        """Start with these tokens as the prefix that `rewind` returns to."""
         self._prefix, self._cache = tokens, self.caches.make_prompt_cache(self.model)
         self.decode(tokens)
         self._behind = 0
@@ -79,7 +79,7 @@ class MlxSession:
             self.fill(self._prefix)
 
     def logits(self) -> Any:
-        """Of the last token, as an array."""
+        """Logits of the last token, as an array."""
         return np.array(self._logits.astype(self.mx.float32))
 
 
@@ -89,7 +89,7 @@ class MlxModel(LanguageModel):
     def __init__(self, order: WorkOrder) -> None:
         self._mx = mx = runtime()
         super().__init__(order, title(mx))
-        self.threads = 0  # MLX takes its own, and does not tell how many
+        self.threads = 0  # MLX uses its own threads, and does not report how many
         self._device = device_for(mx, order.unit)
         self._folder = open_folder(Path(order.model), quantised=True)
         check_architecture(self._folder.config)
@@ -159,7 +159,7 @@ def _arrays(after_prompt: Any, after_token: list[Any]) -> Mapping[str, Any]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What MLX and mlx-lm raise as errors of the contract."""
+    """Turn errors of MLX and mlx-lm into errors of the contract."""
     try:
         yield
     except BREAKAGE as why:

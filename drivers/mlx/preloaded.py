@@ -1,4 +1,5 @@
-"""mlx-lm, imported once for all launches where these are forked: it takes seconds. It asks for more open files than a child may have."""
+"""mlx-lm, imported once for all launches where these are forked: the import takes seconds. mlx-lm asks for more open files than a child may
+have."""
 
 from __future__ import annotations
 

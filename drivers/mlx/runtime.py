@@ -1,6 +1,5 @@
-"""The edge to MLX and mlx-lm. Imported late, in the child or its zygote: mlx-lm imports transformers, which reads in the environment that
-there is no network.
-"""
+"""The interface to MLX and mlx-lm. Imported late, in the child or its zygote: mlx-lm imports transformers, whose environment variables say
+that there is no network."""
 
 from __future__ import annotations
 
@@ -34,17 +33,17 @@ def runtime() -> Any:
 
 
 def title(mx: Any) -> str:
-    """For the row: `mlx 0.32.4, mlx-lm 0.31.3`."""
+    """Title for the row: `mlx 0.32.4, mlx-lm 0.31.3`."""
     return f"mlx {mx.__version__}, mlx-lm {metadata.version('mlx-lm')}"
 
 
 def parts() -> tuple[Any, Any]:
-    """mlx-lm's loader, and its keys and values. Raises `Unfit`."""
+    """mlx-lm's loader, and its module for cached keys and values. Raises `Unfit`."""
     return _part("mlx_lm.utils"), _part("mlx_lm.models.cache")
 
 
 def check_architecture(config: Mapping[str, object]) -> None:
-    """Raise `Unfit` unless it is one of mlx-lm's own, and import it. `config`: of the model's folder."""
+    """Raise `Unfit` unless the architecture is one of mlx-lm's own; import it. `config`: config of the model's folder."""
     if config.get("model_file") is not None:
         raise Unfit("config.json says model_file: the model brings its own code, which is never run")
     kind = config.get("model_type")
@@ -58,7 +57,7 @@ def check_architecture(config: Mapping[str, object]) -> None:
 
 
 def load_model(folder: Path) -> Any:
-    """The model with its weights in memory. Raises what mlx-lm raises."""
+    """The model with its weights in memory. Raises mlx-lm's errors."""
     utils, _ = parts()
     model, _ = utils.load_model(folder, lazy=False, strict=True)
     return model

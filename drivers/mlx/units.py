@@ -14,7 +14,7 @@ UNITS: Final = (CPU, GPU)
 
 
 def device_for(mx: Any, unit: str) -> Any:
-    """Raises `WrongUnit`."""
+    """MLX's device for a unit. Raises `WrongUnit`."""
     if unit not in UNITS:
         raise WrongUnit(f"unknown unit {unit!r}: this driver has {', '.join(UNITS)}")
     kind = mx.cpu if unit == CPU else mx.gpu
@@ -24,7 +24,7 @@ def device_for(mx: Any, unit: str) -> Any:
 
 
 def working_units(mx: Any, driver: str, title: str) -> Iterator[UnitInfo]:
-    """Those on which 21 has just been doubled."""
+    """The units that have just doubled 21."""
     for unit in UNITS:
         try:
             device = device_for(mx, unit)
@@ -45,7 +45,7 @@ def provider(mx: Any, device: Any) -> str:
 
 
 def verify_device(mx: Any, unit: str, device: Any) -> None:
-    """Raise `WrongUnit` unless this is where MLX computes what names no device."""
+    """Raise `WrongUnit` unless this is MLX's default device."""
     live = mx.default_device()
     if live != device:
         raise WrongUnit(f"asked for {unit}, but MLX computes on {live}")

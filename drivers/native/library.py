@@ -1,10 +1,10 @@
-"""The native loop: compiled once by this device's compiler, proved on a tiny model, found by every launch.
+"""The native loop: compiled once by this device's compiler, verified with a tiny model, found by every launch.
 
     parent:  prepare(folder())      before the first launch; later calls only look. Never in a child that measures.
     child:   find(folder())         the compiled loop, calls by ctypes, or nothing (then IO binding is used)
 
-The file's name is a hash over its source, the compiler, the machine, the runtime's library and our calls into it: a change of any compiles
-it again. Nothing of a task has a part in it.
+The file's name is a hash over its source, the compiler, the machine, the runtime's library and our calls into it: it is compiled again when
+any of these changes. Nothing in it depends on a task.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ COMPILE_S: Final = 60.0
 LOOP: Final = "loop"
 CALLS_ONLY: Final = "ctypes"
 NOTHING: Final = "no"
-"""Content of a proof: the compiled loop works, the calls alone work, neither."""
+"""Content of a proof file: the compiled loop works, only the calls through ctypes work, neither works."""
 _VERSION: Final = re.compile(r"^__version__ *= *['\"]([^'\"]+)", re.MULTILINE)
 LIBRARIES: Final = ("libonnxruntime.so*", "libonnxruntime*.dylib", "onnxruntime.dll")
 TINY_MODEL: Final = bytes.fromhex(
     "08083a350a0e0a01780a017812017922034164641201745a0f0a0178120a0a08"
     "080112040a020801620f0a0179120a0a08080112040a02080142040a00100d"
 )
-"""y = x + x on one float, as bytes."""
+"""The bytes of a model that computes y = x + x on one float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """What a launch may use. `loop` None: no compiler, the calls go through ctypes."""
+    """The parts that a launch may use. `loop` None: there is no compiler, and the calls go through ctypes."""
 
     library: Path
     loop: Path | None
@@ -66,8 +66,8 @@ def library() -> Path | None:
 
 
 def version_of(runtime: Path) -> str:
-    """Of the onnxruntime that this C library belongs to; empty: it does not say. Several distributions write the same files, and only the
-    files say which came last."""
+    """Version of the onnxruntime that this C library belongs to; empty: unknown. Several distributions write the same files, and only the
+    files show which distribution was installed last."""
     try:
         text = runtime.with_name("build_and_package_info.py").read_text("utf-8", "replace")
     except OSError:
@@ -96,7 +96,7 @@ def key(runtime: Path, compiled_by: str | None) -> str:
 
 
 def find(where: Path, which: Callable[[str], str | None] = shutil.which) -> Native | None:
-    """What `prepare` has proved for this installation. None: nothing, or a folder that others may write to."""
+    """The result of `prepare` for this installation. None: there is none, or others may write to the folder."""
     runtime, compiled_by = library(), compiler(which)
     if runtime is None:
         return None
@@ -114,7 +114,7 @@ def find(where: Path, which: Callable[[str], str | None] = shutil.which) -> Nati
 
 
 def _is_private(path: Path) -> bool:
-    """Whether only we (or root) can have written it. Windows: by its location."""
+    """Whether only this user (or root) can have written it. Always true on Windows, where its location protects it."""
     state = path.lstat()
     if sys.platform == "win32":
         return True
@@ -122,19 +122,19 @@ def _is_private(path: Path) -> bool:
 
 
 def prepare(where: Path, which: Callable[[str], str | None] = shutil.which) -> Native | None:
-    """Compile and prove what is missing; about a second the first time. None if it fails, or in a folder that others may write to.
+    """Compile and verify what is missing; takes about a second the first time. None if this fails, or if others may write to the folder.
 
-    Several nodes may do this at once: each compiles its own and moves it into place.
+    Several nodes may do this at once: each compiles its own loop and moves it into place.
     """
     runtime, compiled_by = library(), compiler(which)
     if runtime is None:
         return None
     try:
         where.mkdir(parents=True, exist_ok=True)
-        if not _is_private(where):  # what is compiled there is run at once
+        if not _is_private(where):  # the compiled file is run at once
             return None
         with suppress(PermissionError):
-            where.chmod(0o755)  # a run of root's node is nobody
+            where.chmod(0o755)  # root's node runs models as nobody, who must read the folder
         proof = where / f"{key(runtime, compiled_by)}.proved"
         if not proof.exists():
             with tempfile.TemporaryDirectory(dir=where) as folder:
@@ -149,7 +149,7 @@ def prepare(where: Path, which: Callable[[str], str | None] = shutil.which) -> N
 
 
 def _make(runtime: Path, compiled_by: str | None, folder: Path, proof: Path) -> str:
-    """The content of `proof`; a loop that was proved is then next to it."""
+    """The content of `proof`; a loop that works is then stored next to it."""
     model = folder / "tiny.onnx"
     model.write_bytes(TINY_MODEL)
     if compiled_by is not None:
@@ -163,7 +163,7 @@ def _make(runtime: Path, compiled_by: str | None, folder: Path, proof: Path) -> 
 
 
 def _proved(runtime: Path, loop: Path | None, model: Path, folder: Path) -> bool:
-    """Whether the calls that will be measured work, in a process of their own."""
+    """Whether the calls that will be measured work, in a separate process."""
     arguments = (str(runtime), str(loop or ""), str(model), version_of(runtime))
     return _succeeds(boot_command("native.loop", *arguments), folder)
 

@@ -35,7 +35,7 @@ class Inference(ctypes.Structure):
 
 
 class BoundSession:
-    """One inference with bound inputs and outputs: a `timing.TimedLoop`. `run` is one inference outside the loop."""
+    """One inference with bound inputs and outputs: a `timing.TimedLoop`. `run` makes one inference outside the loop."""
 
     def __init__(
         self, session: NativeSession, feeds: Mapping[str, tuple[str, tuple[int, ...], np.ndarray[Any, Any]]]
@@ -83,7 +83,7 @@ class BoundSession:
         return value.value or 0
 
     def allocate_each_time(self) -> None:
-        """From now on each inference allocates its outputs."""
+        """Have each further inference allocate its outputs."""
         self.inference.release = self._runtime.address("ReleaseValue")
         self._release_outputs()
 
@@ -94,7 +94,7 @@ class BoundSession:
             self._outputs[index] = None
 
     def run(self) -> None:
-        """One inference. The first allocates the outputs, later ones write to them. Raises `NativeError`."""
+        """Make one inference. The first allocates the outputs, later ones write to them. Raises `NativeError`."""
         if self.inference.release:
             self._release_outputs()
         failed = self._call(*self._arguments)
@@ -136,7 +136,7 @@ class BoundSession:
         return round(median(later - sooner for sooner, later in itertools.pairwise(ticks)))
 
     def outputs(self) -> list[tuple[str, tuple[int, ...], bytes]]:
-        """Element type, shape and bytes of each output of the last inference. 4-bit elements come two to a byte."""
+        """Element type, shape and bytes of each output of the last inference. 4-bit elements are packed two to a byte."""
         return [self._value(c_void_p(value)) for value in self._outputs]
 
     def _value(self, value: c_void_p) -> tuple[str, tuple[int, ...], bytes]:
@@ -171,7 +171,7 @@ def bytes_of(element: str, shape: Sequence[int]) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Prove it on a tiny model, in a process of its own. `arguments`: library, loop or an empty text, model, expected version.
+    """Verify the loop with a tiny model, in a process of its own. `arguments`: library, loop or an empty text, model, expected version.
 
     Exits with 0 and prints nothing if the calls that are measured turn 21 into 42.
     """

@@ -1,8 +1,8 @@
 """onnxruntime by its C interface: one session on the CPU with no Python between two calls of `Run`.
 
 The Python package adds about a microsecond to a call, which is half of a small model's time. The package contains the same runtime as a C
-library; here it is opened with ctypes. Only functions that have kept their index in the table since the interface's fifth version are
-used, and `library.prepare` has proved them before anything is measured.
+library, which this module opens with ctypes. It uses only functions that have kept their index in the table since the interface's fifth
+version, and `library.prepare` verifies them before anything is measured.
 
     runtime = Runtime(library, loop)          once in a process
     session = runtime.open(path, threads)     has the methods of onnxruntime's own session that `drivers.onnx.session` uses
@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 API_VERSION: Final = 16
-"""Of the table; every newer runtime has it."""
+"""Version of the table; every newer runtime has it."""
 INDEX: Final[Mapping[str, int]] = {
     "GetErrorCode": 1,
     "GetErrorMessage": 2,
@@ -101,7 +101,7 @@ class Port:
 
     @property
     def plain(self) -> bool:
-        """A tensor of numbers: what can be bound to memory."""
+        """Whether this is a tensor of numbers, which can be bound to memory."""
         return self.type.startswith("tensor(") and "string" not in self.type
 
 
@@ -117,7 +117,7 @@ class Runtime:
         functions = base()
         table = ctypes.CFUNCTYPE(c_void_p, ctypes.c_uint32)(functions[0])(API_VERSION)
         self.version = (ctypes.CFUNCTYPE(c_char_p)(functions[1])() or b"").decode()
-        """Such as `1.31.1`."""
+        """Version of the runtime, such as `1.31.1`."""
         if not table:
             raise NativeError(f"onnxruntime {self.version} has no interface of version {API_VERSION}")
         self._table = cast(table, POINTER(c_void_p))
@@ -149,7 +149,7 @@ class Runtime:
         return None
 
     def error(self, status: int) -> NativeError:
-        """The error of a status, which is released."""
+        """The error of a status; releases the status."""
         pointer = c_void_p(status)
         kind = InvalidProtobuf if self.call("GetErrorCode", pointer) == INVALID_PROTOBUF else NativeError
         message = (self.call("GetErrorMessage", pointer) or b"").decode("utf-8", "replace")
@@ -157,14 +157,14 @@ class Runtime:
         return kind(message)
 
     def start(self) -> None:
-        """Create the runtime's environment, once; before any session, and part of no figure."""
+        """Create the runtime's environment, once, before any session; its time is part of no figure."""
         if self._env.value is None:
             os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
             self.call("CreateEnv", ERRORS_ONLY, b"sark", byref(self._env))
             self.call("DisableTelemetryEvents", self._env)
 
     def options(self, threads: int) -> c_void_p:
-        """Session options, the same as `drivers.onnx.session.options`. Released by `open`."""
+        """Session options, equal to `drivers.onnx.session.options`. `open` releases them."""
         chosen = c_void_p()
         self.call("CreateSessionOptions", byref(chosen))
         self.call("SetIntraOpNumThreads", chosen, threads)
@@ -175,7 +175,7 @@ class Runtime:
         return chosen
 
     def open(self, model: str, threads: int) -> NativeSession:
-        """Load a model; `NativeSession.load_ns` says how long that took. Raises `NativeError`."""
+        """Load a model; `NativeSession.load_ns` says how long it took. Raises `NativeError`."""
         self.start()
         chosen, handle = self.options(threads), c_void_p()
         path: Any = model if sys.platform == "win32" else os.fsencode(model)
@@ -243,7 +243,7 @@ class NativeSession:
             call("ReleaseTypeInfo", info)
 
     def _text(self, pointer: c_void_p) -> str:
-        """A text that the runtime allocated, which is released."""
+        """A text that the runtime allocated; releases it."""
         try:
             return ctypes.string_at(pointer.value or 0).decode()
         finally:

@@ -1,4 +1,4 @@
-"""The ONNX driver: models in one file or folder, on the CPU and on whatever else this onnxruntime really runs on."""
+"""The ONNX driver: models in one file or folder, on the CPU and on every other unit that this onnxruntime really runs on."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class OnnxDriver(LocalDriver):
         return ("drivers.onnx.runner", "numpy.random", "onnxruntime")
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """The units with a provider that has just run a tiny model, not those that the package promises."""
+        """The units with a provider that has just run a tiny model; a provider that the package only promises does not count."""
         from drivers.onnx.session import runtime
 
         return working(runtime())
 
     def samples(self) -> tuple[SampleModel, ...]:
-        """One operator on one float, and a chain of products."""
+        """A model with one operator on one float, and a chain of matrix products."""
         from drivers.native.library import TINY_MODEL
         from protocol.formats.reference_model import chain_of_products
 
@@ -42,7 +42,7 @@ class OnnxDriver(LocalDriver):
 
 
 def working(ort: Any) -> tuple[UnitInfo, ...]:
-    """`ort`: the runtime's package, or a double."""
+    """The units that work. `ort`: the runtime's package, or a test double."""
     from drivers.onnx.plugins import PACKAGES, usable
     from drivers.onnx.session import runtime_errors
 

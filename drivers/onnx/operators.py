@@ -1,7 +1,8 @@
-"""Where a model's operators ran and how long they took, from what the runtime tells of one session: its profile of an inference, the nodes
-of the graph that it gave to each provider, and its log. Pure.
+"""Where a model's operators ran and how long they took, according to what the runtime reports on one session: its profile of an inference,
+the nodes of the graph that each provider was assigned, and its log. Pure.
 
-A provider that compiles takes many nodes and runs them as one: only the assignment has their names then, and only the one has a time.
+A provider that compiles takes many nodes and runs them as one: then only the assignment has their names, and only the compiled node has a
+time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ COPY: Final = "Memcpy"
 """Operators that the runtime inserts to copy values between devices."""
 _SUFFIX: Final = "_kernel_time"
 _NUMBERED: Final = re.compile(r"(_\d+)+$")
-"""What a provider appends to the name of a part that it compiled."""
+"""The suffix that a provider appends to the name of a part that it compiled."""
 _NO_KERNEL: Final = re.compile(r"(\S+) kernel not found in registries for Op type: (\S+) node name: (.*)")
 _FORCED: Final = re.compile(r"Force fallback to CPU execution for node: (.+?) because")
 MAX_WHY: Final = 300
@@ -39,7 +40,7 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class AssignedNode:
-    """A node of the graph, and the provider that it was given to before any were fused."""
+    """A node of the graph, and the provider that it was assigned to before any were fused."""
 
     name: str
     op: str
@@ -49,21 +50,21 @@ class AssignedNode:
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
-    """What one session tells of itself; empty parts: nothing."""
+    """What the runtime reports on one session; an empty part: nothing reported."""
 
     calls: tuple[KernelCall, ...] = ()
-    """Of its last inference."""
+    """Executions of the session's last inference."""
     assigned: tuple[AssignedNode, ...] = ()
     log: str = ""
 
     @property
     def nodes(self) -> Counter[str]:
-        """Nodes that ran on each provider, each counted once however often it ran."""
+        """Number of nodes that ran on each provider; a node counts once however often it ran."""
         return Counter({call.node: call.provider for call in self.calls}.values())
 
 
 def read_profile(text: str) -> tuple[KernelCall, ...]:
-    """The executions of the last inference in a profile, without copies. Empty if it is unusable."""
+    """The executions of the last inference in a profile, without copies. Empty if the profile is unusable."""
     try:
         events = json.loads(text)
     except (ValueError, RecursionError):
@@ -91,7 +92,7 @@ def _whole(value: Any) -> int:
 
 
 def self_times(calls: Sequence[KernelCall]) -> list[tuple[KernelCall, int]]:
-    """Each execution with its own microseconds: a loop's without its body's. Executions follow or contain each other."""
+    """Each execution with its own microseconds: a loop's time excludes its body's. Executions follow or contain each other."""
     own = [call.took_us for call in calls]
     open_calls: list[int] = []
     for at in sorted(range(len(calls)), key=lambda at: (calls[at].began_us, -calls[at].took_us)):
@@ -109,7 +110,7 @@ def _end(call: KernelCall) -> int:
 
 
 def reasons(log: str, assigned: Iterable[AssignedNode]) -> Mapping[str, str]:
-    """Why the runtime gave nodes of a type to another provider than it was asked for, by type, as far as its log tells."""
+    """Why the runtime assigned nodes of a type to a provider other than the requested one, by type, as far as its log says."""
     given: dict[str, Counter[str]] = defaultdict(Counter)
     types = {node.name: node.op for node in assigned if node.name}
     missing: set[tuple[str, str]] = set()
@@ -133,7 +134,7 @@ def reasons(log: str, assigned: Iterable[AssignedNode]) -> Mapping[str, str]:
 def use_of_operators(
     facts: SessionFacts, provider: str, *, issued: bool = False
 ) -> tuple[OperatorReport, ...]:
-    """By type and provider, what takes longest first. `provider`: that of the unit; `issued`: its times are those of issuing."""
+    """Operators by type and provider, slowest first. `provider`: the unit's provider. `issued`: times on it are times of issuing."""
     nodes = Counter((node.op, node.provider) for node in facts.assigned)
     domains = {(node.op, node.provider): node.domain for node in facts.assigned}
     ran: dict[tuple[str, str], set[str]] = defaultdict(set)

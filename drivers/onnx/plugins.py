@@ -1,6 +1,7 @@
-"""Execution providers in packages of their own, beside onnxruntime instead of in a build of it.
+"""Execution providers in separate packages, installed next to onnxruntime instead of built into it.
 
-They have to be registered, and a session takes them by device: one that only names such a provider runs on the CPU without a word.
+They have to be registered, and a session takes them by device: a session that only names such a provider silently runs on the CPU.
+
 https://onnxruntime.ai/docs/execution-providers/plugin-ep-libraries/usage.html
 """
 
@@ -17,7 +18,7 @@ PACKAGES: Final = {OPENVINO: "onnxruntime_ep_openvino", QNN: "onnxruntime_qnn"}
 ARM64: Final = frozenset({"arm64", "aarch64"})
 
 Find = Callable[[str], Any]
-"""A package by its name. Raises `ImportError`."""
+"""Returns a package by its name. Raises `ImportError`."""
 
 
 def usable(
@@ -27,10 +28,10 @@ def usable(
     find: Find = importlib.import_module,
     machine: str = "",
 ) -> list[str]:
-    """The providers that this onnxruntime has now, with the plug-ins among `wanted` that are installed and found a device. `errors`: what
-    onnxruntime raises; `machine`: the processor, empty: this one.
+    """The providers that this onnxruntime has now, including those plug-ins among `wanted` that are installed and found a device. `errors`:
+    exceptions of onnxruntime. `machine`: the processor; empty: this one.
 
-    QNN is none where the processor is not ARM's: Qualcomm's library emulates its NPU there.
+    QNN counts only on ARM processors: elsewhere Qualcomm's library emulates its NPU.
     """
     present = list(ort.get_available_providers())
     failing: tuple[type[Exception], ...] = (ImportError, OSError, AttributeError, *errors)
@@ -39,15 +40,15 @@ def usable(
             try:
                 ort.register_execution_provider_library(provider, find(package).get_library_path())
             except failing:
-                continue  # it is not installed, or does not fit this onnxruntime
+                continue  # the plug-in is not installed, or does not fit this onnxruntime
     present += [one.ep_name for one in _devices(ort)]
     on_arm = (machine or platform.machine()).lower() in ARM64
     return [name for name in dict.fromkeys(present) if name != QNN or on_arm]
 
 
 def plugged(ort: Any, place: ProviderPlacement) -> Any:
-    """The device of a plug-in for a session there; None: its provider is part of onnxruntime. A unit that names a kind of device gets one
-    of that kind, any other the NPU if there is one."""
+    """The plug-in's device for a session at `place`; None: the provider is part of onnxruntime. A unit that names a kind of device gets a
+    device of that kind; any other unit gets the NPU, if there is one."""
     own = [one for one in _devices(ort) if one.ep_name == place.provider and place.provider in PACKAGES]
     kind = place.options.get("device_type")
     if kind is not None:
@@ -57,7 +58,7 @@ def plugged(ort: Any, place: ProviderPlacement) -> Any:
 
 
 def options_of(place: ProviderPlacement, find: Find = importlib.import_module) -> dict[str, str]:
-    """Options of a plug-in: its device says the kind, and its package where the library of Qualcomm's NPU is."""
+    """Options of a plug-in. The device already determines its kind; the package knows the path of the library of Qualcomm's NPU."""
     options = {name: value for name, value in place.options.items() if name != "device_type"}
     if place.provider == QNN:
         options["backend_path"] = find(PACKAGES[QNN]).get_qnn_htp_path()
@@ -65,5 +66,5 @@ def options_of(place: ProviderPlacement, find: Find = importlib.import_module) -
 
 
 def _devices(ort: Any) -> list[Any]:
-    """Of all providers; none of an onnxruntime that knows no plug-ins."""
+    """Devices of all providers; empty for an onnxruntime without plug-ins."""
     return list(ort.get_ep_devices()) if hasattr(ort, "get_ep_devices") else []

@@ -1,4 +1,4 @@
-"""Where a model's operators really ran: one session beside the timed one, profiled.
+"""Where a model's operators really ran: profiles a second session next to the timed one.
 
 A session on a GPU moves unsupported operators to the CPU, perhaps all of them, without changing its list of providers. Only the runtime's
 profile shows it.
@@ -21,17 +21,17 @@ from drivers.onnx.units import UNITS
 
 RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 MAX_PROFILE: Final = 32 * 1024 * 1024
-"""Bytes of a profile; a longer one, such as that of a loop of many turns, is cut off and says nothing."""
+"""Most bytes of a profile; a longer one, such as that of a loop with many iterations, is cut off and yields nothing."""
 MAX_LOG: Final = 16 * 1024 * 1024
-"""Bytes of the runtime's log that are read."""
+"""Most bytes read from the runtime's log."""
 INFO, WARNING = 1, 2
-"""The runtime's levels."""
+"""Log levels of the runtime."""
 
 
 def unit_that_ran(unit: str, provider: str, live: Sequence[str], nodes: Mapping[str, int]) -> RanOn:
-    """The unit that ran the model: another one than `unit` if no operator ran on its provider.
+    """The unit that ran the model: a unit other than `unit` if no operator ran on its provider.
 
-    `provider`: the unit's provider; `live`: the session's providers; `nodes`: operators by provider.
+    `provider`: the unit's provider. `live`: the session's providers. `nodes`: operators by provider.
     """
     if not nodes:
         return RanOn(unit, tuple(live), ("the runtime does not report where the operators ran",))
@@ -45,9 +45,9 @@ def unit_that_ran(unit: str, provider: str, live: Sequence[str], nodes: Mapping[
 
 
 def profile(infer: Callable[[Any], Any], options: Any, *, with_log: bool = False) -> SessionFacts:
-    """What a session of its own tells; nothing if it fails, as with too little memory for two.
+    """The facts of a session made for this purpose; empty if it fails, as with too little memory for two sessions.
 
-    `infer` opens a session with `options`, runs it and returns it. `with_log`: also what it logs, which has the reasons of a fallback.
+    `infer` opens a session with `options`, runs it and returns it. `with_log`: also collect its log, which has the reasons of a fallback.
     """
     options.enable_profiling = True
     options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
@@ -71,7 +71,7 @@ def profile(infer: Callable[[Any], Any], options: Any, *, with_log: bool = False
 
 
 def assignment(session: Any) -> tuple[AssignedNode, ...]:
-    """The nodes that each provider was given; none from a runtime that does not tell."""
+    """The nodes that each provider was assigned; empty if the runtime does not report them."""
     tell = getattr(session, "get_provider_graph_assignment_info", None)
     try:
         parts = [] if tell is None else tell()
@@ -80,13 +80,13 @@ def assignment(session: Any) -> tuple[AssignedNode, ...]:
             for part in parts
             for node in part.get_nodes()
         )
-    except runtime_errors():  # also a name that is not UTF-8
+    except runtime_errors():  # also for a name that is not UTF-8
         return ()
 
 
 @contextlib.contextmanager
 def logged_to(log: BinaryIO) -> Iterator[None]:
-    """The runtime writes its log to this process's standard error: into `log` meanwhile."""
+    """Redirect the runtime's log to `log` during the block; otherwise the runtime writes it to this process's standard error."""
     ort = runtime()
     kept = os.dup(2)
     try:

@@ -1,7 +1,7 @@
 """From an order to an inference that runs: the model in its private folder, a session, bound inputs and outputs.
 
-On the CPU by onnxruntime's C interface, which is opened when this module is imported, before the process is sandboxed (20 ms and 10 MB
-that no launch then pays for; no thread and no session, so a zygote may import it). Elsewhere by IO binding of the Python package.
+The CPU uses onnxruntime's C interface. It is opened when this module is imported, before the process is sandboxed (20 ms and 10 MB that no
+launch then pays for; no thread and no session, so a zygote may import it). Other units use the IO binding of the Python package.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ NEW_SHAPES: Final = "output shapes change from run to run: each inference includ
 UNBINDABLE: Final = "texts, sequences or maps cannot be bound: each inference includes their conversion"
 HOST: Final = ProviderPlacement(CPU)
 FOLDER: Final = "model"
-"""Below the child's private working directory."""
+"""Folder in the child's private working directory."""
 MAX_PROFILED: Final = 1024 * MIB
 MAX_PROFILED_NS: Final = 5_000_000_000
-"""Bytes of a model on the CPU, and nanoseconds of its load and first inference, up to which its operators are looked at."""
+"""Bytes of a model on the CPU, and nanoseconds of its load and first inference, up to which its operators are profiled."""
 AGAIN_NS: Final = 1_000_000_000
 """A first inference shorter than this is followed by another one, which is warm."""
 
 
 def open_runtime() -> ort_api.Runtime | None:
-    """The runtime by its C interface; None where `library.prepare` has not proved it."""
+    """The runtime by its C interface; None if `library.prepare` has not verified it."""
     native = library.find(folder())
     if native is None:
         return None
@@ -79,7 +79,7 @@ class OnnxModel(LocalModel):
         self._options = edge.options(self.threads, optimise=True)
 
     def load(self) -> int:
-        """By the C interface on the CPU."""
+        """Load the model; on the CPU by the C interface."""
         self._load_ns = self._load()
         return self._load_ns
 
@@ -109,9 +109,10 @@ class OnnxModel(LocalModel):
             raise edge.to_driver_error(why) from why
 
     def prepare(self) -> Prepared:
-        """The first inputs that run. A session that failed with others is opened again, because it keeps the memory they took."""
+        """The first inputs that run. A session that failed with other inputs is opened again, because it keeps the memory that they
+        took."""
         if isinstance(self._session, ort_api.NativeSession) and not self._session.plain:
-            self._native = None  # which cannot bind its inputs or outputs
+            self._native = None  # it cannot bind these inputs or outputs
             self._reopen()
         inputs = edge.inputs_of(self._session)
         names = tuple(one.name for one in inputs if one.dtype in ("int32", "int64"))
@@ -156,7 +157,7 @@ class OnnxModel(LocalModel):
         )
 
     def time(self, prepared: Prepared, notes: list[str]) -> Generator[ProgressReport, None, MeasureReport]:
-        """Again with outputs that each inference allocates, if they did not keep their shapes."""
+        """Time the model; if its outputs do not keep their shapes, time it again with outputs that each inference allocates."""
         try:
             try:
                 return (yield from super().time(prepared, notes))
@@ -169,7 +170,7 @@ class OnnxModel(LocalModel):
             raise edge.to_driver_error(why) from why
 
     def ran_on(self, prepared: Prepared) -> RanOn:
-        """Where the model ran, from a profile; on the CPU only where a second session is cheap, for there it shows nothing but times."""
+        """Where the model ran, from a profile. On the CPU, where a profile shows only times, only if a second session is cheap."""
         unit, provider = self.order.unit, self._place.provider
         providers = tuple(self._session.get_providers())
         on_cpu = provider == CPU
@@ -209,7 +210,7 @@ class OnnxModel(LocalModel):
         ]
 
     def reference(self, prepared: Prepared) -> dict[str, Any]:
-        """Of a session on the CPU without graph optimisation."""
+        """Outputs of a session on the CPU without graph optimisation."""
         session = edge.open_session(self._path, HOST, edge.options(self.threads, optimise=False))
         plain = Runner(session, prepared.feeds, self.inputs)
         plain.first()
@@ -221,7 +222,7 @@ class OnnxModel(LocalModel):
 
 class BoundModel(Protocol):
     notes: tuple[str, ...]
-    """How it is done, for the row."""
+    """Notes for the row on how the model was run."""
 
     @property
     def loop(self) -> TimedLoop:
@@ -229,7 +230,7 @@ class BoundModel(Protocol):
         ...
 
     def first(self) -> None:
-        """The cold inference. Raises `Unfit` or `OutOfMemory` when these inputs do not run."""
+        """Make the cold inference. Raises `Unfit` or `OutOfMemory` if these inputs do not run."""
         ...
 
     def preallocate_outputs(self) -> None:
@@ -237,7 +238,7 @@ class BoundModel(Protocol):
         ...
 
     def allocate_each_time(self) -> bool:
-        """From now on each inference allocates its outputs, because their shapes change; False if it does already."""
+        """Have each further inference allocate its outputs, because their shapes change; False if it already does."""
         ...
 
     def outputs(self) -> dict[str, Any]:
@@ -248,14 +249,14 @@ class BoundModel(Protocol):
 def bind(
     session: Any, feeds: Mapping[str, Array], inputs: Sequence[Input], place: ProviderPlacement
 ) -> BoundModel:
-    """By whatever fits the session."""
+    """Bind the inputs with the runner that fits the session."""
     if isinstance(session, ort_api.NativeSession):
         return NativeRunner(session, feeds, inputs)
     return Runner(session, feeds, inputs, place)
 
 
 class NativeRunner:
-    """By the C interface; all inputs and outputs are tensors of numbers."""
+    """Runs a model by the C interface; all inputs and outputs are tensors of numbers."""
 
     def __init__(
         self, session: ort_api.NativeSession, feeds: Mapping[str, Array], inputs: Sequence[Input]
@@ -278,7 +279,7 @@ class NativeRunner:
         edge.translated(self._bound.run)
 
     def preallocate_outputs(self) -> None:
-        """What the first inference allocated is written to from now on."""
+        """Have further inferences write to the outputs that the first one allocated."""
         try:
             self._bound.run()
         except ort_api.NativeError:
@@ -300,9 +301,9 @@ class NativeRunner:
 
 
 class Runner:
-    """By onnxruntime's own package.
+    """Runs a model by onnxruntime's own package.
 
-    Inputs are bound once, in the device's own memory if it has any; then the outputs stay there too, and an inference ends when the device
+    Inputs are bound once, in the device's own memory if it has any. Then the outputs stay there too, and an inference ends when the device
     has finished. Outputs are preallocated if a second inference shows that their shapes stay. Texts, sequences and maps cannot be bound.
     """
 
@@ -323,7 +324,7 @@ class Runner:
         self._binding: Any = None
         self._values: dict[str, Any] = {}
         self._allocated_by: Any = None
-        """The binding that has allocated the outputs: it holds them."""
+        """The binding that allocated the outputs, and keeps them alive."""
         self.call: Callable[[Any], object] = lambda fed: session.run(None, fed)
         self.argument: Any = self._feeds
         bindable = all(port.type.startswith("tensor(") and "string" not in port.type for port in self._ports)
@@ -358,7 +359,7 @@ class Runner:
         self.call = self._session.run_with_iobinding if self._place.memory == "cpu" else self._call_and_wait
 
     def _bind_inputs(self) -> None:
-        """To a new binding."""
+        """Bind the inputs to a new binding."""
         self._binding = self.argument = binding = self._session.io_binding()
         for name, value in self._values.items():
             binding.bind_ortvalue_input(name, value)
@@ -404,13 +405,13 @@ class Runner:
         return True
 
     def _call_with_new_outputs(self, binding: Any) -> None:
-        """A binding keeps what the last run allocated, and refuses another shape: release it first."""
+        """Release the outputs before the call: a binding keeps those of the last run, and refuses other shapes."""
         binding.clear_binding_outputs()
         self._bind_outputs()
         self._plain_call(binding)
 
     def outputs(self) -> dict[str, Any]:
-        """Arrays, or lists and dicts for sequences and maps (then of one more inference)."""
+        """Arrays, or lists and dicts for sequences and maps (from one more inference)."""
         if self._binding is None:
             values = edge.translated(lambda: self._session.run(None, self._feeds))
             return dict(zip(self._names, values, strict=True))
@@ -424,7 +425,7 @@ class Runner:
 
 
 def to_ortvalue(ort: ModuleType, fed: Array, made: Input, place: ProviderPlacement = HOST) -> Any:
-    """An array as the runtime's own tensor, on the device; element types that numpy lacks stay in host memory."""
+    """An array as the runtime's own tensor, on the device. Element types that numpy lacks stay in host memory."""
     number = DTYPES[made.dtype][1]
     if number is None:
         values = np.ascontiguousarray(fed).reshape(fed.shape)
@@ -436,7 +437,7 @@ def to_ortvalue(ort: ModuleType, fed: Array, made: Input, place: ProviderPlaceme
 
 
 def packed(element: str, values: Array) -> Array:
-    """The values in the runtime's layout: narrow integers several to a byte, the first in its lowest bits."""
+    """The values in the runtime's layout: several narrow integers per byte, the first in the lowest bits."""
     flat = np.ascontiguousarray(values).reshape(-1)
     if element not in NARROW:
         return flat
@@ -459,7 +460,7 @@ def as_array(value: Any) -> Array:
 
 
 def from_bytes(element: str, shape: tuple[int, ...], data: bytes) -> Array:
-    """An array of a tensor's bytes. bfloat16 is widened to float32; 8-bit floats stay bits; narrow integers become whole ones."""
+    """An array from a tensor's bytes. bfloat16 is widened to float32; 8-bit floats stay bits; narrow integers are widened to 8 bits."""
     if element in NARROW:
         bits = NARROW[element]
         shifts = np.arange(8 // bits, dtype=np.uint8) * bits

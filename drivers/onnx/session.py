@@ -1,4 +1,4 @@
-"""The edge to onnxruntime's Python package: open a session on one unit, verify its provider, translate errors.
+"""The interface to onnxruntime's Python package: open a session on one unit, verify its provider, translate errors.
 
 Imported late, in the child or its zygote.
 """
@@ -23,13 +23,13 @@ from drivers.onnx.units import CPU, CUDA, TENSORRT, UNITS, ProviderPlacement, pl
 
 PRIVATE_NAME: Final = "model.onnx"
 MAX_PORTS: Final = 2048
-"""Inputs and outputs of a model together."""
+"""Most inputs and outputs of a model together."""
 MAX_NAME: Final = 500
-"""Characters in the name of one of them."""
+"""Most characters in the name of an input or output."""
 
 
 TINY_MODEL: Final = library.TINY_MODEL
-"""What a provider must run before its unit is offered."""
+"""The model that a provider must run before its unit is offered."""
 
 
 def runtime() -> ModuleType:
@@ -56,7 +56,7 @@ def provider_for(unit: str, available: Sequence[str]) -> str:
 
 
 def placement_of(unit: str, gpu: str = "", threads: int = 0) -> ProviderPlacement:
-    """Where this onnxruntime runs a unit; hides all other GPUs from this process. `threads`: see `placement_for`. Raises `WrongUnit`."""
+    """Where this onnxruntime runs a unit. Hides all other GPUs from this process. `threads`: see `placement_for`. Raises `WrongUnit`."""
     ort = runtime()
     names = {name for one in UNITS if one.unit == unit for name in one.names}
     provider = provider_for(unit, usable(ort, names, runtime_errors()))
@@ -66,24 +66,24 @@ def placement_of(unit: str, gpu: str = "", threads: int = 0) -> ProviderPlacemen
 
 
 def load_libraries(provider: str, ort: Any = None) -> None:
-    """Load CUDA's libraries from NVIDIA's Python packages, where the system's linker does not look; else from the system. Before a session
-    is opened: that is timed. `ort`: the runtime's package, or a double."""
+    """Load CUDA's libraries from NVIDIA's Python packages, where the system's linker does not look, or else from the system. Call it before
+    a session is opened, because that is timed. `ort`: the runtime's package, or a test double."""
     preload = getattr(ort or runtime(), "preload_dlls", None)
     if provider in (CUDA, TENSORRT) and preload is not None:
         preload()
 
 
 def verify_provider(unit: str, provider: str, live: Sequence[str]) -> None:
-    """Refuse a session that fell back to something else. Raises `WrongUnit`."""
+    """Refuse a session that fell back to another provider. Raises `WrongUnit`."""
     if not live or live[0] != provider:
         raise WrongUnit(f"asked for {unit}, session runs on {live[0] if live else 'nothing'}")
 
 
 def private_copy(model: str, folder: Path) -> Path:
-    """The model alone in a folder of its own, so that it cannot name weights in other files.
+    """Put the model alone into a folder of its own, so that it cannot name weights in other files.
 
-    A link (onnxruntime's path check refuses whatever leads out of the folder), or a copy where there are no links. A model that is a
-    folder stays where it is, with its own weights.
+    The model becomes a link (onnxruntime's path check refuses paths that lead out of the folder), or a copy where there are no links. A
+    model that is a folder stays in its place, with its own weights.
     """
     source = Path(model).resolve()
     if source.is_dir():
@@ -101,7 +101,7 @@ def private_copy(model: str, folder: Path) -> Path:
 
 
 def _in_folder(folder: Path) -> Path:
-    """The one ONNX file of a folder that holds nothing but files and folders. Raises `Unfit`."""
+    """The only ONNX file in a folder of plain files and folders. Raises `Unfit`."""
     models: list[Path] = []
     for path in sorted(folder.rglob("*")):
         kind = path.lstat().st_mode
@@ -119,7 +119,7 @@ def _in_folder(folder: Path) -> Path:
 def options(threads: int, optimise: bool) -> Any:
     """Session options: one operator at a time on `threads` threads that sleep when idle.
 
-    Spinning threads make a shared device slower for all (measured: up to 1.6 times), so they do not spin.
+    Spinning threads slow down everything on a shared device (measured: up to 1.6 times), so they do not spin.
     """
     ort = runtime()
     chosen = ort.SessionOptions()
@@ -134,11 +134,11 @@ def options(threads: int, optimise: bool) -> Any:
 
 
 def open_session(model: str | bytes, place: ProviderPlacement, chosen: Any, ort: Any = None) -> Any:
-    """Create a session, which is what load times measure. If its provider fails, so does it: the runtime's own answer would be a session on
-    the CPU. `ort`: the runtime's package, or a double. Raises `Unfit`, `OutOfMemory` or `Crashed`."""
+    """Create a session; load times measure this call. If its provider fails, the call fails too: by default the runtime would answer with a
+    session on the CPU. `ort`: the runtime's package, or a test double. Raises `Unfit`, `OutOfMemory` or `Crashed`."""
     ort = ort or runtime()
     if (device := plugged(ort, place)) is not None:
-        if not chosen.has_providers():  # by a session before
+        if not chosen.has_providers():  # set by an earlier session
             translated(lambda: chosen.add_provider_for_devices([device], options_of(place)))
         return translated(lambda: ort.InferenceSession(model, chosen, enable_fallback=0))
     requested = [CPU] if place.provider == CPU else [(place.provider, dict(place.options)), CPU]
@@ -154,7 +154,7 @@ def translated(call: Callable[[], Any]) -> Any:
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises: its exceptions derive from Exception alone."""
+    """The exceptions of onnxruntime, which derive directly from Exception."""
     state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
 
     names = (
@@ -178,20 +178,20 @@ _NO_MEMORY: Final = re.compile(
 _GPU_FAILURE: Final = re.compile(
     r"\b(CUDA|HIP|CUDNN|CUBLAS\w*|CUFFT|CURAND|ROCBLAS|MIOPEN) failure \d+: [^;]+"
 )
-"""The cause in an error of a GPU, which stands between functions, files and this host's name."""
+"""The cause in an error of a GPU, which is surrounded by functions, files and this host's name."""
 _NO_OPERATOR: Final = re.compile(r"(\S+):(\w+)\(\S*\) is not a registered function/op")
 _NO_LOCALE: Final = re.compile(r"Failed to construct locale with name: ?([^:]{1,100})")
 _EXTERNAL: Final = re.compile(r"external data", re.IGNORECASE)
 
 
 def to_driver_error(why: Exception) -> DriverError:
-    """An error of onnxruntime in one sentence: what it means for the model, and whether another device may do better."""
+    """An error of onnxruntime in one sentence: what it means for the model, and whether another device may succeed."""
     text = " ".join(re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+) : ", "", str(why)).split())
     failure = _GPU_FAILURE.search(text)
     shown = failure[0].strip() if failure else text
     if _NO_MEMORY.search(text):
         return OutOfMemory(f"out of memory: {shown[:300]}")
-    if failure and failure[1] in ("CUDA", "HIP"):  # the GPU is busy, broken or gone: another may do
+    if failure and failure[1] in ("CUDA", "HIP"):  # the GPU is busy, broken or gone: another may work
         return Crashed(f"onnxruntime: {shown[:600]}")
     if (locale := _NO_LOCALE.search(text)) is not None:
         name = locale[1].strip()
@@ -212,7 +212,7 @@ def to_driver_error(why: Exception) -> DriverError:
 
 
 def inputs_of(session: Any) -> tuple[Input, ...]:
-    """The model's inputs. Raises `Unfit` if one is no tensor, or for names that are too long or not UTF-8."""
+    """The model's inputs. Raises `Unfit` if an input is not a tensor, or for names that are too long or not UTF-8."""
     try:
         described = [(port.name, port.type, tuple(port.shape)) for port in session.get_inputs()]
         names = [*(name for name, _, _ in described), *(port.name for port in session.get_outputs())]

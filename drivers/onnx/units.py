@@ -1,4 +1,4 @@
-"""The units of the ONNX driver and their execution providers. A node reads this without the runtime."""
+"""The units of the ONNX driver and their execution providers. A node reads this module without the runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QNN: Final = "QNNExecutionProvider"
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A unit and its execution providers; the first one that is available is used."""
+    """A unit and its execution providers; the first available provider is used."""
 
     unit: str
     names: tuple[str, ...]
@@ -46,24 +46,24 @@ DEVICES: Final[Mapping[str, tuple[str, str]]] = {
     ROCM: ("cuda", "HIP_VISIBLE_DEVICES"),
     DML: ("dml", ""),
 }
-"""Of a provider with a device of its own: the runtime's name for its memory (AMD's is called cuda too), and the variable that shows one
-GPU alone, which is then the first. Others use host memory."""
+"""For each provider with a device of its own: the runtime's name for its memory (AMD's is called cuda too), and the variable that restricts
+it to one GPU, which then becomes the first. Other providers use host memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderPlacement:
-    """Where a unit's session runs and where its inputs and outputs lie."""
+    """Where a unit's session runs and where its inputs and outputs are stored."""
 
     provider: str
     options: Mapping[str, str] = field(default_factory=dict)
     memory: str = "cpu"
     index: int = 0
-    """Of the device, as its provider counts."""
+    """Index of the device, as its provider counts."""
 
 
 def placement_for(unit: Provider, provider: str, gpu: str, threads: int = 0) -> ProviderPlacement:
-    """`gpu`: index or UUID; empty: the first. With a variable in `DEVICES` it is the first. `threads`: of a provider on the processor that
-    has some of its own; 0: as many as it likes."""
+    """`gpu`: index or UUID; empty: the first. If `DEVICES` has a variable for the provider, the variable selects the GPU. `threads`: for a
+    provider on the processor with threads of its own; 0: the provider chooses."""
     options = dict(unit.options)
     if provider == DML and gpu.isdecimal():
         return ProviderPlacement(provider, {**options, "device_id": gpu}, DEVICES[DML][0], int(gpu))
@@ -73,14 +73,15 @@ def placement_for(unit: Provider, provider: str, gpu: str, threads: int = 0) -> 
 
 
 def visible_devices(provider: str, gpu: str) -> dict[str, str]:
-    """The environment variable that shows a provider's libraries one GPU alone; to be set before they are loaded."""
+    """The environment variable that shows a provider's libraries only one GPU; set it before they are loaded."""
     variable = DEVICES.get(provider, ("cpu", ""))[1]
     return {variable: gpu} if gpu and variable else {}
 
 
 def precision_notes(place: ProviderPlacement, live: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Where a provider computes in float32 with fewer digits than that. `live`: options of the session by provider; what these do not tell
-    is as its makers document it: https://onnxruntime.ai/docs/execution-providers/ (OpenVINO: precision, QNN: enable_htp_fp16_precision)."""
+    """Notes on providers that compute float32 models with reduced precision. `live`: options of the session by provider. Where the options
+    do not show it, the provider's documentation decides: https://onnxruntime.ai/docs/execution-providers/ (OpenVINO: precision, QNN:
+    enable_htp_fp16_precision)."""
     options = live.get(place.provider, {})
     if options.get("use_tf32") == "1":
         return (

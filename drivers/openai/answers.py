@@ -1,4 +1,4 @@
-"""Sends a server the examples of an order, each as a prompt of its own, and collects its answers. Nothing of it is timed."""
+"""Sends a server the examples of an order, each as a prompt of its own, and collects its answers. None of this is timed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOO_MUCH: Final = f"the answers up to it come to more than {MAX_ANSWER_BYTES // 
 def answer_examples(
     order: WorkOrder, workload: Workload, session: ServerSession, model: str
 ) -> Generator[ProgressReport, None, AnswersReport]:
-    """The answers to all examples, or why there are none: what was measured stands either way. As many requests are in flight as at the
+    """The answers to all examples, or why there are none. The measurement is valid either way. As many requests are in flight as at the
     first level of load, and answers end where the model ends them."""
     try:
         texts = texts_of(read_examples(order))
@@ -43,7 +43,7 @@ def answer_examples(
 
 
 def texts_of(examples: Sequence[Values]) -> list[str]:
-    """The prompts. Raises `Unfit` for examples that are no texts."""
+    """The prompts. Raises `Unfit` for examples that are not texts."""
     texts: list[str] = []
     for number, example in enumerate(examples, 1):
         text = text_of(example)
@@ -54,13 +54,13 @@ def texts_of(examples: Sequence[Values]) -> list[str]:
 
 
 def bounded(ask: Ask) -> Ask:
-    """Fails the request whose answer is too much for a record with those before it."""
+    """Limit the total size of the answers: fails the request whose answer exceeds what a record can hold."""
     size = 0
 
     async def within(number: int) -> RequestResult:
         nonlocal size
         result = await ask(number)
-        text = result.text.encode(errors="replace").decode()  # a server may send half a character
+        text = result.text.encode(errors="replace").decode()  # a server may send an incomplete character
         size += len(text.encode())
         return replace(result, text=text, error=result.error or (TOO_MUCH if size > MAX_ANSWER_BYTES else ""))
 

@@ -1,9 +1,9 @@
 """The client of an OpenAI-compatible server: persistent connections, requests in parallel, each piece stamped as it arrives.
 
-One thread and one event loop, stepped from blocking code (`ServerSession`). Bytes are stamped on arrival and queued (`_Inbox`); they are
-parsed only when everything that was ready has been stamped, so that 64 streams at a time do not make each other look slow
-(`benchmarks/measuring/api_bias.py`). httpx would stamp a piece after it has been through four layers. Sending begins on a connection that
-is already open: connecting is never part of a time.
+It uses one thread and one event loop, stepped from blocking code (`ServerSession`). Bytes are stamped on arrival and queued (`_Inbox`).
+They are parsed only after everything that was ready has been stamped, so that 64 parallel streams do not make each other look slow
+(`benchmarks/measuring/api_bias.py`). httpx would stamp a piece only after it has passed through four layers. Requests are sent on
+connections that are already open: connecting is never part of a time.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ PATHS: Final = {Endpoint.CHAT: "/chat/completions", Endpoint.COMPLETIONS: "/comp
 
 
 class ServerUnreachable(Exception):
-    """No connection to the server; one sentence that names neither its address nor the key."""
+    """No connection to the server. The message is one sentence that contains neither the address nor the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server's address and key, as its owner gave them. Its `repr` shows neither."""
+    """The server's address and key, as the device's owner gave them. Its `repr` shows neither."""
 
     tls: bool = field(repr=False)
     host: str = field(repr=False)
     port: int = field(repr=False)
     path: str = field(repr=False)
-    """Of the API, such as `/v1`."""
+    """Path of the API, such as `/v1`."""
     key: str = field(repr=False, default="")
 
     def redact(self, text: str) -> str:
-        """`text` of the server without the key, which some servers repeat in their error messages."""
+        """Text of the server without the key, which some servers repeat in their error messages."""
         return text.replace(self.key, "…") if self.key else text
 
 
 def read_server(url: str, key: str = "") -> Server:
-    """The owner's URL and key, checked. Raises `Unfit` with a line that shows neither."""
+    """The owner's URL and key, checked. Raises `Unfit` with a message that shows neither."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -76,14 +76,14 @@ def read_server(url: str, key: str = "") -> Server:
 
 
 class _Inbox:
-    """Bytes that are stamped but not parsed. One piece is parsed in each turn of the loop, which first stamps whatever is new."""
+    """Bytes that are stamped but not parsed. Each turn of the loop parses one piece, after stamping whatever is new."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: deque[tuple[_Connection, int, bytes]] = deque()
 
     def put(self, connection: _Connection, data: bytes) -> None:
-        """Stamp it; empty for the end of a connection."""
+        """Stamp the data and queue it; empty data means the end of a connection."""
         self._waiting.append((connection, self._clock(), data))
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._parse_one)
@@ -118,16 +118,16 @@ class _Connection(asyncio.Protocol):
         self._inbox.put(self, b"")
 
     def parse(self, stamp: int, data: bytes) -> None:
-        """Bytes that arrived at `stamp`; none: the connection has ended."""
+        """Parse bytes that arrived at `stamp`; empty: the connection has ended."""
         self.lost = self.lost or not data
         if self.response is None:
-            self.close()  # nobody asked: it must not be taken for the next response
+            self.close()  # no request is pending: this must not be taken for the next response
             return
         self.response.feed(stamp, data)
         self._finish()
 
     def expire(self, error: str) -> None:
-        """The request has taken too long."""
+        """Fail the request, which has taken too long."""
         if self.response is not None and not self.response.done:
             self.response.fail(error)
             self._finish()
@@ -151,20 +151,20 @@ class Client:
         self._tls = ssl.create_default_context() if server.tls else None
         self._idle: list[_Connection] = []
         self.addresses: tuple[str, ...] = ()
-        """Of the server's host; of the connections, once there are any."""
+        """Addresses of the server's host; once there are connections, the address that they use."""
 
     def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
 
     async def warm(self, count: int) -> None:
-        """Have at least `count` idle connections. Raises `ServerUnreachable`."""
+        """Make sure that there are at least `count` idle connections. Raises `ServerUnreachable`."""
         self._idle = [connection for connection in self._idle if not connection.lost]
         while len(self._idle) < count:
             self._idle.append(await self._connect())
 
     async def get(self, path: str) -> ResponseParser:
-        """A small document: `status`, `headers`, `body`, `error`. Raises `ServerUnreachable`."""
+        """Get a small document: `status`, `headers`, `body`, `error`. Raises `ServerUnreachable`."""
         response = ResponseParser(generates=False)
         await self._exchange(response, "GET", path, b"", DOCUMENT_S)
         return response
@@ -179,7 +179,7 @@ class Client:
         keep: bool,
         keep_text: bool,
     ) -> RequestResult:
-        """One request for text. A failure of any kind is in the result."""
+        """Send one request for text. The result reports any failure."""
         try:
             await self._exchange(response, "POST", path, body, timeout_s)
         except ServerUnreachable as why:
@@ -262,12 +262,13 @@ class Client:
 
 
 class ServerSession:
-    """One run's client in an event loop that is stepped from blocking code. Use as a context: loop and connections end with it."""
+    """One run's client in an event loop that is stepped from blocking code. Use as a context manager: its exit ends the loop and
+    connections."""
 
     def __init__(
         self, server: Server, name: str = "", clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
-        """`name`: the owner's name for the server. `models` shows whether it answers."""
+        """`name`: the owner's name for the server. `models` shows whether the server answers."""
         self.server = server
         self.clock = clock
         self.client = Client(server, clock)
@@ -282,7 +283,8 @@ class ServerSession:
         self._runner.close()
 
     def models(self, error: type[DriverError]) -> tuple[tuple[str, ...], str]:
-        """Names of the served models, and the server's software. Raises `error` with one line when it does not answer as it should."""
+        """Names of the served models, and the server's software. Raises `error` with a one-line message if the answer is not as
+        expected."""
         try:
             response = self._runner.run(self.client.get(f"{self.server.path}/models"))
         except ServerUnreachable as why:
@@ -328,7 +330,8 @@ class ServerSession:
         keep: bool = False,
         keep_text: bool = False,
     ) -> Ask:
-        """What sends a level's requests; `body` makes the one of a number. Those of `count` numbers from `base` on are made now."""
+        """A function that sends a level's requests; `body` makes the request with a given number. The requests with the `count` numbers
+        from `base` on are made now."""
         path = self.server.path + PATHS[workload.endpoint]
         ready = {number: body(number) for number in range(base, base + count)}
 
@@ -342,7 +345,7 @@ class ServerSession:
         return ask
 
     def document(self, path: str) -> bytes:
-        """A document of the server, empty if it has none; `path` from its root."""
+        """A document of the server, empty if it has none; `path` is from the server's root."""
         try:
             response = self._runner.run(self.client.get(path))
         except ServerUnreachable:
@@ -350,7 +353,7 @@ class ServerSession:
         return bytes(response.body) if response.status == 200 and not response.error else b""
 
     def steps(self, work: Coroutine[object, object, None], step_s: float) -> Iterator[None]:
-        """Do the work, yielding every `step_s` until it is done; it is cancelled when the iterator is closed. Raises what it raises."""
+        """Do the work, yielding every `step_s` until it is done. Closing the iterator cancels it. Raises what the work raises."""
 
         async def begin() -> asyncio.Task[None]:
             return asyncio.ensure_future(work)

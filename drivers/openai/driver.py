@@ -2,12 +2,12 @@
 
     prepare ─▶ load: is the model served? ─▶ warm-up ─▶ one level of load after the other ─▶ check: figures
 
-The task brings a workload (`drivers.openai.workload`) instead of a model. The server's URL and key are its owner's and come with
-the environment, which only this driver's children get. The server is a black box: what was sent and received, and when. It is a gray box
-if it runs on this host and its owner wants it watched (`drivers.openai.server_process`).
+The task brings a workload (`drivers.openai.workload`) instead of a model. The server's URL and key belong to the device's owner and come
+with the environment, which only this driver's children get. The server is a black box: only what was sent and received, and when, is known.
+It is a gray box if it runs on this host and its owner wants it watched (`drivers.openai.server_process`).
 
 A timed sample is one request from its sending to the last of its text, at the first level of concurrency. Nothing is loaded here,
-so there is no `LoadReport`, and one launch is all.
+so there is no `LoadReport`, and one launch suffices.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ KEY: Final = "SARK_API_KEY"
 NAME: Final = "SARK_API_NAME"
 WATCH: Final = "SARK_API_WATCH"
 WARMUPS: Final = 2
-"""Requests before the timed ones, unless the task says how many."""
+"""Requests before the timed ones, unless the task gives a number."""
 LEVEL: Final = 1_000_000
-"""Between the numbers of two levels' requests, so that no synthetic prompt is sent twice."""
+"""Distance between the numbers of two levels' requests, so that no synthetic prompt is sent twice."""
 MAX_TIMES: Final = 1_000_000
-"""Per series of a record."""
+"""Most times in a series of a record."""
 
 
 @dataclass(slots=True)
 class ServerRun:
-    """One run: its session, and what it has measured so far."""
+    """One run: its session, and its results so far."""
 
     session: ServerSession
     total: int
@@ -68,10 +68,10 @@ class ServerRun:
     figures: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     done: int = 0
-    """Requests of the levels before."""
+    """Requests of the previous levels."""
 
     def level(self, sweep: Sweep, work: Coroutine[object, object, None], warmups: int = 0) -> Iterator[Event]:
-        """Run a level, reporting progress between its steps; nothing else runs in this process meanwhile."""
+        """Run a level, reporting progress between its steps; nothing else runs in this process during a step."""
         phase, total = (Phase.WARM_UP, warmups) if warmups else (Phase.RUN, self.total)
         yield ProgressReport(phase, min(self.done, total), total)
         gc.collect()
@@ -83,7 +83,7 @@ class ServerRun:
             gc.enable()
 
     def add(self, prefix: str, sweep: Sweep, workload: Workload, *, planned: bool = False) -> None:
-        """Take up the figures of a level that has ended."""
+        """Add the figures of a level that has ended."""
         self.figures |= figures.of_level(prefix, sweep.in_order, sweep.wall_s, workload.slo, planned=planned)
         if sweep.cut:
             self.notes.append(f"{prefix.removesuffix('_')} was ended early: {sweep.cut}")
@@ -102,7 +102,7 @@ class ApiDriver:
 
     @property
     def watches(self) -> bool:
-        """Whether its children look at the server's processes on this host: only if the owner wants it."""
+        """Whether this driver's children look at the server's processes on this host: only if the owner wants it."""
         return self._environ.get(WATCH) == "1"
 
     def preload(self) -> tuple[str, ...]:
@@ -117,12 +117,12 @@ class ApiDriver:
         return (UnitInfo(UNIT, self.name, runtime, f"{len(models)} model{'s' * (len(models) != 1)} served"),)
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
-        """The server has loaded the model long ago."""
+        """Load nothing: the server has already loaded the model."""
         yield ProgressReport(Phase.PREPARE)
         yield ProgressReport(Phase.LOAD)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
-        """Send requests level by level and report what came back."""
+        """Send requests level by level and report the results."""
         workload = yield from self._open(order)
         with self._session() as session:
             served, runtime = session.models(Crashed)
@@ -138,7 +138,7 @@ class ApiDriver:
             yield (yield from answer_examples(order, workload, session, model))
 
     def _open(self, order: WorkOrder) -> Generator[ProgressReport, None, Workload]:
-        """Raises `Unfit`, and `WrongUnit` where no endpoint is configured."""
+        """Check the order and read its workload. Raises `Unfit`, or `WrongUnit` if no endpoint is configured."""
         if order.unit != UNIT:
             raise WrongUnit(f"asked for {order.unit}, this driver only has {UNIT}")
         yield ProgressReport(Phase.PREPARE)
@@ -238,7 +238,7 @@ class ApiDriver:
 
 
 def check(workload: Workload, order: WorkOrder) -> None:
-    """Raise `Unfit` for what this driver cannot do of an order, or should not."""
+    """Raise `Unfit` for parts of an order that this driver cannot do, or should not do."""
     if order.precision is not None or order.window_s is not None:
         raise Unfit("an API is measured with `runs: N` requests, not with a precision")
     if order.pre or order.post or order.dims or order.batch is not None:
@@ -254,17 +254,17 @@ def check(workload: Workload, order: WorkOrder) -> None:
 
 
 def requests_of(workload: Workload, runs: int, least: int) -> int:
-    """Requests of a level after the first."""
+    """How many requests a level after the first has."""
     return workload.requests or min(MAX_REQUESTS, max(runs, least))
 
 
 def tolerated(requests: int) -> int:
-    """How many of the timed requests may fail before the run does."""
+    """How many of the timed requests may fail before the run fails."""
     return max(2, requests // 10)
 
 
 def choose_model(name: str, served: tuple[str, ...]) -> str:
-    """The model to ask for. Raises `WrongUnit` if it is not served, or if the workload names none and several are."""
+    """The model to ask for. Raises `WrongUnit` if it is not served, or if the workload names no model and several are served."""
     if name in served:
         return name
     if len(served) == 1 and not name:
@@ -287,7 +287,7 @@ def refuse_bad(sweep: Sweep, needed: int) -> None:
 
 
 def saturated(sweep: Sweep) -> str:
-    """Why the server does not keep up; empty: it does."""
+    """Why the server does not keep up; empty: it keeps up."""
     latest = sweep.in_order[-2 * figures.MAX_TREND :]
     waits = sorted((one.sent_ns, one.ttft_ns or one.e2e_ns) for one in latest if not one.error)
     rising = figures.rising([wait for _, wait in waits if wait is not None])
@@ -295,7 +295,7 @@ def saturated(sweep: Sweep) -> str:
 
 
 def series_of(results: list[RequestResult]) -> dict[str, tuple[int, ...]]:
-    """Raw nanoseconds of the timed requests, in the order in which they were sent."""
+    """Raw nanoseconds of the timed requests, in the order of sending."""
     series: dict[str, list[int | None]] = {
         "ttft": [result.ttft_ns for result in results],
         "itl": [gap for result in results for gap in result.itl_ns],
@@ -307,7 +307,7 @@ def series_of(results: list[RequestResult]) -> dict[str, tuple[int, ...]]:
 
 
 def notes_on(workload: Workload, model: str, runs: int, results: list[RequestResult]) -> list[str]:
-    """What one has to know to read the figures."""
+    """Facts that a reader needs to interpret the figures."""
     notes = [
         f"model {model[:120]!r}, {workload.endpoint}, max_tokens {workload.max_tokens}, temperature {workload.temperature:g}",
         f"timed: {runs} requests, {workload.concurrency[0]} in flight",

@@ -1,6 +1,6 @@
-"""Figures of an OpenAI-compatible server from what its client saw. What too few requests cannot show is left out.
+"""Figures of an OpenAI-compatible server, computed from what its client observed. Figures that need more requests are left out.
 
-One level of load at a time: the first level's have plain names (`output_tokens_per_s`), the others' begin with their level
+Each level of load has its own figures: the first level's have plain names (`output_tokens_per_s`), the others' begin with their level
 (`c16_output_tokens_per_s` with 16 requests in flight, `r5_…` at 5 a second, `r0p5_…` at one in two seconds).
 """
 
@@ -21,21 +21,21 @@ MIN_TREND: Final = 20
 SIGNIFICANT: Final = 2.58
 """z of the Mann-Kendall test: 99 % two-sided."""
 RISE: Final = 2.0
-"""The median of the last third is at least this many times that of the first."""
+"""For a rise, the median of the last third is at least this many times that of the first."""
 MAX_TREND: Final = 300
-"""Latest requests that are compared, each with each."""
+"""Most latest requests that are compared with each other."""
 
 
 def rate_name(rate: float) -> str:
-    """`r5`, `r0p5`."""
+    """A level's name by its rate, such as `r5` or `r0p5`."""
     return "r" + f"{rate:g}".replace(".", "p").replace("+", "").replace("-", "m")
 
 
 def of_level(
     prefix: str, results: Sequence[RequestResult], wall_s: float, slo: Objectives, *, planned: bool = False
 ) -> dict[str, float]:
-    """The figures of one level. `planned`: sent at given times. `prefix`: ends with an underscore, or is empty for the first level, which
-    gets no percentiles because its times travel raw."""
+    """The figures of one level. `planned`: its requests were sent at given times. `prefix`: ends with an underscore, or is empty for the
+    first level, which gets no percentiles because its raw times are reported."""
     complete = [result for result in results if not result.error]
     figures: dict[str, float] = {
         "requests": len(results),
@@ -59,7 +59,7 @@ def of_level(
 
 
 def _tokens(complete: Sequence[RequestResult], wall_s: float) -> dict[str, float]:
-    """Only of tokens that the server reported for every request: a sum without some would be too small."""
+    """Token figures, only if the server reported tokens for every request: otherwise a sum would be too small."""
     figures: dict[str, float] = {}
     output = [result.output_tokens for result in complete if result.output_tokens is not None]
     if complete and len(output) == len(complete):
@@ -76,7 +76,8 @@ def _tokens(complete: Sequence[RequestResult], wall_s: float) -> dict[str, float
 
 
 def percentiles(name: str, times: Sequence[int]) -> dict[str, float]:
-    """In milliseconds, of `times` in nanoseconds: p50 is the median, the others by nearest rank, each only if `times` are enough."""
+    """Percentiles in milliseconds, from `times` in nanoseconds: p50 is the median, the others use the nearest rank. Each needs enough
+    `times`."""
     if not times:
         return {}
     ordered = sorted(times)
@@ -88,13 +89,13 @@ def percentiles(name: str, times: Sequence[int]) -> dict[str, float]:
 
 
 def meets(result: RequestResult, slo: Objectives) -> bool:
-    """Whether a complete request met its objectives. One token has no time between tokens."""
+    """Whether a complete request met its objectives. A request with a single token has no time between tokens."""
     pairs = ((slo.ttft_ms, result.ttft_ns), (slo.e2e_ms, result.e2e_ns), (slo.tpot_ms, result.tpot_ns))
     return not any(limit is not None and time is not None and time > limit * 1e6 for limit, time in pairs)
 
 
 def _unobserved(complete: Sequence[RequestResult], slo: Objectives) -> bool:
-    """An objective could not be observed."""
+    """Whether an objective could not be observed."""
     if slo.ttft_ms is not None and any(result.ttft_ns is None for result in complete):
         return True
     return slo.tpot_ms is not None and any(
@@ -103,7 +104,7 @@ def _unobserved(complete: Sequence[RequestResult], slo: Objectives) -> bool:
 
 
 def rising(times: Sequence[int]) -> bool:
-    """Whether times, in the order of sending, rise beyond chance (Mann-Kendall) and by `RISE`: the server cannot keep up."""
+    """Whether times, in the order of sending, rise beyond chance (Mann-Kendall) and by `RISE`, so that the server cannot keep up."""
     recent = times[-MAX_TREND:]
     n = len(recent)
     if n < MIN_TREND:

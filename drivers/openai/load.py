@@ -1,6 +1,6 @@
-"""Levels of load: requests in parallel without a pause (closed loop), or at given times whatever is in flight (open loop).
+"""Levels of load: parallel requests without a pause (closed loop), or requests at given times, whatever is in flight (open loop).
 
-Closed loops show what the server does when it is kept busy, open ones what users see who do not wait for each other.
+Closed loops show what the server does when it is kept busy; open loops show what users see who do not wait for each other.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from drivers.openai.sse import RequestResult
 from drivers.openai.workload import MAX_CONCURRENCY
 
 STEP_S: Final = 0.5
-"""Between two progress reports."""
+"""Time between two progress reports."""
 LOOK_NS: Final = 100_000_000
-"""Between two checks whether the server keeps up."""
+"""Time between two checks whether the server keeps up."""
 
 Clock = Callable[[], int]
 """Monotonic nanoseconds."""
 Ask = Callable[[int], Awaitable[RequestResult]]
-"""Sends the request of that number."""
+"""Sends the request with the given number."""
 
 
 @dataclass(slots=True)
 class Sweep:
     results: dict[int, RequestResult] = field(default_factory=dict)
-    """By the request's number, which is the order of sending."""
+    """Results by the request's number, which is the order of sending."""
     in_flight: int = 0
     began_ns: int = 0
     ended_ns: int = 0
     cut: str = ""
-    """Why it was ended before all was sent."""
+    """Why the level was ended before all requests were sent."""
     complete: int = 0
     bad: int = 0
-    """Failed or incomplete."""
+    """Failed or incomplete requests."""
 
     def add(self, number: int, result: RequestResult) -> None:
         self.results[number] = result
@@ -50,14 +50,14 @@ class Sweep:
 
     @property
     def wall_s(self) -> float:
-        """From the first request to the end of the last."""
+        """Time from the first request to the end of the last."""
         return (self.ended_ns - self.began_ns) / 1e9
 
 
 async def closed_loop(
     sweep: Sweep, ask: Ask, numbers: Iterator[int], concurrency: int, clock: Clock, *, bad: int
 ) -> None:
-    """Keep `concurrency` requests in flight until `numbers` are used up, or more than `bad` have failed."""
+    """Keep `concurrency` requests in flight until `numbers` are used up, or more than `bad` requests have failed."""
 
     async def stream() -> None:
         for number in numbers:
@@ -78,7 +78,8 @@ async def closed_loop(
 async def exactly(
     sweep: Sweep, ask: Ask, count: int, first: int, concurrency: int, clock: Clock, *, bad: int
 ) -> None:
-    """`count` complete requests: those that fail are replaced by others, with further numbers, until more than `bad` have failed."""
+    """Make `count` complete requests. Requests that fail are replaced by others, with further numbers, until more than `bad` have
+    failed."""
 
     def due() -> Iterator[int]:
         while sweep.complete + sweep.in_flight < count:
@@ -98,9 +99,10 @@ async def open_loop(
     saturated: Callable[[Sweep], str],
     most: int = MAX_CONCURRENCY,
 ) -> None:
-    """Send request `first + k` at `arrivals[k]` seconds whatever is still in flight, until there are `most` or `saturated` gives a reason.
+    """Send request `first + k` at `arrivals[k]` seconds, whatever is still in flight, until `most` are in flight or `saturated` gives a
+    reason.
 
-    `saturated` is called before a request, ten times a second at most: meanwhile nothing is sent or stamped.
+    `saturated` is called before a request, ten times a second at most: nothing is sent or stamped while it runs.
     """
 
     async def one(number: int, due_ns: int) -> None:
@@ -125,7 +127,7 @@ async def open_loop(
 
 
 def poisson(rate: float, count: int, seed: int) -> tuple[float, ...]:
-    """When each of `count` requests is due, in seconds: gaps of a Poisson process with `rate` a second."""
+    """When each of `count` requests is due, in seconds: gaps of a Poisson process with a rate of `rate` per second."""
     rng = random.Random(f"{seed} arrivals {rate!r}")
     due: list[float] = []
     at = 0.0

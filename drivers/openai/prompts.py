@@ -1,4 +1,4 @@
-"""What the API driver sends: synthetic prompts that no server has cached, listed ones; each as the body of a request. Pure."""
+"""The prompts and request bodies of the API driver: synthetic prompts that no server has cached, or listed ones. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drivers.contract.base import Unfit
 from drivers.openai.workload import Endpoint, Synthetic, Workload
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of all requests of one level, which are made before it begins."""
+"""Most bytes of all requests of one level, which are made before the level begins."""
 LETTERS_PER_WORD: Final = 7
 _WORDS: Final = """
 time year people way day man thing woman life child world school state family student group country problem hand part
@@ -26,11 +26,11 @@ WORDS: Final = tuple(_WORDS.split())
 """Common words: one token each for nearly every tokenizer."""
 
 Prompt = Callable[[int], str]
-"""The prompt of the request with that number."""
+"""Returns the prompt of the request with the given number."""
 
 
 def prompts(workload: Workload, seed: int) -> Prompt:
-    """The prompts of a workload. Synthetic ones differ from their first word on, so that no server can have cached a prefix."""
+    """The prompts of a workload. Synthetic prompts differ from their first word on, so that no server can have cached a prefix."""
     listed = workload.prompts
     if not isinstance(listed, Synthetic):
         return lambda number: listed[number % len(listed)]
@@ -63,7 +63,7 @@ def body(workload: Workload, model: str, prompt: str) -> bytes:
 
 
 def check_size(workload: Workload, requests: int) -> None:
-    """Raises `Unfit` when the requests of one level would not fit into a bounded memory."""
+    """Raises `Unfit` if the requests of one level would exceed the memory bound."""
     listed = workload.prompts
     longest = listed.tokens * LETTERS_PER_WORD if isinstance(listed, Synthetic) else max(map(len, listed))
     if requests * (longest + 300) > MAX_BYTES:

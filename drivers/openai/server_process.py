@@ -1,7 +1,7 @@
 """The gray box: what the server's own processes and counters show, if it runs on this host and its owner allows it.
 
-Processes are found by the port they listen on; memory and processor time are read between levels, never during a measured request.
-What cannot be read (another user's processes, no NVML, no `/metrics`) is left out.
+Processes are found by the port they listen on; memory and processor time are read between levels, never during a measured request. Figures
+that cannot be read (another user's processes, no NVML, no `/metrics`) are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COUNTERS: Final = {
     "llamacpp:tokens_predicted_seconds_total": "server_output_s",
     "llamacpp:n_decode_total": "server_decodes",
 }
-"""Prometheus counters of servers, and the figures that their differences make."""
+"""Prometheus counters of servers, and the names of the figures computed from their differences."""
 _SAMPLE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(\{.*\})? +([^ ]+)( +-?[0-9]+)?")
 
 
@@ -48,7 +48,7 @@ def is_here(addresses: Sequence[str]) -> bool:
 
 
 def server_processes(port: int) -> tuple[psutil.Process, ...]:
-    """The processes that listen on the port, with their descendants; empty where that cannot be read."""
+    """The processes that listen on the port, with their descendants; empty if they cannot be determined."""
     try:
         listening = {
             connection.pid
@@ -66,7 +66,7 @@ def server_processes(port: int) -> tuple[psutil.Process, ...]:
 
 
 def read_processes(processes: Sequence[psutil.Process]) -> dict[str, float]:
-    """`rss` and its `peak` in bytes, `cpu_s`; of all that still run. What cannot be read is left out."""
+    """`rss` and its `peak` in bytes, and `cpu_s`, of all processes that still run. Leaves out what cannot be read."""
     reading: dict[str, float] = {}
     peaks: list[int | None] = []
     for process in processes:
@@ -84,13 +84,13 @@ def read_processes(processes: Sequence[psutil.Process]) -> dict[str, float]:
 
 
 def peak_of(status: str) -> int | None:
-    """`VmHWM` of a process's status page, in bytes."""
+    """`VmHWM` in a process's status file, in bytes."""
     match = re.search(r"^VmHWM:\s+([0-9]+) kB$", status, re.MULTILINE)
     return int(match[1]) * 1024 if match else None
 
 
 def gpu_bytes(pids: Sequence[int]) -> int | None:
-    """GPU memory of these processes, by NVML; None where it cannot be read."""
+    """GPU memory of these processes, from NVML; None if it cannot be read."""
     nvml: Any = importlib.import_module("pynvml")
     try:
         with initialised(nvml):
@@ -103,7 +103,7 @@ def gpu_bytes(pids: Sequence[int]) -> int | None:
 
 
 def read_counters(page: bytes) -> dict[str, float]:
-    """The `COUNTERS` on a page in Prometheus' text form, each summed over its labels."""
+    """The `COUNTERS` on a page in Prometheus' text format, each summed over its labels."""
     counters: dict[str, float] = {}
     for line in page.decode(errors="replace").splitlines()[:MAX_LINES]:
         sample = _SAMPLE.fullmatch(line.strip())
@@ -121,10 +121,10 @@ def read_counters(page: bytes) -> dict[str, float]:
 def differences(
     before: Mapping[str, float], after: Mapping[str, float], wall_s: float, most_rss: float
 ) -> dict[str, float]:
-    """The figures of the window between two readings. `most_rss`: the largest reading at the levels' ends.
+    """The figures of the window between two readings. `most_rss`: the largest reading at the ends of levels.
 
-    The peak is the processes' own, if it rose meanwhile (of several processes: the sum, though not necessarily of one moment); else the
-    largest reading.
+    The peak is the processes' own, if it rose in the window (for several processes: the sum, though not necessarily of one moment);
+    otherwise it is the largest reading.
     """
     figures: dict[str, float] = {}
     rose = {
@@ -141,7 +141,7 @@ def differences(
             figures["server_cpu_percent"] = 100 * rose["cpu_s"] / wall_s
     if "gpu" in after:
         figures["server_gpu_bytes"] = after["gpu"]
-    # a counter that fell: the server was restarted
+    # a counter that fell is left out: the server was restarted
     return figures | {COUNTERS[name]: value for name, value in rose.items() if name in COUNTERS}
 
 
@@ -157,7 +157,8 @@ class ServerWatch:
         *,
         watch: bool,
     ) -> None:
-        """The first look, if the owner wants it and the server is on this host. `document`: gets a page of the server by its path."""
+        """Takes the first reading, if the owner wants it and the server is on this host. `document`: gets a page of the server by its
+        path."""
         self._document, self._clock = document, clock
         self._processes = server_processes(port) if watch and is_here(addresses) else ()
         self.access = "gray" if self._processes else "black"
@@ -175,12 +176,12 @@ class ServerWatch:
         self._before = self._read()
 
     def look(self) -> None:
-        """Between two levels."""
+        """Read the memory, between two levels."""
         if self._processes:
             self._most_rss = max(self._most_rss, read_processes(self._processes).get("rss", 0.0))
 
     def figures(self) -> dict[str, float]:
-        """Of the window from the first look to now; empty for a black box."""
+        """Figures of the window from the first reading to now; empty for a black box."""
         if not self._processes:
             return {}
         wall_s = (self._clock() - self._began_ns) / 1e9

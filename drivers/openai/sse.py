@@ -2,8 +2,8 @@
 
     bytes + nanoseconds ──▶ HTTP/1.1 (h11) ──▶ lines `data: {…}` ──▶ when text arrived, how much, and what `usage` says
 
-Nothing is trusted: heads, lines and whole responses are bounded, and whatever is not as it should be ends the response with a
-sentence. Redirects are not followed.
+Nothing is trusted: heads, lines and whole responses are bounded, and any violation of the protocol ends the response with a sentence.
+Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ import h11
 MAX_HEAD: Final = 32 * 1024
 MAX_LINE: Final = 256 * 1024
 MAX_BODY: Final = 4 * 1024 * 1024
-"""Of a response that is no stream."""
+"""Most bytes of a response that is not a stream."""
 BYTES_PER_TOKEN: Final = 2048
-"""Of a stream, on top of `MAX_LINE`: servers wrap each token in 200 to 400 bytes."""
+"""Most bytes of a stream per token, on top of `MAX_LINE`: servers wrap each token in 200 to 400 bytes."""
 TEXT_PER_TOKEN: Final = 64
 ANSWER, REASONING = ("content", "text"), ("reasoning_content", "reasoning")
-"""Where servers put text."""
+"""Keys under which servers put text."""
 MAX_ERROR: Final = 200
 MAX_TOKENS: Final = 2**31
 
 
 class BrokenResponse(Exception):
-    """The server sent something else than a response; one sentence."""
+    """The server sent something other than a valid response; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """One request, as its client saw it. Times in nanoseconds since it was sent; None: not observed."""
+    """One request, as its client observed it. Times in nanoseconds since it was sent; None: not observed."""
 
     error: str = ""
-    """Why it is not complete, in one sentence: it failed, or broke off after some text (`pieces`)."""
+    """Why the request is not complete, in one sentence: it failed, or broke off after some text (`pieces`)."""
     ttft_ns: int | None = None
     """Time to the first piece with text; None if not streamed."""
     e2e_ns: int | None = None
-    """To the last piece with text; if not streamed, to the end of the response."""
+    """Time to the last piece with text; if not streamed, to the end of the response."""
     itl_ns: tuple[int, ...] = ()
-    """Between pieces with text."""
+    """Times between pieces with text."""
     pieces: int = 0
-    """With text; a server may put several tokens into one."""
+    """Pieces with text; a server may put several tokens into one piece."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     sha256: str = ""
     text: str = ""
-    """Without the server's reasoning; empty also where it was not kept."""
+    """The answer without the server's reasoning; also empty if it was not kept."""
     status: int = 0
     sent_ns: int = 0
-    """When it was sent, by the client's clock."""
+    """When the request was sent, by the client's clock."""
     lag_ns: int = 0
-    """How long after its planned time it was sent."""
+    """How long after its planned time the request was sent."""
 
     @property
     def tpot_ns(self) -> int | None:
@@ -78,9 +78,9 @@ class ResponseParser:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self.body = bytearray()
-        """The body of a response that is no stream, or of an error."""
+        """The body of a response that is not a stream, or of an error."""
         self.begun = False
-        """The server has sent something."""
+        """Whether the server has sent anything."""
         self._max_tokens, self._stream, self._generates = max_tokens, stream, generates
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self._streams = False
@@ -96,14 +96,14 @@ class ResponseParser:
         self._now = 0
 
     def request(self, method: str, target: str, headers: list[tuple[str, str]], body: bytes = b"") -> bytes:
-        """The bytes of the request that this is the response to."""
+        """The bytes of the request that this response answers."""
         head = self._http.send(h11.Request(method=method, target=target, headers=headers))
         content = self._http.send(h11.Data(body)) if body else b""
         return (head or b"") + (content or b"") + (self._http.send(h11.EndOfMessage()) or b"")
 
     @property
     def done(self) -> bool:
-        """Nothing more is awaited."""
+        """Whether no more bytes are expected."""
         return bool(self.error) or self._whole
 
     @property
@@ -113,7 +113,7 @@ class ResponseParser:
         return not self.error and states == (h11.DONE, h11.DONE) and not self._http.trailing_data[0]
 
     def feed(self, now_ns: int, data: bytes) -> None:
-        """Bytes that arrived at `now_ns`; empty: the connection has ended. Whatever is wrong with them ends the response."""
+        """Take bytes that arrived at `now_ns`; empty: the connection has ended. Any error in them ends the response."""
         if self.error:
             return
         if not self.begun and not b"HTTP/".startswith(data[:5]):
@@ -138,13 +138,13 @@ class ResponseParser:
         except BrokenResponse as why:
             self.fail(str(why))
         except h11.RemoteProtocolError as why:
-            broken = str(why).partition(":")[0]  # what follows quotes the server
+            broken = str(why).partition(":")[0]  # the rest quotes the server
             self.fail(
                 f"this is not HTTP/1.1: {broken}" if data else "the connection ended before the response did"
             )
 
     def fail(self, error: str) -> None:
-        """End it with a sentence; the first one counts."""
+        """End the response with an error; only the first error counts."""
         self.error = self.error or error
 
     def retry(self) -> None:
@@ -182,7 +182,7 @@ class ResponseParser:
 
     def _event(self, line: bytes) -> None:
         if not line.startswith(b"data:"):
-            return  # a comment, a blank line, the name of an event
+            return  # a comment, a blank line or the name of an event
         payload = line[5:].strip()
         if payload == b"[DONE]":
             self._finished = True
@@ -207,7 +207,7 @@ class ResponseParser:
             raise BrokenResponse(f"more text came than {self._max_tokens} tokens can hold")
 
     def _end(self) -> None:
-        """The response is whole: does it hold what was asked for?"""
+        """The response is complete: check whether it has what was asked for."""
         self._whole = True
         if not self._generates:
             return
@@ -239,7 +239,7 @@ class ResponseParser:
             self._usage = (_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
     def result(self, *, keep: bool, keep_text: bool = False) -> RequestResult:
-        """What arrived. `keep`: with the times between pieces and the text's hash; else only what a level's figures need."""
+        """The result so far. `keep`: include the times between pieces and the text's hash; otherwise only what a level's figures need."""
         stamps, text = self._stamps, "".join(self._text)
         prompt_tokens, output_tokens = self._usage
         return RequestResult(
@@ -258,7 +258,7 @@ class ResponseParser:
 
 
 def text_of(choice: dict[str, Any], names: tuple[str, ...] = (*ANSWER, *REASONING)) -> str:
-    """The text in one choice: of a chat's piece or whole message, or of a completion. Reasoning is output as well."""
+    """The text in one choice: from a piece or whole message of a chat, or from a completion. Reasoning counts as output too."""
     for holder in (choice.get("delta"), choice.get("message"), choice):
         if isinstance(holder, dict):
             for name in names:

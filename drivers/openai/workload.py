@@ -7,7 +7,7 @@
     rates: [1, 5]                  # then requests per second, whatever is still in flight
     slo: {ttft_ms: 500, tpot_ms: 50}
 
-It never names a server: that is the worker's owner's affair.
+It never names a server: only the device's owner does.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from drivers.contract.base import Unfit
 MAX_FILE: Final = 256 * 1024
 MAX_OUTPUT_TOKENS: Final = 32_768
 MAX_REQUESTS: Final = 10_000
-"""Of one level."""
+"""Most requests of one level."""
 MAX_CONCURRENCY: Final = 128
 """Half of the files that a child may open."""
 MAX_LEVELS: Final = 6
-"""Of each kind; the figures of all levels together have to fit into one record."""
+"""Most levels of each kind; the figures of all levels together have to fit into one record."""
 MAX_NAME: Final = 200
 MOVED: Final = (
     "a workload has no `task`: leave it out; to score summaries write "
@@ -93,12 +93,12 @@ class Synthetic(_Table):
     """Synthetic prompts, each different."""
 
     tokens: Tokens = 128
-    """Words of each, about one token each; the server's `usage` says how many tokens it counted."""
+    """Words of each prompt, about one token each; the server's `usage` says how many tokens it counted."""
 
 
 class Workload(_Table):
     model: str = Field("", min_length=1, max_length=MAX_NAME)
-    """Empty: the only one that is served."""
+    """Empty: the only model that is served."""
     endpoint: Endpoint = Endpoint.CHAT
     prompts: Annotated[
         Annotated[Synthetic, Tag("synthetic")] | Annotated[Prompts, Tag("listed")],
@@ -107,12 +107,12 @@ class Workload(_Table):
     max_tokens: Tokens = 128
     temperature: StrictFloat = Field(0.0, ge=0, le=10)
     seed: StrictInt | None = Field(None, ge=0, lt=2**31)
-    """Sent to the server; synthetic prompts and arrivals follow the task's own seed."""
+    """Sent to the server; synthetic prompts and arrivals use the task's own seed."""
     ignore_eos: StrictBool = False
     """Ask for exactly `max_tokens` tokens: an extension of vLLM and llama.cpp."""
     stream: StrictBool = True
     requests: StrictInt | None = Field(None, ge=1, le=MAX_REQUESTS)
-    """Of each level after the first; None: the task's `runs`, and at least four per stream."""
+    """Requests of each level after the first; None: the task's `runs`, and at least four per stream."""
     concurrency: Annotated[
         tuple[Concurrency, ...], Field(min_length=1, max_length=MAX_LEVELS), AfterValidator(_different)
     ] = (1,)
@@ -129,7 +129,7 @@ class Workload(_Table):
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values alone: no tags, no key twice, and no aliases, a few lines of which can stand for millions of values."""
+    """Accepts plain values only: no tags, no duplicate keys, and no aliases, a few lines of which can stand for millions of values."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -151,7 +151,7 @@ def _once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def read_workload(path: str) -> Workload:
-    """Raises `Unfit` with one line that says where and what to write."""
+    """Read a workload file. Raises `Unfit` with a one-line message that says where and what to write."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_FILE + 1)

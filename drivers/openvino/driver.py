@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpenVinoDriver(LocalDriver):
-    """See `drivers.contract.base.Driver`. `given`: OpenVINO, imported when it is first needed if None."""
+    """See `drivers.contract.base.Driver`. `given`: OpenVINO; None: imported when it is first needed."""
 
     name = "openvino"
     formats = ("openvino", "onnx", "tflite")
@@ -30,7 +30,7 @@ class OpenVinoDriver(LocalDriver):
         return self._given or runtime()
 
     def preload(self) -> tuple[str, ...]:
-        """OpenVINO with the CPU's plug-in, and onnxruntime for the reference, only if launches are forked."""
+        """The driver's modules; OpenVINO with the CPU's plug-in, and onnxruntime for the reference, only if launches are forked."""
         modules = ("drivers.openvino.model", "numpy.random")
         return (*modules, "drivers.openvino.preloaded", "onnxruntime") if sys.platform == "linux" else modules
 
@@ -51,7 +51,7 @@ class OpenVinoDriver(LocalDriver):
         return tuple(units)
 
     def samples(self) -> tuple[SampleModel, ...]:
-        """Chains of products, as ONNX."""
+        """Chains of matrix products, as ONNX."""
         from protocol.formats.reference_model import chain_of_products
 
         return (

@@ -1,4 +1,4 @@
-"""Which of OpenVINO's formats a model is in, by its bytes, and the path to give to its readers."""
+"""Determines, from a model's bytes, which of OpenVINO's formats it has, and the path to pass to OpenVINO."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ TAKES = "OpenVINO runs an .onnx file, a .tflite file, or a folder with one .xml 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     path: Path
-    """What OpenVINO reads."""
+    """The file that OpenVINO reads."""
     title: str
-    """Of the format, for the row."""
+    """Title of the format, for the row."""
     graph: OnnxGraph | None = None
-    """Of an ONNX model."""
+    """Graph of an ONNX model."""
 
 
 def source_of(model: Path, slot: int) -> ModelSource:
-    """The model as OpenVINO can read it. `slot`: of the order, for a name in the private folder. Raises `Unfit`."""
+    """The model in a form that OpenVINO can read. `slot`: the order's, for a name in the private folder. Raises `Unfit`."""
     with broken_is_unfit():
         kind = read_format(model)
     if kind is ModelFormat.OPENVINO:
@@ -58,10 +58,10 @@ def _onnx(file: Path) -> ModelSource:
 
 
 def _named(model: Path, link: Path) -> Path:
-    """The file under a name with the suffix by which OpenVINO knows it."""
+    """The file under a name with the suffix by which OpenVINO recognises it."""
     link.unlink(missing_ok=True)
     try:
         link.symlink_to(model.resolve())
-    except OSError:  # such as without the right to make links, on Windows
+    except OSError:  # such as on Windows, without the right to make links
         shutil.copyfile(model, link)
     return link

@@ -1,4 +1,5 @@
-"""What a model that OpenVINO has read says of itself, and arrays as OpenVINO's tensors. OpenVINO's objects are arguments."""
+"""The inputs, outputs and operators of a model that OpenVINO has read, and arrays as OpenVINO's tensors. OpenVINO's objects are
+arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ TYPES: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def name_of(port: Any, otherwise: str) -> str:
-    """The first name of an input or output in order of the alphabet; some have none."""
+    """The alphabetically first name of an input or output; some have none."""
     return min(port.get_names(), default=otherwise)
 
 
@@ -39,7 +40,8 @@ def inputs_of(
     rows: Mapping[str, int] = MappingProxyType({}),
     given: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> tuple[Input, ...]:
-    """The model's inputs. `ports`: with the symbols of its file; `rows`: of tables that inputs index; `given`: whole shapes of the order.
+    """The model's inputs. `ports`: inputs with the symbols of the model's file. `rows`: of tables that inputs index. `given`: complete
+    shapes in the order.
 
     Raises `Unfit`.
     """
@@ -76,7 +78,7 @@ def output_names(model: Any) -> tuple[str, ...]:
 
 
 def keep_shapes(model: Any, inputs: Sequence[Input], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Give each dynamic input the order's shape, before the model is compiled."""
+    """Set the order's shape on each dynamic input, before the model is compiled."""
     if any(not isinstance(size, int) for one in inputs for size in one.shape):
         model.reshape({index: list(shapes[one.name]) for index, one in enumerate(inputs)})
 
@@ -86,7 +88,7 @@ def operator_types(model: Any) -> list[str]:
 
 
 def depth_of(model: Any) -> int | None:
-    """Operators on the longest way through the model; None: it has none."""
+    """Operators on the longest path through the model; None: it has none."""
     depths: dict[str, int] = {}
     for operator in model.get_ordered_ops():
         if operator.get_type_name() in DATA:
@@ -98,7 +100,7 @@ def depth_of(model: Any) -> int | None:
 
 
 def to_tensor(ov: Any, values: np.ndarray[Any, Any], dtype: str) -> Any:
-    """A tensor in the array's own memory. `dtype`: of the input, by our name."""
+    """A tensor in the array's own memory. `dtype`: type of the input, by our name."""
     if dtype == "bfloat16":
         return ov.Tensor(values, ov.Shape(list(values.shape)), ov.Type.bf16)
     if dtype == "string":
@@ -107,7 +109,7 @@ def to_tensor(ov: Any, values: np.ndarray[Any, Any], dtype: str) -> Any:
 
 
 def to_array(tensor: Any) -> np.ndarray[Any, Any]:
-    """A copy of a tensor's values; bfloat16 as float32, which holds it. Raises `Unfit` for types that no array has."""
+    """A copy of a tensor's values; bfloat16 becomes float32, which can hold its values. Raises `Unfit` for types that no array has."""
     element = tensor.get_element_type().get_type_name()
     if element == "string":
         return np.array(tensor.str_data, dtype=object)

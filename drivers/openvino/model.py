@@ -26,11 +26,11 @@ from drivers.openvino.units import CPU, HALF, device_for, precision_note, settin
 from protocol.formats.onnx import read_table_rows
 
 FEW_DIGITS: Final = 2e-2
-"""Tolerance where the device computes with 16 bits, relative to the largest magnitude."""
+"""Tolerance if the device computes with 16 bits, relative to the largest magnitude."""
 MAX_PROFILED_NS: Final = 5_000_000_000
-"""Of a load and a first inference on the CPU, up to which operators are looked at."""
+"""Longest load plus first inference on the CPU for which operators are profiled."""
 NOTHING: Final[dict[int, Any]] = {}
-"""Inputs besides those that are bound already."""
+"""Inputs other than those already bound: none."""
 
 
 class OpenVinoModel(LocalModel):
@@ -45,7 +45,7 @@ class OpenVinoModel(LocalModel):
         self._source = source_of(Path(order.model), order.slot)
 
     def load(self) -> int:
-        """Includes what OpenVINO compiles for the order's shapes."""
+        """Load the model; includes what OpenVINO compiles for the order's shapes."""
         began = time.perf_counter_ns()
         model = self._read(self.order)
         self._compiled = self._compile(model, {})
@@ -76,7 +76,7 @@ class OpenVinoModel(LocalModel):
         return model
 
     def outputs_of(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Compiled again where the example has other sizes than the one before."""
+        """The outputs for an example; compiles the model again if the example has other sizes than the previous one."""
         if (shapes := shapes_in(feeds)) != self._shapes:
             order = replace(self.order, dims={}, own_dims=(), batch=None, shapes=shapes)
             self._compiled = self._compile(self._read(order), {})
@@ -138,7 +138,7 @@ class OpenVinoModel(LocalModel):
         )
 
     def _request(self, compiled: Any, feeds: Mapping[str, Any]) -> Any:
-        """One with its inputs bound."""
+        """A request with its inputs bound."""
         with openvino_errors():
             request = compiled.create_infer_request()
             for index, one in enumerate(self.inputs):
@@ -146,7 +146,7 @@ class OpenVinoModel(LocalModel):
         return request
 
     def _outputs(self, request: Any) -> dict[str, Any]:
-        """Of its last inference."""
+        """Outputs of the request's last inference."""
         with openvino_errors():
             return {
                 name: graph.to_array(request.get_output_tensor(index))
@@ -154,7 +154,7 @@ class OpenVinoModel(LocalModel):
             }
 
     def _caller(self, request: Any) -> Callable[[object], object]:
-        """One inference of the bound inputs; its outputs stay where they are."""
+        """A function for one inference of the bound inputs; the outputs stay in place."""
         kinds: list[Any] = type(request).mro()
         plain: Any = next((kind.infer for kind in kinds if kind.__module__.endswith("_pyopenvino")), None)
 
@@ -175,7 +175,7 @@ class OpenVinoModel(LocalModel):
         return from_the_beginning
 
     def ran_on(self, prepared: Prepared) -> RanOn:
-        """By the profile of a second compiled model; the first one has no clocks between its operators."""
+        """Where the model ran, from the profile of a second compiled model; the first one has no clocks between its operators."""
         unit, device = self.order.unit, self._device
         where = f"{device}: {self._full_name()}"
         if unit == CPU and self._load_ns + prepared.first_ns > MAX_PROFILED_NS:
@@ -219,7 +219,7 @@ class OpenVinoModel(LocalModel):
         ]
 
     def reference(self, prepared: Prepared) -> Mapping[str, Any]:
-        """By onnxruntime, if it is an ONNX model that this runs; else by OpenVINO."""
+        """Outputs of onnxruntime, if it runs the model, which must be ONNX; otherwise of OpenVINO."""
         feeds, names, threads = prepared.feeds, self._names, self.threads
         failed = ""
         if self._source.graph is not None:

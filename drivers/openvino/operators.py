@@ -1,4 +1,4 @@
-"""Where operators ran and how long they took, by OpenVINO's profile of one inference. Pure."""
+"""Where operators ran and how long they took, according to OpenVINO's profile of one inference. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class ProfiledKernel(NamedTuple):
     """One kernel of the compiled model that ran."""
 
     op: str
-    """Its type, by the plug-in's name."""
+    """The kernel's type, as the plug-in names it."""
     how: str
-    """Such as `brgconv_avx512_bf16`: the implementation, and the type in which it computes."""
+    """The implementation and the type in which it computes, such as `brgconv_avx512_bf16`."""
     ns: int
 
 
 def kernels_of(profile: Iterable[Any]) -> list[ProfiledKernel]:
-    """Those that ran. `profile`: OpenVINO's `ProfilingInfo`s."""
+    """The kernels that ran. `profile`: OpenVINO's `ProfilingInfo`s."""
     return [
         ProfiledKernel(one.node_type, one.exec_type, one.real_time // timedelta(microseconds=1) * 1000)
         for one in profile
@@ -36,7 +36,7 @@ def kernels_of(profile: Iterable[Any]) -> list[ProfiledKernel]:
 def operators_of(
     kernels: Sequence[ProfiledKernel], nodes: Iterable[str], device: str
 ) -> tuple[OperatorReport, ...]:
-    """By type, what takes longest first. `nodes`: the types in the model's graph, all of which its device was given."""
+    """Operators by type, slowest first. `nodes`: the types in the model's graph, which was assigned to its device as a whole."""
     given = Counter(node for node in nodes if node not in DATA)
     ran = Counter(kernel.op for kernel in kernels)
     times: Counter[str] = Counter()
@@ -50,7 +50,7 @@ def operators_of(
 
 
 def types_note(kernels: Iterable[ProfiledKernel]) -> str:
-    """In which types the time went: `kernels by time: 93 % bf16, 7 % f32`; empty: unknown."""
+    """The types in which the time was spent: `kernels by time: 93 % bf16, 7 % f32`; empty: unknown."""
     times: Counter[str] = Counter()
     for kernel in kernels:
         times[kernel.how.rpartition("_")[2].lower()] += kernel.ns

@@ -1,4 +1,5 @@
-"""What each launch needs of OpenVINO, opened once before they are forked: the core and the CPU's plug-in, without a thread."""
+"""The parts of OpenVINO that each launch needs, opened once before launches are forked: the core and the CPU's plug-in, without a
+thread."""
 
 from drivers.openvino.runtime import runtime
 

@@ -1,4 +1,4 @@
-"""Outputs to compare with: by onnxruntime for an ONNX model, else by OpenVINO's plain kernels, one operator after the other."""
+"""Outputs to compare with: from onnxruntime for an ONNX model, otherwise from OpenVINO's plain kernels, one operator after the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drivers.openvino.runtime import OpenVinoRuntime, translated
 from drivers.openvino.units import BARE, PLAIN, settings
 
 MAX_KEPT: Final = 256 * MIB
-"""Of all operators' outputs together, up to which each is kept."""
+"""Most bytes of all operators' outputs together, up to which each is kept."""
 BY_ONNXRUNTIME: Final = "the reference is onnxruntime {} on the CPU without graph optimisation"
 APART: Final = "the reference is OpenVINO on the CPU in float32, each operator apart"
 FUSED: Final = (
@@ -27,7 +27,7 @@ FUSED: Final = (
 def by_onnxruntime(
     file: Path, inputs: Sequence[Input], feeds: Mapping[str, Any], names: Sequence[str], threads: int
 ) -> tuple[dict[str, Any], str]:
-    """Outputs by `names`, in the model's order, and what made them, in words. Raises `Unfit`."""
+    """Outputs by `names`, in the model's order, and a description of what computed them. Raises `Unfit`."""
     try:
         ort = importlib.import_module("onnxruntime")
         state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
@@ -60,7 +60,8 @@ def by_plain_openvino(
     names: Sequence[str],
     threads: int,
 ) -> tuple[dict[str, Any], str]:
-    """The same by OpenVINO. `model`: with its shapes set; it is changed. An operator whose output is asked for is not fused."""
+    """Like `by_onnxruntime`, but with OpenVINO. `model`: with its shapes set; it is changed. An operator whose output is requested is not
+    fused."""
     inner = inner_outputs(model)
     apart = inner is not None
     if inner:

@@ -1,4 +1,4 @@
-"""OpenVINO itself, imported when it is first needed; what it raises, as errors of the contract."""
+"""OpenVINO itself, imported when it is first needed, and its errors as errors of the contract."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class OpenVinoRuntime:
 
     @property
     def title(self) -> str:
-        """`openvino 2026.4.1`."""
+        """Title for the row, such as `openvino 2026.4.1`."""
         return f"openvino {str(self.ov.__version__).partition('-')[0]}"
 
 
 @cache
 def runtime() -> OpenVinoRuntime:
-    """Raises `Unfit` if it is not installed."""
+    """OpenVINO without telemetry. Raises `Unfit` if it is not installed."""
     modules: dict[str, Any] = sys.modules
     modules.setdefault(TELEMETRY, None)  # as if it were not installed: nothing is reported
     try:
@@ -49,7 +49,7 @@ def runtime() -> OpenVinoRuntime:
 
 
 def broken() -> tuple[type[Exception], ...]:
-    """What OpenVINO and its readers of formats raise for a model that does not fit."""
+    """Exceptions that OpenVINO and its format readers raise for an unsuitable model."""
     names = (
         "GeneralFailure",
         "InitializationFailure",
@@ -63,7 +63,7 @@ def broken() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def openvino_errors() -> Iterator[None]:
-    """Turns what OpenVINO raises into errors of the contract."""
+    """Turns OpenVINO's errors into errors of the contract."""
     try:
         yield
     except DriverError:
@@ -84,7 +84,7 @@ def to_driver_error(why: Exception) -> DriverError:
 
 
 def in_one_line(text: str) -> str:
-    """What OpenVINO says in several lines, without where in its sources it was raised; a failed check if it says nothing else."""
+    """OpenVINO's message in one line, without the places in its sources; a failed check only if there is nothing else."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line for line in lines if not _NOISE.match(line)]
     checks = [found[1] for line in lines if (found := _CHECK.match(line))]

@@ -1,4 +1,4 @@
-"""The units of the OpenVINO driver, their devices and what is asked of these. Pure: OpenVINO's core is an argument."""
+"""The units of the OpenVINO driver, their devices and the settings requested of them. Pure: OpenVINO's core is an argument."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CPU: Final = "CPU (OpenVINO)"
 KINDS: Final[Mapping[str, str]] = MappingProxyType(
     {CPU: "CPU", "GPU (OpenVINO)": "GPU", "NPU (OpenVINO)": "NPU"}
 )
-"""Unit → how its devices' names begin."""
+"""Unit → prefix of its devices' names."""
 HALF: Final = ("bf16", "f16")
-"""Types of fewer digits than float32 in which OpenVINO may choose to compute."""
+"""Types less precise than float32 in which OpenVINO may choose to compute."""
 PLAIN: Final[Mapping[str, object]] = MappingProxyType(
     {
         "EXECUTION_MODE_HINT": "ACCURACY",
@@ -22,29 +22,29 @@ PLAIN: Final[Mapping[str, object]] = MappingProxyType(
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
     }
 )
-"""Of the reference: every digit of float32 …"""
+"""Settings of the reference: full float32 precision …"""
 BARE: Final[Mapping[str, object]] = MappingProxyType(
     {"SNIPPETS_MODE": "DISABLE", "LP_TRANSFORMS_MODE": False}
 )
-"""… and, where the CPU's plug-in still takes these, no generated kernels and no integer arithmetic."""
+"""… and, where the CPU's plug-in still accepts these, no generated kernels and no integer arithmetic."""
 
 
 def kind_of(unit: str) -> str:
-    """`CPU`, `GPU` or `NPU`. Raises `WrongUnit`."""
+    """Kind of device: `CPU`, `GPU` or `NPU`. Raises `WrongUnit`."""
     if unit not in KINDS:
         raise WrongUnit(f"unknown unit {unit!r}: this driver has {', '.join(KINDS)}")
     return KINDS[unit]
 
 
 def devices_of(kind: str, available: Sequence[str]) -> list[str]:
-    """Those of a kind, as OpenVINO lists them: `GPU`, or `GPU.0` and `GPU.1`."""
+    """The devices of a kind, as OpenVINO lists them: `GPU`, or `GPU.0` and `GPU.1`."""
     return [name for name in available if name.partition(".")[0] == kind]
 
 
 def device_for(core: Any, unit: str, gpu: str = "") -> str:
-    """OpenVINO's device for a unit; `gpu`: UUID or index, empty: the first. Raises `WrongUnit`."""
+    """OpenVINO's device for a unit. `gpu`: UUID or index; empty: the first. Raises `WrongUnit`."""
     kind = kind_of(unit)
-    if kind == "CPU":  # without a look at the others, whose plug-ins start slowly
+    if kind == "CPU":  # without listing the others, whose plug-ins start slowly
         return kind
     found = devices_of(kind, core.available_devices)
     if not found:
@@ -65,7 +65,7 @@ def _plain(uuid: str) -> str:
 
 
 def settings(device: str, threads: int, compute_type: str = "") -> dict[str, object]:
-    """For one inference at a time, as quickly as it goes; nothing is cached. `compute_type`: empty: OpenVINO chooses."""
+    """Settings for one inference at a time, as fast as possible; nothing is cached. `compute_type`: empty: OpenVINO chooses."""
     asked: dict[str, object] = {"PERFORMANCE_HINT": "LATENCY"}
     if compute_type:
         asked["INFERENCE_PRECISION_HINT"] = compute_type
@@ -77,14 +77,14 @@ def settings(device: str, threads: int, compute_type: str = "") -> dict[str, obj
 
 
 def verify_devices(unit: str, device: str, ran_on: Sequence[str]) -> None:
-    """Raise `WrongUnit` if the compiled model is on another device than the unit's."""
+    """Raise `WrongUnit` if the compiled model is on a device other than the unit's."""
     for where in ran_on:
         if device not in (where, where.partition(".")[0]):
             raise WrongUnit(f"asked for {unit}, but the compiled model is on {where}")
 
 
 def precision_note(precision: str) -> str:
-    """In which type of floats the device computes, for the row. `precision`: as it was read back."""
+    """The type of floats in which the device computes, for the row. `precision`: as read back."""
     if precision in HALF:
         return f"OpenVINO computes in {precision} where it can on this device, whatever the model's type"
     return (

@@ -1,1 +1,1 @@
-"""What a child process gives up before it reads a model."""
+"""The rights that a child process gives up before it reads a model."""

@@ -1,7 +1,7 @@
-"""Removes the folder of a launch after its processes, whatever is in it.
+"""Removes the folder of a launch after its processes have ended, whatever it contains.
 
-On the lesser tiers the folder may hold a thousand nested folders, too deep for `shutil.rmtree`, or unreadable ones. Neither may stay on
-the disk, nor crash the process that cleans up.
+On the lesser tiers the folder may hold a thousand nested folders, too deep for `shutil.rmtree`, or unreadable ones. Neither may stay on the
+disk, nor crash the process that cleans up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 
 def remove(folder: str) -> None:
-    """Remove `folder` with its content; links are not followed. What the system refuses to remove stays."""
+    """Remove `folder` with its content without following links. What the system refuses to remove stays."""
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
     if os.name != "nt" and _is_folder(folder):
@@ -23,7 +23,7 @@ def remove(folder: str) -> None:
 
 
 def _flatten(folder: str) -> None:
-    """Empty it without going down more than one level: deeper folders are moved up first."""
+    """Empty the folder without descending more than one level: deeper folders are moved up first."""
     moved = 0
     while True:
         _make_writable(folder)
@@ -33,7 +33,7 @@ def _flatten(folder: str) -> None:
             _make_writable(path)
             for deeper in _listed(path):
                 if not _unlink(deeper):
-                    _make_writable(deeper)  # a folder that may not be written to may not be moved
+                    _make_writable(deeper)  # a folder that is not writable cannot be moved
                     moved += 1
                     with suppress(OSError):
                         os.rename(deeper, os.path.join(folder, f"sark-{os.getpid()}-{moved}"))  # noqa: PTH104, PTH118
@@ -60,7 +60,7 @@ def _unlink(path: str) -> bool:
 
 
 def _is_folder(path: str) -> bool:
-    """Does not follow links."""
+    """Whether the path is a folder; does not follow links."""
     with suppress(OSError):
         return stat.S_ISDIR(os.lstat(path).st_mode)
     return False

@@ -1,4 +1,4 @@
-"""Enters the sandbox on every tier: resource limits, a private folder, first in line for the out-of-memory killer.
+"""Enters the sandbox on every tier: resource limits, a private folder, and first place for the out-of-memory killer.
 
 What each system adds: `drivers.sandbox.linux`, `mac` and `windows`. Which tier a device reaches: `drivers.launch.probe_tier`.
 """
@@ -25,15 +25,15 @@ class Tier(StrEnum):
     """How well a child is sandboxed, as in the device's profile."""
 
     FULL = "full"
-    """It reaches nothing but its model, its own folder and the libraries: no network, no other file, no other process."""
+    """The child reaches only its model, its own folder and the libraries: no network, no other file, no other process."""
     PARTIAL = "partial"
-    """Some of that; the probe's reasons say what is open."""
+    """Some of these restrictions hold; the probe's reasons say what is open."""
     NONE = "none"
-    """Its resources are bounded, its reach is not."""
+    """The child's resources are bounded, its reach is not."""
 
 
 class SandboxError(Exception):
-    """A launch could not enter its sandbox. Says at which step, and why."""
+    """A launch could not enter its sandbox. The message says at which step, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Sandbox:
 
 
 STACK_BYTES: Final = 80 * MIB
-"""Address space that a thread reserves without using it: its stack and its malloc arena."""
+"""Address space that a thread reserves but does not use: its stack and its malloc arena."""
 OPEN_FILES: Final = 256
 PENDING_SIGNALS: Final = 1024
-"""Timers too, each of which holds 600 bytes of the kernel."""
+"""Limits timers too, each of which takes 600 bytes in the kernel."""
 SPARE_THREADS: Final = 128
-"""Threads of a launch besides four per runtime thread."""
+"""Threads of a launch, in addition to four per runtime thread."""
 SPARE_CPU_S: Final = 60
 MAX_CPU_S: Final = 2**31 - 1
 PR_SET_PDEATHSIG: Final = 1
@@ -72,14 +72,14 @@ def prctl(option: int, value: int) -> bool:
 
 
 def set_process_name(name: str) -> None:
-    """The name in `ps` and `top`, at most 15 characters; only on Linux."""
+    """Set the name shown in `ps` and `top`, at most 15 characters; Linux only."""
     if sys.platform == "linux":
         with suppress(OSError):
             Path("/proc/self/comm").write_text(name)
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends; end it now if that has happened already."""
+    """Have the kernel kill this process when `parent` ends; exit now if `parent` has already ended."""
     if prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)) and os.getppid() != parent:
         os._exit(1)
 
@@ -94,7 +94,7 @@ def mapped_bytes() -> int:
 
 
 def allow_open_files() -> None:
-    """Raise the soft limit of open files to what a launch needs, whatever the node has left. Does nothing on Windows."""
+    """Raise the soft limit of open files to what a launch needs, whatever limit the node left. Does nothing on Windows."""
     if sys.platform != "win32":
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         enough = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
@@ -104,8 +104,8 @@ def allow_open_files() -> None:
 def limit(limits: Limits, threads: int, address_space: bool, counted: bool = False) -> None:
     """Set this process's resource limits for good (the hard ones too).
 
-    `threads`: of the runtime. `address_space`: False for GPU runtimes, which map many times what they use. `counted`: the system counts
-    this launch's processes and threads apart from the user's others, so that they can be bounded.
+    `threads`: threads of the runtime. `address_space`: False for GPU runtimes, which map many times what they use. `counted`: the system
+    counts this launch's processes and threads separately from the user's others, so that they can be bounded.
     """
     if sys.platform == "win32":
         from drivers.sandbox import windows
@@ -134,7 +134,7 @@ def limit(limits: Limits, threads: int, address_space: bool, counted: bool = Fal
 
 
 def enter(sandbox: Sandbox) -> None:
-    """Give up, for good, what the sandbox's tier takes away; the last thing before the model is touched. Raises `SandboxError`."""
+    """Give up, for good, the rights that the sandbox's tier removes; the last step before the model is touched. Raises `SandboxError`."""
     if sandbox.tier is Tier.NONE:
         return
     try:

@@ -1,4 +1,4 @@
-"""Landlock: which files a process may read and write from now on, without any privilege and for good."""
+"""Landlock: limits the files that a process may read and write, permanently and without any privilege."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ READ_FILE, READ_DIR = 1 << 2, 1 << 3
 WRITE_FILE, TRUNCATE, IOCTL_DEV = 1 << 1, 1 << 14, 1 << 15
 EXECUTE, REMOVE, MAKE, REFER = 1 << 0, 3 << 4, 0b1111111 << 6, 1 << 13
 OF_FILES: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-"""Rights that a rule on a file, not a folder, may give."""
+"""Rights that a rule on a file, as opposed to a folder, may grant."""
 READ: Final = READ_FILE | READ_DIR
 WRITE: Final = READ | WRITE_FILE | TRUNCATE | REMOVE | MAKE | REFER
 DEVICE: Final = READ | WRITE_FILE | IOCTL_DEV
 TCP: Final = 0b11
-"""Binding and connecting."""
+"""Rights to bind and to connect."""
 SCOPES: Final = 0b11
-"""No abstract sockets and signals to processes outside."""
+"""Forbids abstract sockets of processes outside, and signals to them."""
 
 
 def known_rights(version: int) -> int:
-    """The rights on files of a Landlock version; a process loses all of them that no rule gives."""
+    """The rights on files that a Landlock version knows; a process loses all of them that no rule grants."""
     rights = EXECUTE | WRITE_FILE | READ | REMOVE | MAKE
     for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
         rights |= right if version >= since else 0
@@ -36,7 +36,7 @@ def known_rights(version: int) -> int:
 
 
 def ruleset(version: int, network: bool) -> bytes:
-    """The kernel's `landlock_ruleset_attr`: what a version can restrict."""
+    """The kernel's `landlock_ruleset_attr`: everything that a version can restrict."""
     words = [known_rights(version)]
     if version >= 4:
         words.append(0 if network else TCP)
@@ -57,9 +57,8 @@ def version(libc: ctypes.CDLL) -> int:
 
 
 def restrict(libc: ctypes.CDLL, allowed: Iterable[tuple[str, int]], network: bool) -> None:
-    """Take all rights on files from this thread and those it starts, except `allowed`: (path, rights). Missing paths are skipped. Raises
-    OSError without Landlock. Call `no_new_privileges` before.
-    """
+    """Remove all rights on files from this thread and those it starts, except `allowed`: (path, rights). Missing paths are skipped. Raises
+    OSError without Landlock. Call `no_new_privileges` first."""
     abi = version(libc)
     if not abi:
         raise OSError(ctypes.get_errno(), "Landlock")

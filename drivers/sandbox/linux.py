@@ -1,14 +1,14 @@
 """The sandbox of Linux, from the inside: called by `drivers.launch.reaper` and `drivers.launch.child` in the sandboxed processes.
 
-    reaper     own_processes()   a user namespace of its own, and a process namespace for what it forks next
-      └ init     begin_view()      no network, nothing but what every launch of the driver sees
+    reaper     own_processes()   a user namespace of its own, and a process namespace for the processes it forks next
+      └ init     begin_view()      no network, and only what every launch of the driver sees
                  finish_view()     the model and the folder; no capabilities
                  await_worker()    reports the worker's exit code
-          └ worker   give_up_rights()  forked between the two, it is in the view when that is complete; no capabilities
+          └ worker   give_up_rights()  forked between the two, it is in the view once that is complete; no capabilities
                      restrict()        Landlock and the call filter, just before the model is touched
 
-The init is process 1 of the namespace: when it ends, the kernel kills everything in it. The worker is not process 1 itself, because such a
-process cannot die by a signal of its own, and an abort would look like something else.
+The init is process 1 of the namespace: when it ends, the kernel kills everything in it. The worker is not process 1 itself, because process
+1 cannot die by a signal of its own, so that an abort would look like something else.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOBODY: Final = 65534
 PR_SET_DUMPABLE: Final = 4
 HOSTNAME: Final = b"sark"
 NEW_ROOT: Final = "/proc"
-"""The view is built over this folder, which every Linux has, and of which nothing is bound."""
+"""The view is built over this folder, which every Linux has, and from which nothing is bound."""
 WORKER: Final = 2
 """The worker's process id in its namespace."""
 EXIT_STATUS: Final = struct.Struct("=i")
@@ -55,7 +55,7 @@ def libc() -> ctypes.CDLL:
 
 @contextlib.contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Prefix an `OSError` of the block."""
+    """Prefix the message of an `OSError` raised in the block."""
     try:
         yield
     except OSError as why:
@@ -73,20 +73,20 @@ def _must(result: int) -> None:
 
 @cache
 def becomes_nobody() -> bool:
-    """Whether launches leave root behind: this process is root, of a system that has the user `nobody`. Found once, before the view."""
+    """Whether launches give up root: this process is root, and the system has the user `nobody`. Determined once, before the view."""
     return os.geteuid() == 0 and all(
         holds(Path(f"/proc/self/{kind}_map").read_text(), NOBODY) for kind in ("uid", "gid")
     )
 
 
 def holds(id_map: str, number: int) -> bool:
-    """Whether a user namespace has a number, by its `uid_map` or `gid_map`."""
+    """Whether a user namespace maps this number, according to its `uid_map` or `gid_map`."""
     lines = [[int(word) for word in line.split()] for line in id_map.splitlines()]
     return any(first <= number < first + count for first, _, count in lines)
 
 
 def device_groups(devices: Iterable[str]) -> tuple[int, ...]:
-    """Groups, other than root's, through which devices may be used."""
+    """Groups other than root's that give access to devices."""
     states = [os.stat(path) for path in devices if os.path.exists(path)]  # noqa: PTH110, PTH116
     return tuple(
         sorted({state.st_gid for state in states if state.st_gid and not state.st_mode & 0o002} - {NOBODY})
@@ -94,10 +94,11 @@ def device_groups(devices: Iterable[str]) -> tuple[int, ...]:
 
 
 def own_processes(plan: MountPlan) -> None:
-    """What this process forks next is process 1 of a namespace, in a user namespace of its own. Raises OSError.
+    """Put the processes that this process forks next into a process namespace, the first as process 1, in a new user namespace. Raises
+    OSError.
 
-    A user's namespace has that user alone. Root's has root, who makes the view, `nobody`, as whom the launch continues, and the groups of
-    its devices. Only a process outside may map two users: one that is forked for it.
+    A user's namespace maps only that user. Root's maps root, which makes the view, `nobody`, as which the launch continues, and the groups
+    of its devices. Only a process outside may map two users, so one is forked for this.
     """
     uid, gid = os.geteuid(), os.getegid()
     nobody = becomes_nobody()
@@ -116,14 +117,14 @@ def own_processes(plan: MountPlan) -> None:
 
 
 def write_maps(process: int | str, uids: Sequence[int], gids: Sequence[int]) -> None:
-    """Give the user namespace of `process` these numbers, the same as outside."""
+    """Map these numbers in the user namespace of `process`, to the same numbers as outside."""
     for kind, numbers in (("uid", uids), ("gid", gids)):
         lines = "".join(f"{number} {number} 1\n" for number in dict.fromkeys(numbers))
         Path(f"/proc/{process}/{kind}_map").write_text(lines)
 
 
 class _Mapping:
-    """A process that stays outside a new user namespace, and maps its numbers once it is made."""
+    """A process that stays outside a new user namespace, and maps its numbers once the namespace exists."""
 
     def __init__(self, process: int, uids: Sequence[int], gids: Sequence[int]) -> None:
         made, self._made = os.pipe()
@@ -139,22 +140,23 @@ class _Mapping:
         os.close(made)
 
     def go(self) -> None:
-        """Have it done. Raises OSError."""
+        """Have the process map the numbers. Raises OSError."""
         os.close(self._made)
         if os.waitpid(self._pid, 0)[1]:
             raise OSError(errno.EPERM, "mapping its users was refused")
 
 
 def become_nobody(plan: MountPlan) -> None:
-    """Continue as `nobody`, for good, outside the namespace too."""
+    """Continue as `nobody`, for good, also outside the namespace."""
     os.setgroups(device_groups(plan.devices))
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    enter.prctl(PR_SET_DUMPABLE, 1)  # its own files in /proc would be root's
+    enter.prctl(PR_SET_DUMPABLE, 1)  # otherwise its own files in /proc would be root's
 
 
 def check_readable(model: str) -> None:
-    """Raise OSError, with what helps, if this user may not read the model. One that is missing or a link is for its driver to refuse."""
+    """Raise OSError, with a remedy, if this user may not read the model. A model that is missing or a link is left to its driver to
+    refuse."""
     inside = [model] if not os.path.isdir(model) else []  # noqa: PTH112
     for folder, _, names in os.walk(model):
         inside += [folder, *(f"{folder}/{name}" for name in names)]
@@ -165,7 +167,7 @@ def check_readable(model: str) -> None:
 
 
 def error_of(step: Callable[[], None]) -> str:
-    """Do one step; why it failed, empty if it did not."""
+    """Do one step; returns why it failed, or an empty text if it succeeded."""
     try:
         step()
     except OSError as why:
@@ -196,9 +198,8 @@ def try_out(full: bool, code: tuple[str, ...]) -> NoReturn:
 
 
 def begin_view(plan: MountPlan) -> None:
-    """No network unless `plan.network`, and below `NEW_ROOT` the view as far as it does not depend on the launch. Raises OSError, naming
-    the step.
-    """
+    """Disconnect from the network unless `plan.network`, and build below `NEW_ROOT` the part of the view that does not depend on the
+    launch. Raises OSError, naming the step."""
     lib = libc()
     spaces = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     with doing("namespaces"):
@@ -213,7 +214,7 @@ def begin_view(plan: MountPlan) -> None:
 
 
 def finish_view(plan: MountPlan) -> None:
-    """Add the model and the folder of `plan` to the view, move all processes of the view into it, give up this one's rights. Raises
+    """Add the model and the folder of `plan` to the view, move all processes of the view into it, and give up this process's rights. Raises
     OSError, naming the step."""
     lib = libc()
     base = mounts.cached_base(plan.reads, plan.devices, plan.hidden)
@@ -231,7 +232,7 @@ def finish_view(plan: MountPlan) -> None:
 
 
 def give_up_rights(plan: MountPlan) -> None:
-    """For good: no capabilities, and `nobody` instead of root. Of this process alone. Raises OSError, naming the step."""
+    """Drop all capabilities, and become `nobody` instead of root, for good. Affects this process only. Raises OSError, naming the step."""
     if becomes_nobody():
         with doing("becoming nobody"):
             become_nobody(plan)
@@ -258,7 +259,7 @@ def _do(lib: ctypes.CDLL, root: str, step: MountStep, plan: MountPlan) -> None:
         case MountAction.BIND:
             try:
                 _mount(lib, step.source, place, None, MS_BIND | MS_REC, None)
-            except FileNotFoundError:  # of the system, gone since the zygote looked
+            except FileNotFoundError:  # a system path that has gone since the zygote looked
                 if step.source in plan.models:
                     raise
                 return
@@ -312,14 +313,14 @@ def _set_attributes(lib: ctypes.CDLL, place: str, attributes: int, *, recursive:
 
 
 def drop_capabilities(lib: ctypes.CDLL) -> None:
-    """No capabilities, and none by executing anything."""
+    """Drop all capabilities, so that executing a program restores none."""
     seccomp.no_new_privileges(lib)
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     _must(lib.syscall(_CAPSET[os.uname().machine], header, bytes(24)))
 
 
 def await_worker(worker: int, status_write: int) -> NoReturn:
-    """In the init: wait for the worker, write its exit code to `status_write`, and end, which ends all else."""
+    """In the init: wait for the worker, write its exit code to `status_write`, and exit, which ends all other processes."""
     try:
         os.closerange(0, status_write)
         os.closerange(status_write + 1, 1 << 16)
@@ -332,7 +333,8 @@ def await_worker(worker: int, status_write: int) -> NoReturn:
 
 
 def die_with_reaper(status_write: int) -> None:
-    """As `enter.die_with`, for a process that cannot see its parent, which has the other end of `status_write` open while it lives."""
+    """Like `enter.die_with`, for a process that cannot see its parent. The parent keeps the other end of `status_write` open while it
+    lives."""
     enter.prctl(enter.PR_SET_PDEATHSIG, 9)
     poller = select.poll()
     poller.register(status_write, 0)
@@ -344,9 +346,8 @@ def die_with_reaper(status_write: int) -> None:
 
 
 def restrict(plan: MountPlan, *, full: bool) -> None:
-    """Landlock and the call filter, for good. Raises OSError if both are missing; with `full`, if the call filter is. Without a view, root
-    becomes `nobody` only where nobody can read the program and the model.
-    """
+    """Apply Landlock and the call filter, for good. Raises OSError if both are missing; with `full`, if the call filter is missing. Without
+    a view, root becomes `nobody` only if every user can read the program and the model."""
     lib = libc()
     if (
         not full
@@ -374,7 +375,7 @@ def restrict(plan: MountPlan, *, full: bool) -> None:
 
 
 def prepare(plan: MountPlan) -> None:
-    """In the zygote: find and build once what each launch forked from it needs."""
+    """In the zygote: find and build once what all launches forked from it need."""
     becomes_nobody()
     mounts.cached_base(plan.reads, plan.devices, plan.hidden)
     seccomp.filter_for(WORKER, plan.network, plan.gpu, True)

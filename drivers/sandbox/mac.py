@@ -1,7 +1,7 @@
-"""The sandbox of macOS: a profile for the system's own sandbox, entered by the worker just before the model is touched.
+"""The sandbox of macOS: a profile for the system's own sandbox, which the worker enters just before it touches the model.
 
-It takes away the network, other programs, writing outside the launch's folder, and reading in users' folders. It hides no processes and
-bounds no memory: the tier is `partial`.
+It denies the network, other programs, writing outside the launch's folder, and reading in users' folders. It hides no processes and limits
+no memory: the tier is `partial`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from drivers.sandbox.mounts import MountPlan
 HOMES: Final = ("/Users", "/Volumes", "/private/var/root", "/Library/Keychains")
 """Folders with users' files."""
 OWN: Final = "/private"
-"""Where /tmp and /var lead: rules need real paths."""
+"""Where the links /tmp and /var lead: rules need real paths."""
 
 
 def real(path: str) -> str:
-    """A path as the rules need it."""
+    """A path in the form that the rules need."""
     return f"{OWN}{path}" if path.startswith(("/tmp/", "/var/", "/etc/")) else path  # noqa: S108
 
 
 def profile(plan: MountPlan) -> str:
-    """The rules in the sandbox's own language; later ones win."""
+    """The rules in the sandbox's own language; later rules override earlier ones."""
 
     def paths(kind: str, *some: str) -> str:
         return " ".join(f"({kind} {json.dumps(real(path), ensure_ascii=False)})" for path in some)
@@ -54,7 +54,7 @@ def system_library() -> Any:
 
 
 def enter(library: Any, plan: MountPlan) -> None:
-    """Enter the sandbox, for good. Raises OSError with the system's own message."""
+    """Enter the sandbox for good. Raises OSError with the system's own message."""
     error = ctypes.c_char_p()
     if library.sandbox_init(profile(plan).encode(), ctypes.c_uint64(0), ctypes.byref(error)):
         raise OSError((error.value or b"the sandbox refused its profile").decode("utf-8", "replace"))

@@ -1,6 +1,5 @@
-"""What a sandboxed process sees of the file system. `MountPlan` says it once; the mounts of the full tier and the Landlock rules of both
-tiers are derived from it.
-"""
+"""The part of the file system that a sandboxed process sees. `MountPlan` describes it once; the mounts of the full tier and the Landlock
+rules of both tiers are derived from it."""
 
 from __future__ import annotations
 
@@ -23,18 +22,18 @@ SYSTEM: Final = (
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
     *("/etc/OpenCL", "/etc/vulkan", "/etc/nvidia"),
 )
-"""Programs and libraries; nothing of /etc that names people, hosts or secrets."""
+"""Programs and libraries; no file of /etc that names people, hosts or secrets."""
 PROCESSORS: Final = ("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/fs/cgroup/cpu.max")
-"""Read by runtimes: processors, memory nodes, the container's share of them."""
+"""Files that runtimes read: processors, memory nodes, the container's share of them."""
 SENSORS: Final[Mapping[str, tuple[str, ...]]] = {
     "/sys/class/thermal": ("type", "temp"),
     "/sys/class/power_supply": ("type", "online", "status", "scope"),
 }
-"""Classes of sensors that a measurement reads → the files of each sensor; a battery's serial number is in another."""
+"""Classes of sensors that a measurement reads → the files of each sensor. A battery's serial number is in another file."""
 OF_GPU: Final = ("/sys/devices", "/sys/class", "/sys/bus", "/sys/module", "/opt/rocm")
-"""What drivers of GPUs look through: nobody has listed what they need of it."""
+"""Folders that GPU drivers search: which files they need is documented nowhere."""
 IDENTIFYING: Final = ("net", "dmi", "block", "nvme", "scsi_host", "mmc_host")
-"""Classes of devices with addresses and serial numbers, hidden within `OF_GPU`."""
+"""Classes of devices with addresses and serial numbers, hidden inside `OF_GPU`."""
 OF_NETWORK: Final = (
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -44,11 +43,11 @@ OF_NETWORK: Final = (
     "/etc/ca-certificates",
 )
 DEVICES: Final = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
-"""Not /dev/zero: memory shared through it is counted by no limit (`drivers.sandbox.seccomp`)."""
+"""Without /dev/zero: no limit counts memory shared through it (`drivers.sandbox.seccomp`)."""
 GPU_DEVICES: Final = ("nvidia", "dri", "kfd", "dxg", "mali", "accel")
 """Prefixes of accelerators' names in /dev."""
 PROC_READ_ONLY: Final = ("sys", "bus")
-"""Of /proc: what uid 0 could write to even without capabilities."""
+"""Parts of /proc that uid 0 could write to even without capabilities."""
 PROC_HIDDEN: Final = (
     *(
         "acpi",
@@ -77,21 +76,21 @@ PROC_HIDDEN: Final = (
     ),
     *("slabinfo", "swaps", "sys/kernel/random/boot_id", "sysrq-trigger", "timer_list", "tty", "vmallocinfo"),
 )
-"""Files of /proc that tell this device from others, or that reveal others of whom a run need not know."""
+"""Files of /proc that identify this device, or that reveal other users or processes, which a run need not know about."""
 PROC_READABLE: Final = (
     *("cpuinfo", "filesystems", "loadavg", "meminfo", "pressure", "stat", "uptime", "version", "vmstat"),
     *("sys/vm", "sys/kernel/osrelease", "sys/kernel/ostype"),
 )
-"""Of /proc without a view of one's own: what runtimes and measurements read, besides the process itself."""
+"""Parts of /proc that runtimes and measurements read, in addition to the process itself, if the launch has no view of its own."""
 ROOT_BYTES: Final = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class MountPlan:
-    """One launch's view. Paths are absolute and the same inside as outside."""
+    """The view of one launch. Paths are absolute and equal inside and outside."""
 
     folder: str
-    """The only one it may write to."""
+    """The only folder that the launch may write to."""
     models: tuple[str, ...]
     """Files or folders."""
     reads: tuple[str, ...]
@@ -101,13 +100,13 @@ class MountPlan:
     network: bool = False
     gpu: bool = False
     hidden: tuple[str, ...] = ()
-    """Within `reads` and /proc: empty to the launch, in a view of its own."""
+    """Paths inside `reads` and /proc that appear empty to a launch with a view of its own."""
 
 
 def code_folders(frozen: bool = bool(getattr(sys, "frozen", False))) -> tuple[str, ...]:
-    """Where this program, its interpreter, packages and libraries are. `frozen`: modules are read from the program's own file.
+    """Folders of this program, its interpreter, packages and libraries. `frozen`: modules are read from the program's own file.
 
-    Of a clone its packages alone: a home, keys or models may lie beside them.
+    Of a clone only its packages are listed: a home, keys or models may be next to them.
     """
     program = os.path.dirname(sys.executable) if frozen else str(Path(__file__).parents[2])  # noqa: PTH120
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *site.getsitepackages(), program]
@@ -120,7 +119,7 @@ def code_folders(frozen: bool = bool(getattr(sys, "frozen", False))) -> tuple[st
 
 @cache
 def packages_of(clone: str) -> tuple[str, ...]:
-    """The packages and modules that lie in a folder of sources; looked for once, not for each launch."""
+    """The packages and modules in a folder of sources; searched once, not for each launch."""
     packages = (init.parent for init in Path(clone).glob("*/__init__.py"))
     return tuple(sorted(map(str, (*packages, *Path(clone).glob("*.py")))))
 
@@ -139,7 +138,7 @@ def sensors() -> tuple[str, ...]:
 
 @cache
 def identifying() -> tuple[str, ...]:
-    """The folders of /sys with the devices of the kinds `IDENTIFYING`."""
+    """The folders of /sys with devices of the classes in `IDENTIFYING`."""
     places = {
         os.path.dirname(os.path.realpath(f"/sys/class/{kind}/{name}"))  # noqa: PTH120
         for kind in IDENTIFYING
@@ -149,7 +148,7 @@ def identifying() -> tuple[str, ...]:
 
 
 def is_open_to_others(path: str) -> bool:
-    """Whether any user may read a file or folder and reach it from the root; also if there is none."""
+    """Whether any user may read a file or folder and reach it from the root; also true if it does not exist."""
     try:
         state = os.stat(path)  # noqa: PTH116
         above = [os.stat(parent) for parent in Path(os.path.realpath(path)).parents]  # noqa: PTH116
@@ -175,7 +174,7 @@ def plan(
     network: bool = False,
     gpu: bool = False,
 ) -> MountPlan:
-    """What a launch needs. `code`: see `code_folders`; `in_dev`: the names in /dev."""
+    """The view that a launch needs. `code`: see `code_folders`. `in_dev`: the names in /dev."""
     gpus = [f"/dev/{name}" for name in sorted(in_dev) if gpu and name.startswith(GPU_DEVICES)]
     kernel = (*PROCESSORS, *(OF_GPU if gpu else sensors()))
     reads = (*SYSTEM, *kernel, *(OF_NETWORK if network else ()), *code)
@@ -188,7 +187,7 @@ def plan(
 
 
 def landlock_rules(plan: MountPlan, *, in_view: bool) -> tuple[tuple[str, int], ...]:
-    """(path, rights) for `landlock.restrict`. `in_view`: nothing but the plan is mounted, so that one rule is enough."""
+    """(path, rights) for `landlock.restrict`. `in_view`: only the plan is mounted, so one rule suffices."""
     proc = ("/proc",) if plan.network or plan.gpu else tuple(f"/proc/{name}" for name in PROC_READABLE)
     paths = ("/",) if in_view else (*plan.reads, *proc, *plan.models)
     writes = ((plan.folder, WRITE), ("/proc/self", READ | WRITE_FILE))
@@ -208,7 +207,7 @@ class MountAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MountStep:
-    """`path`: below the new root. `source`: a link's target, what is bound, or the kind of what is hidden."""
+    """`path`: below the new root. `source`: a link's target, the path that is bound, or the kind of path that is hidden."""
 
     action: MountAction
     path: str
@@ -255,7 +254,7 @@ class ViewBuilder:
         self.steps.append(MountStep(action, path, path))
 
     def link(self, path: str, to: str) -> None:
-        """A symbolic link, unless the path is taken."""
+        """Add a symbolic link, unless the path is taken."""
         if path not in self.made:
             self.made.add(path)
             self.steps.append(MountStep(MountAction.LINK, path, to))
@@ -264,7 +263,7 @@ class ViewBuilder:
 def base_view(
     reads: Iterable[str], devices: Iterable[str], hidden: Iterable[str], kind: Callable[[str], str]
 ) -> ViewBuilder:
-    """What all launches of one driver share."""
+    """The part of the view that all launches of one driver share."""
     view = ViewBuilder(kind)
     for path in sorted(set(reads) - {"", "/"}):
         view.bind(path, MountAction.BIND)
@@ -300,7 +299,7 @@ def steps(plan: MountPlan, base: ViewBuilder) -> tuple[MountStep, ...]:
 
 
 def kind(path: str) -> str:
-    """`folder`, `file`, empty for nothing, or `>` and the target of a symbolic link."""
+    """Kind of a path: `folder`, `file`, empty if nothing is there, or `>` and the target of a symbolic link."""
     if os.path.islink(path):  # noqa: PTH114
         return f">{os.readlink(path)}"  # noqa: PTH115
     if os.path.isdir(path):  # noqa: PTH112

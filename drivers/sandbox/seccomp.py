@@ -1,7 +1,8 @@
 """Which system calls a child may make: a classic BPF program for the kernel, built here and installed for good.
 
-Calls that are not listed are allowed, since runtimes differ; listed are those that reach beyond the process or open much of the kernel:
-with EPERM where a harmless library may try and then do without, with SIGSYS where nothing harmless calls it, so that the row says why.
+Calls that are not listed are allowed, because runtimes differ. Listed are calls that reach beyond the process or expose much of the kernel.
+They fail with EPERM if a harmless library may try them and can do without; they end the process with SIGSYS if nothing harmless calls them,
+so that the row says why.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 
 
 class Condition(StrEnum):
-    """When a call is refused, by one of its arguments (its low 32 bits)."""
+    """When a call is refused, depending on one of its arguments (the low 32 bits)."""
 
     ALWAYS = "always"
     UNLESS = "unless it is one of"
@@ -54,11 +55,11 @@ F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY = 8, 10, 15, 1024, 1026
 F_LOCKS: Final = (6, 7, 37, 38)
 F_SETPIPE_SZ: Final = 1031
 SO_BUFFERS: Final = (7, 8, 32, 33)
-"""SO_SNDBUF, SO_RCVBUF and both by force."""
+"""SO_SNDBUF, SO_RCVBUF and the forced variants of both."""
 MAP_SHARED_ANONYMOUS: Final = 0x21
 
 
-# Calls by subject, each with its number on x86-64 and arm64: one for both since 424, `-` where it does not exist.
+# Calls by subject, each with its number on x86-64 and arm64: one number for both since 424, `-` if it does not exist.
 _FATAL: Final = """
     ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, pidfd_getfd 438
     mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51, setns 308 268
@@ -85,7 +86,7 @@ _HOLDING: Final = """
     landlock_create_ruleset 444, landlock_add_rule 445, landlock_restrict_self 446, seccomp 317 277
     inotify_init 253 -, inotify_init1 294 26, vmsplice 278 75, splice 275 76, tee 276 77, io_setup 206 0
 """
-"""Calls that hold memory of the kernel which no limit of a process counts: rules, events, pages of pipes, rings."""
+"""Calls that hold kernel memory that no limit of a process counts: rules, events, pages of pipes, rings."""
 _LOCAL_SOCKETS: Final = "socketpair 53 199"
 """A pair holds up to four times `wmem_max`; 128 pairs held 1.7 GiB."""
 _OF_FILES: Final = """
@@ -95,9 +96,9 @@ _OF_FILES: Final = """
     removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, removexattrat 466
     file_setattr 469, utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88
 """
-"""What Landlock allows on every file of the same user: modes, owners, attributes, times; before its version 3 also the length."""
+"""Calls that Landlock allows on every file of the same user: modes, owners, attributes, times; before its version 3 also the length."""
 CLONE3: Final = 435
-"""Fails with ENOSYS: its flags are behind a pointer, and the C library then uses `clone`, with flags that a filter can read."""
+"""Fails with ENOSYS: its flags are behind a pointer. The C library then uses `clone`, whose flags a filter can read."""
 
 
 def _read(table: str, *, fatal: bool = False) -> list[Rule]:
@@ -111,12 +112,11 @@ def _read(table: str, *, fatal: bool = False) -> list[Rule]:
 
 
 def rules(pid: int, network: bool, gpu: bool, in_view: bool = True) -> tuple[Rule, ...]:
-    """What is refused to process `pid`. `network`: it may open any socket; `gpu`: it may create memory files, shared memory and local
-    sockets, since no limit of memory holds for it. `in_view`: it sees no files but its own; otherwise it may not change their attributes.
-    """
+    """The calls refused to process `pid`. `network`: it may open any socket. `gpu`: it may create memory files, shared memory and local
+    sockets, because it has no memory limit. `in_view`: it sees only its own files; otherwise it may not change the attributes of files."""
     rules_ = [*_read(_FATAL, fatal=True), *_read(_REFUSED), *_read(_HOLDING)]
     of_fcntl: tuple[int, ...] = (F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ)
-    if not gpu:  # such memory stays when all but a page of it is unmapped, and then counts for nobody
+    if not gpu:  # such memory remains when all but a page of it is unmapped, and then no limit counts it
         shared = (MAP_SHARED_ANONYMOUS,)
         rules_.append(Rule("mmap", (9, 222), condition=Condition.WITH_ALL, argument=3, values=shared))
         rules_.append(Rule("memfd_create", (319, 279)))
@@ -166,7 +166,7 @@ def _op(code: int, k: int, yes: int = 0, no: int = 0) -> bytes:
 
 
 def _body(rule: Rule) -> list[bytes]:
-    """What follows once the number matches."""
+    """The instructions to run once the number matches."""
     refuse = _op(_RETURN, KILL if rule.fatal else REFUSE)
     if rule.condition is Condition.ALWAYS:
         return [refuse]
@@ -212,7 +212,7 @@ class _Program(ctypes.Structure):
 
 
 def no_new_privileges(libc: ctypes.CDLL) -> None:
-    """Raises OSError."""
+    """Forbid new privileges. Raises OSError."""
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
 
@@ -227,9 +227,9 @@ def filter_for(pid: int, network: bool, gpu: bool, in_view: bool) -> bytes:
 
 
 def install(libc: ctypes.CDLL, code: bytes) -> None:
-    """Filter the calls of all threads of this process from now on. Raises OSError. Call `no_new_privileges` before.
+    """Filter the calls of all threads of this process from now on. Raises OSError. Call `no_new_privileges` first.
 
-    Without the mitigation of speculative store bypass, which older kernels tie to a filter: it would slow the model down.
+    Leaves out the mitigation of speculative store bypass, which older kernels tie to a filter: it would slow the model down.
     """
     bpf = _Program(len(code) // 8, code)
     flags = _ALL_THREADS | _NO_MITIGATION

@@ -1,6 +1,5 @@
-"""Windows: a job object around the child. It bounds memory and processes and kills what is left when the child ends; what the child
-reads, writes and reaches stays open, so the tier is `none`.
-"""
+"""Windows: a job object around the child. It limits memory and processes, and kills what is left when the child ends. It does not restrict
+what the child reads, writes and reaches, so the tier is `none`."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ class Extended(ctypes.Structure):
 
 
 def limits(memory_bytes: int | None) -> Extended:
-    """The limits of the job: one process, its memory if given, and all of it killed together."""
+    """The limits of the job: one process, and its memory if given. All of the job is killed together."""
     information = Extended()
     information.basic.flags = ACTIVE_PROCESS | DIE_ON_UNHANDLED_EXCEPTION | KILL_ON_JOB_CLOSE
     information.basic.processes = 1
@@ -57,9 +56,9 @@ def system_library() -> Any:
 
 
 def enter_job(memory_bytes: int | None, kernel: Any = None) -> None:
-    """Put this process into a job of its own. The handle is kept open on purpose: the job ends with this process.
+    """Put this process into a job of its own. The handle stays open on purpose: the job ends with this process.
 
-    `kernel`: the system's library, or a double of it. Raises OSError.
+    `kernel`: the system's library, or a test double. Raises OSError.
     """
     kernel = kernel or system_library()
     kernel.CreateJobObjectW.restype = ctypes.c_void_p

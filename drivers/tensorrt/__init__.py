@@ -1,1 +1,1 @@
-"""ONNX models by NVIDIA's TensorRT. It has never run on hardware here: it was written from TensorRT's documentation."""
+"""ONNX models by NVIDIA's TensorRT. Written from TensorRT's documentation; it has not yet run on hardware."""

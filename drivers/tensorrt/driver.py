@@ -1,6 +1,6 @@
 """The TensorRT driver: ONNX models, built into an engine for this GPU in each launch, as `trtexec --onnx` does.
 
-Engine files are not taken: they run on the kind of GPU and the version of TensorRT that they were built with, and are programs.
+It takes no engine files: they run only on the kind of GPU and the version of TensorRT that they were built with, and they are programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TensorRtDriver(LocalDriver):
-    """See `drivers.contract.base.Driver`. `given`: TensorRT and CUDA, imported when they are first needed if None."""
+    """See `drivers.contract.base.Driver`. `given`: TensorRT and CUDA; None: imported when they are first needed."""
 
     name = "tensorrt"
     formats = ("onnx",)
@@ -27,11 +27,11 @@ class TensorRtDriver(LocalDriver):
         self._given = given
 
     def preload(self) -> tuple[str, ...]:
-        """Nothing of NVIDIA's: a GPU must not be touched before a fork."""
+        """No module of NVIDIA's: a GPU must not be touched before a fork."""
         return ("drivers.tensorrt.model", "numpy.random", "onnxruntime")
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """The GPU, if TensorRT has just built a tiny model for it and run it."""
+        """The GPU, if TensorRT has just built and run a tiny model on it."""
         if self._given is None and find_spec("tensorrt") is None:  # no units, and no error
             return ()
         import tempfile
@@ -52,7 +52,7 @@ class TensorRtDriver(LocalDriver):
         return (UnitInfo(GPU, self.name, found.title, tiny.gpu_name),) if doubled[0] == 42 else ()
 
     def samples(self) -> tuple[SampleModel, ...]:
-        """Chains of products."""
+        """Chains of matrix products."""
         from protocol.formats.reference_model import chain_of_products
 
         return (

@@ -1,4 +1,4 @@
-"""One order's ONNX model, built, run and checked by TensorRT, which is an argument."""
+"""One order's ONNX model: built, run and checked by TensorRT, which is an argument."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TYPES: Final[Mapping[str, str]] = {
     "UINT8": "uint8",
     "BOOL": "bool",
 }
-"""Element types of inputs, as onnxruntime calls them. Others numpy does not carry."""
+"""Element types of inputs, as onnxruntime calls them. numpy does not carry the others."""
 
 
 def listening(trt: Any, said: list[str]) -> Any:
@@ -113,7 +113,7 @@ class TensorRtModel(LocalModel):
         return took_ns
 
     def _input(self, tensor: Any) -> Input:
-        """With the symbols of the file where TensorRT says that a size is open."""
+        """An input, with the file's symbols for sizes that TensorRT reports as dynamic."""
         kind = TYPES.get(tensor.dtype.name)
         if kind is None or tensor.is_shape_tensor:
             what = "a shape" if kind is not None else tensor.dtype.name
@@ -125,15 +125,15 @@ class TensorRtModel(LocalModel):
         return Input(tensor.name, kind, shape, rows.get(tensor.name))
 
     def _failed(self, what: str, shapes: Shapes | None = None) -> DriverError:
-        """With the last that TensorRT said. `shapes`: which may be wrong."""
+        """An error with TensorRT's latest message. `shapes`: shapes that may be wrong."""
         why = refused(f"{what}: {self._said[-1]}" if self._said else what)
         return blame_sizes(self.order, self.inputs, shapes, why) if shapes and isinstance(why, Unfit) else why
 
     def verify(self) -> None:
-        """An engine is for the GPU that it was built on, and nothing else runs it."""
+        """Do nothing: an engine is for the GPU that it was built on, and nothing else runs it."""
 
     def _bind(self, feeds: Mapping[str, Any]) -> dict[str, tuple[int, tuple[int, ...], Any]]:
-        """Inputs to the GPU; address, shape and type of each output there."""
+        """Copy the inputs to the GPU; returns address, shape and type of each output there."""
         context, found = self._context, self._found
         for name, values in feeds.items():
             if not context.set_input_shape(name, values.shape):
@@ -183,7 +183,7 @@ class TensorRtModel(LocalModel):
         )
 
     def outputs_for(self, values: Mapping[str, float]) -> Mapping[str, Any]:
-        """Of inputs full of one value each."""
+        """Outputs for inputs that are each filled with one value."""
         shapes = shapes_of(self.order, self.inputs)
         with tensorrt_errors():
             places = self._bind(
@@ -193,7 +193,8 @@ class TensorRtModel(LocalModel):
             return {name: self._found.download(*place) for name, place in places.items()}
 
     def ran_on(self, prepared: Prepared) -> RanOn:
-        """All of it is in the engine. Its layers are TensorRT's own, several operators of the model in one."""
+        """Where the model ran: everything is in the engine. Its layers are TensorRT's own, each made of one or more of the model's
+        operators."""
         inspector, form = (
             self._engine.create_engine_inspector(),
             self._trt.LayerInformationFormat.JSON,
@@ -217,7 +218,7 @@ class TensorRtModel(LocalModel):
         ]
 
     def reference(self, prepared: Prepared) -> Mapping[str, Any]:
-        """Of onnxruntime on the CPU without graph optimisation."""
+        """Outputs of onnxruntime on the CPU without graph optimisation."""
         made, self.compared_with = by_onnxruntime(
             self._path, self.inputs, prepared.feeds, self._outputs, self.threads
         )

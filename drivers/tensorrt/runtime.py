@@ -1,4 +1,4 @@
-"""TensorRT and CUDA's runtime, imported when they are first needed; memory on the GPU; what both refuse, as errors of the contract.
+"""TensorRT and CUDA's runtime, imported when they are first needed; memory on the GPU; errors of both as errors of the contract.
 
 https://docs.nvidia.com/deeplearning/tensorrt/latest/_static/python-api/, https://nvidia.github.io/cuda-python/
 """
@@ -29,14 +29,14 @@ _MEMORY: Final = re.compile(r"out of memory|outofmemory|insufficient memory", re
 class TensorRtRuntime:
     trt: Any
     cuda: Any
-    """`cuda.bindings.runtime`, whose functions return an error and what they give."""
+    """`cuda.bindings.runtime`, whose functions return an error and their result."""
 
     @property
     def title(self) -> str:
         return f"TensorRT {self.trt.__version__}"
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What one of CUDA's functions gives. Raises `OutOfMemory`, or `WrongUnit`: the GPU is busy, broken or gone."""
+        """The result of a CUDA function. Raises `OutOfMemory`, or `WrongUnit` if the GPU is busy, broken or gone."""
         error, *given = getattr(self.cuda, name)(*arguments)
         if int(error) == NO_MEMORY:
             raise OutOfMemory(f"out of memory: {name}")
@@ -60,7 +60,7 @@ class TensorRtRuntime:
 
 
 def runtime(gpu: str = "") -> TensorRtRuntime:
-    """`gpu`: UUID or index of the only one to be seen; empty: all may be. Raises `Unfit` if they are not installed."""
+    """TensorRT and CUDA. `gpu`: UUID or index of the only visible GPU; empty: all are visible. Raises `Unfit` if they are not installed."""
     if gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     try:
@@ -73,7 +73,7 @@ def runtime(gpu: str = "") -> TensorRtRuntime:
 
 @contextmanager
 def tensorrt_errors() -> Iterator[None]:
-    """What TensorRT raises as errors of the contract."""
+    """Turn TensorRT's errors into errors of the contract."""
     try:
         yield
     except DriverError:
@@ -83,6 +83,6 @@ def tensorrt_errors() -> Iterator[None]:
 
 
 def refused(text: str) -> DriverError:
-    """TensorRT's words in one line."""
+    """An error with TensorRT's message in one line."""
     shown = f"TensorRT: {' '.join(text.split())[:400]}"
     return OutOfMemory(shown) if _MEMORY.search(text) else Unfit(shown)

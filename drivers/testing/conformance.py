@@ -36,7 +36,7 @@ from protocol.formats.phase import Phase
 
 NOWHERE = "Nowhere (Nothing)"
 _HEADS = {"tflite": b"\x1c\0\0\0TFL3", "gguf": b"GGUF\x03\0\0\0", "pte": b"\x24\0\0\0ET12"}
-"""How files of some formats begin."""
+"""First bytes of files in some formats."""
 _WORD = re.compile("[a-z][a-z0-9]{0,15}")
 LIMITS = Limits(load_s=60, run_s=120)
 
@@ -50,7 +50,7 @@ class Subject:
     unit: str
     """A unit that works on this device, such as `CPU (Mine)`."""
     model: str
-    """Path of a small model that runs on it, a file or a folder."""
+    """Path of a small model that runs on the unit, a file or a folder."""
     dims: Mapping[str, int] = field(default_factory=dict)
     """Sizes that the model does not fix."""
     simulate: bool = False
@@ -62,7 +62,7 @@ class Subject:
 
 
 def check_all(subject: Subject) -> None:
-    """Run every check. Raises AssertionError with a sentence for the first that fails."""
+    """Run every check. Raises AssertionError with a sentence on the first that fails."""
     installed = names(subject.simulate)
     assert subject.driver in installed, (
         f"no driver {subject.driver!r} is installed (there are: {', '.join(installed)}): "
@@ -89,7 +89,7 @@ def _order(subject: Subject, runs: int = 100, loads: int = 6, precision: float |
 
 
 def unit_is_offered(subject: Subject, zygote: Zygote) -> None:
-    """`units()` names the unit, and the driver by its entry point's name."""
+    """`units()` names the unit, with the driver's name equal to that of its entry point."""
     offered = probe_units(subject.simulate, private={subject.driver: subject.private})
     own = [info for info in offered.units if info.driver == subject.driver]
     assert subject.unit in {info.unit for info in own}, (
@@ -127,7 +127,7 @@ def _one_each(events: list[Event], *kinds: type[Event]) -> None:
 
 
 def _loads(events: list[Event]) -> list[LoadReport]:
-    """Those in fresh processes."""
+    """The loads in fresh processes."""
     return [event for event in events if isinstance(event, LoadReport) and event.kind is not LoadKind.WARM]
 
 
@@ -136,7 +136,7 @@ def _counts(events: list[Event]) -> list[int]:
 
 
 def runs_are_shared_out(subject: Subject, zygote: Zygote) -> None:
-    """Each launch loads and times its share; one describes and checks."""
+    """Each launch loads and times its share; one launch describes and checks."""
     events = _run(subject, zygote, runs=13, loads=3)
     assert len(_loads(events)) == 3, "3 launches with a load each are required"
     assert _counts(events) == [5, 4, 4], f"13 runs over 3 launches must be 5, 4 and 4, not {_counts(events)}"
@@ -151,13 +151,13 @@ def few_runs_are_in_one_launch(subject: Subject, zygote: Zygote) -> None:
 
 
 def a_window_of_time_is_filled(subject: Subject, zygote: Zygote) -> None:
-    """For a precision, each launch times inferences for a window of time."""
+    """For a precision, each launch times inferences during a window of time."""
     counts = _counts(list(measure(_order(subject, precision=1.0), LIMITS, zygote)))
     assert len(counts) >= 6, f"at least 6 launches are required, not {len(counts)}"
 
 
 def the_model_is_unchanged(subject: Subject, zygote: Zygote) -> None:
-    """The model's files have the same bytes afterwards, and a folder has no others."""
+    """The model's files have the same bytes afterwards, and no file was added to a model folder."""
     before = _digests(Path(subject.model))
     _run(subject, zygote, runs=1)
     assert _digests(Path(subject.model)) == before, "the model file was changed"
@@ -179,17 +179,17 @@ def _unfit(order: WorkOrder, zygote: Zygote, what: str) -> None:
 
 
 def an_unknown_unit_is_unfit(subject: Subject, zygote: Zygote) -> None:
-    """No silent fallback to another unit."""
+    """Another unit never runs the model silently."""
     _unfit(WorkOrder(subject.model, NOWHERE, 1, 1), zygote, "an unknown unit")
 
 
 def a_missing_model_is_unfit(subject: Subject, zygote: Zygote) -> None:
-    """A path without a file."""
+    """A path without a file is refused."""
     _unfit(WorkOrder(subject.model + ".missing", subject.unit, 1, 1), zygote, "a missing model")
 
 
 def an_invalid_model_is_unfit(subject: Subject, zygote: Zygote) -> None:
-    """A file that is not a model."""
+    """A file that is not a model is refused."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "invalid"
         model.write_bytes(bytes(range(256)) * 4)
@@ -197,7 +197,8 @@ def an_invalid_model_is_unfit(subject: Subject, zygote: Zygote) -> None:
 
 
 def models_of_other_formats_are_unfit(subject: Subject, zygote: Zygote) -> None:
-    """A driver that declares its formats refuses files that begin as those of others do. Says which format it declares wrongly."""
+    """A driver that declares its formats refuses files that begin like those of other formats. Names the format that the driver declares
+    wrongly."""
     point = next(point for point in installed() if point.name == subject.driver)
     declared = formats_of(make(point))
     wrong = [form for form in declared if _WORD.fullmatch(form) is None]

@@ -55,7 +55,7 @@ ANNOUNCED: Final = "simulation: these figures come from a script, no model ran"
 FOREVER_S: Final = 3600
 WINDOW_RUNS: Final = 20
 REPORT_S: Final = 0.25
-"""Between two progress reports while a script sleeps."""
+"""Time between two progress reports while a script sleeps."""
 KEYS: Final = frozenset(
     {"load_ms", "latencies_ms", "sleep", "agrees", "fail", "hang", "eat_mib", "orphan", "print", "kinds"}
 )
@@ -76,7 +76,7 @@ class FakeDriver:
         return (UnitInfo(UNIT, self.name, "script", ANNOUNCED),)
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
-        """A load of `load_ms`."""
+        """Report a load that took `load_ms`."""
         if order.unit != UNIT:
             raise WrongUnit(f"asked for {order.unit}, this driver only has {UNIT}")
         script = read_script(order.model)
@@ -88,7 +88,7 @@ class FakeDriver:
         yield LoadReport(round(load_ms * 1e6), None, None)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
-        """A load, then exactly the scripted times."""
+        """Report a load, then exactly the scripted times."""
         yield from self.load_only(order)
         script = read_script(order.model)
         latencies = _latencies(script)
@@ -115,7 +115,8 @@ class FakeDriver:
         yield _checked(script, order)
 
     def run_in_turns(self, order: WorkOrder, has_turn: WaitTurn) -> Iterator[Event]:
-        """Blocks of exactly the scripted times. Only with `sleep` do they take as long; else the parent finds them untrue."""
+        """Report blocks of exactly the scripted times. Only with `sleep` do they really take this long; otherwise the parent rejects
+        them."""
         yield from self.load_only(order)
         script = read_script(order.model)
         latencies = _latencies(script)
@@ -159,7 +160,7 @@ def _checked(script: Mapping[str, Any], order: WorkOrder) -> CheckReport:
 
 
 def scripted_outputs(order: WorkOrder) -> OutputReport:
-    """Outputs that follow from the script and the seed: the same on every device."""
+    """Outputs that follow from the script and the seed: equal on every device."""
     drawn = hashlib.sha256(Path(order.model).read_bytes() + f"/{order.seed}".encode())
     signs = int.from_bytes(drawn.digest()[:4], "big")
     sums = struct.pack(f">{SUMS}f", *(0.25 if signs >> at & 1 else -0.25 for at in range(SUMS)))
@@ -189,7 +190,7 @@ def _pause(script: dict[str, Any], ms: float) -> None:
 
 
 def _act(script: dict[str, Any], phase: Phase, order: WorkOrder) -> None:
-    """Fail, hang or allocate as the script says for this phase."""
+    """Fail, hang or allocate memory as the script says for this phase."""
     if phase is Phase.LOAD:
         sys.stderr.write(str(script.get("print", "")))
         sys.stderr.flush()
@@ -217,7 +218,7 @@ class _Nonsense(Exception):
 
 
 def _leave_orphan() -> None:
-    """A process without its group and its parent, as a hostile model would start."""
+    """Start a process that leaves its group and its parent, as a hostile model might."""
     if sys.platform == "win32" or os.fork():
         return
     os.setsid()

@@ -1,4 +1,4 @@
-"""The closed list of architectures that weights may be declared for: names and sizes, never code; without torch.
+"""The closed list of architectures that weights may be declared for: names and sizes, never code. Without torch.
 
     {"architecture": "mlp", "inputs": 8, "hidden": [16], "outputs": 4, "activation": "relu"}
     {"architecture": "cnn", "channels": [3, 16, 32], "image": [32, 32], "kernel": 3, "outputs": 10}
@@ -22,7 +22,7 @@ from drivers.torch.safetensors import Weights, read
 from protocol.formats.model_files import ModelFormat
 
 DECLARATION: Final = "model.json"
-"""Next to the weights in a folder; for a single file its text is under `declaration` in the metadata of the weights."""
+"""File next to the weights in a folder; in a single file the same text is under `declaration` in the metadata of the weights."""
 KEY: Final = "declaration"
 ACTIVATIONS: Final = ("relu", "gelu", "tanh", "sigmoid")
 FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
@@ -34,7 +34,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A checked declaration. `sizes` has the architecture's own keys, defaults filled in."""
+    """A checked declaration. `sizes` has the architecture's own keys, with defaults filled in."""
 
     architecture: str
     sizes: Mapping[str, Any]
@@ -44,7 +44,7 @@ class Declaration:
         return ARCHITECTURES[self.architecture].weights(self.sizes)
 
     def input_shape(self) -> tuple[int | str, ...]:
-        """Of the one input, `x`; symbols are dynamic."""
+        """Shape of the only input, `x`; symbols are dynamic."""
         return ARCHITECTURES[self.architecture].shape(self.sizes)
 
 
@@ -58,7 +58,7 @@ def _wholes(least: int, most: int) -> Callable[[object], bool]:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The keys of its declaration, and what follows from them."""
+    """The keys of the architecture's declaration, and what follows from them."""
 
     keys: Mapping[str, Callable[[object], bool]]
     defaults: Mapping[str, object]
@@ -132,7 +132,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 
 def read_declaration(fields: Mapping[str, object]) -> Declaration:
-    """A checked declaration. Raises `Unfit` with the key that is wrong."""
+    """A checked declaration. Raises `Unfit`, naming the key that is wrong."""
     name = fields.get("architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None:
@@ -160,7 +160,7 @@ def read_declaration(fields: Mapping[str, object]) -> Declaration:
 
 
 def open_declared(model: Path, kind: ModelFormat) -> tuple[Declaration, Weights]:
-    """The declaration and the weights of a model. Raises `Unfit` if they do not fit each other."""
+    """The declaration and the weights of a model. Raises `Unfit` if they do not match."""
     if kind is ModelFormat.DECLARED:
         files = sorted(model.glob("*.safetensors"))
         if len(files) != 1:

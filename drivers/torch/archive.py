@@ -1,9 +1,9 @@
-"""Checks the archives that torch writes before torch reads them, without torch.
+"""Checks the archives that torch writes, without torch and before torch reads them.
 
 TorchScript: torch reads `data.pkl` and `constants.pkl` with an unpickler of its own, which imports nothing. But `code/` is a program that
-can read and write files: so it is accepted only from people whom the device's owner trusts, in archives with no unusual file.
+can read and write files. It is therefore accepted only from people whom the device's owner trusts, in archives without unusual files.
 
-torch.export: the graph is JSON and weights are raw bytes; but torch would unpickle marked weights and constants, opaque objects, and sample
+torch.export: the graph is JSON and weights are raw bytes. But torch would unpickle marked weights and constants, opaque objects, and sample
 inputs that its restricted unpickler refuses; and it would load shared libraries. All of these are refused here; `drivers.torch.models`
 tries the sample inputs with the restricted unpickler.
 """
@@ -32,7 +32,7 @@ NOT_FOR_STRANGERS: Final = (
 
 MAX_CONFIG: Final = 64 * MIB
 MAX_EXPANSION: Final = 20
-"""Largest factor of unpacking; weights hardly compress."""
+"""Largest ratio of unpacked to packed size; weights hardly compress."""
 
 _COMMON: Final = r"version|byteorder|\.data/[\w.]+|\.format_version|\.storage_alignment"
 _TORCHSCRIPT: Final = re.compile(
@@ -47,7 +47,7 @@ _EXPORTED: Final = re.compile(
 
 @broken_is_unfit()
 def check_model(model: Path, trusted: bool) -> ModelFormat:
-    """The format of a model that torch may read. Raises `Unfit` with what is wrong and what to do."""
+    """The format of a model that torch may read. Raises `Unfit`, saying what is wrong and what to do."""
     kind = read_format(model)
     if kind in UNPICKLES:
         raise Unfit(NO_PICKLE.format(kind=kind))
@@ -100,7 +100,7 @@ def _check_exported(model: Path) -> None:
 
 @broken_is_unfit()
 def sample_inputs(model: Path) -> dict[str, bytes]:
-    """The pickled sample inputs of a program by name."""
+    """The pickled sample inputs of a program, by name."""
     return {
         name: read_member(model, name, MAX_CONFIG)
         for name in read_members(model)

@@ -21,7 +21,7 @@ class TorchDriver(LocalDriver):
     formats = ("pt2", "torchscript", "safetensors")
 
     def preload(self) -> tuple[str, ...]:
-        """Torch; what exported programs need only if launches are forked."""
+        """Torch, and the modules for exported programs only if launches are forked."""
         modules = ("drivers.torch.model", "numpy.random", "torch")
         return (*modules, "drivers.torch.exporting") if sys.platform == "linux" else modules
 

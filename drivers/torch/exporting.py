@@ -1,4 +1,4 @@
-"""Imports the parts of torch that load exported programs: they take seconds, which must not count as a model's load time."""
+"""Imports the parts of torch that load exported programs: this takes seconds, which must not count as a model's load time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARTS: Final = (
     "torch._export.serde.serialize",
     "torch._inductor.output_code",
 )
-"""Not public: a version of torch may lack one, which is no error."""
+"""These are not public: if a version of torch lacks one, that is not an error."""
 
 for _part in PARTS:
     with contextlib.suppress(ImportError):

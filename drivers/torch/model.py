@@ -24,11 +24,11 @@ from drivers.torch.units import UNITS, device_for, precision_note, provider, ver
 from protocol.formats.model_files import ModelFormat
 
 HALF: Final = 2e-2
-"""Tolerance of 16-bit types against a reference with more digits, relative to the largest magnitude."""
+"""Tolerance of 16-bit types against a more precise reference, relative to the largest magnitude."""
 
 
 class TorchModel(LocalModel):
-    """One that torch runs; drivers of runtimes above torch say which model, in `check_format`, `graph` and `reference_graph`."""
+    """A model that torch runs. Drivers of runtimes based on torch define their models by `check_format`, `graph` and `reference_graph`."""
 
     units = UNITS
     _graph: ModelGraph
@@ -50,11 +50,11 @@ class TorchModel(LocalModel):
             self._wait = lambda: torch.cuda.synchronize(device)
         if device != "cpu":
             with torch_errors():
-                torch.zeros(1, device=device)  # the device's own start-up is no part of a load
+                torch.zeros(1, device=device)  # the start-up of the device is no part of a load
                 self._wait()
 
     def check_format(self, model: Path) -> ModelFormat:
-        """What it is, without loading it. Raises `Unfit`."""
+        """The model's format, determined without loading it. Raises `Unfit`."""
         kind = check_model(model, self.order.trusted)
         if kind is ModelFormat.EXPORTED:
             importlib.import_module("drivers.torch.exporting")
@@ -64,7 +64,7 @@ class TorchModel(LocalModel):
         return load(self._kind, self.order, device)
 
     def reference_graph(self, *, wide: bool) -> ModelGraph:
-        """On the CPU. `wide`: its floating parameters as float32."""
+        """The model on the CPU. `wide`: with its floating parameters as float32."""
         return load(self._kind, self.order, "cpu", wide)
 
     def load(self) -> int:
@@ -87,7 +87,7 @@ class TorchModel(LocalModel):
         return mode
 
     def prepare(self) -> Prepared:
-        """The first inputs that run. Made integers are tried on the CPU before: a row that a table does not have ends a GPU's context, and
+        """The first inputs that run. Synthetic integers are first tried on the CPU: an index beyond a table destroys a GPU's context, and
         with it every further attempt in this process."""
         if self._device == "cpu" or len(id_bounds(self.inputs)) == 1:
             return super().prepare()
@@ -101,7 +101,7 @@ class TorchModel(LocalModel):
 
         try:
             runnable = find_runnable(self.order, self.inputs, on_cpu)
-        except DriverError:  # such as types that only the GPU computes
+        except DriverError:  # such as types that only the GPU supports
             return super().prepare()
         return self.attempt(*runnable)
 
@@ -126,7 +126,7 @@ class TorchModel(LocalModel):
         )
 
     def _caller(self) -> Callable[[tuple[Any, ...]], object]:
-        """One inference, finished when it returns."""
+        """A function for one inference, which has finished when the function returns."""
         run, wait = self._graph.call, self._wait
         if self._device == "cpu":
             return lambda fed: run(*fed)
@@ -175,7 +175,7 @@ class TorchModel(LocalModel):
         return notes
 
     def reference(self, prepared: Prepared) -> Mapping[str, Any]:
-        """Of the CPU, without fused kernels and optimised graphs; with float32 weights if the model's types have fewer digits."""
+        """Outputs of the CPU, without fused kernels and optimised graphs; with float32 weights if the model's types are less precise."""
         if self.tolerance is not None:
             with contextlib.suppress(DriverError):
                 return self._on_cpu(prepared, wide=True)

@@ -1,7 +1,7 @@
-"""The edge to torch: a model of any of its formats loaded on a device, its inputs, its outputs as arrays.
+"""The interface to torch: loads a model of any of its formats on a device, describes its inputs, returns its outputs as arrays.
 
-Imported late, in the child or its zygote. `torch.load` is called in one place, with `weights_only=True`; `drivers.torch.archive` keeps
-everything else that torch unpickles from it.
+Imported late, in the child or its zygote. `torch.load` is called in one place, with `weights_only=True`; `drivers.torch.archive` refuses
+everything else that torch would unpickle.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_MEMORY: Final = re.compile(
 _ADVICE: Final = re.compile(
     r"Search for `|(CUDA|HIP) kernel errors might|For debugging consider|Compile with `|Device-side assertion tracking"
 )
-"""What torch says after every error of a GPU, whatever it was."""
+"""Advice that torch adds to every GPU error, whatever the error is."""
 
 
 def runtime() -> Any:
@@ -57,7 +57,7 @@ class ModelGraph:
 
     call: Callable[..., Any]
     module: Any
-    """With `named_parameters` and `named_buffers`."""
+    """Module with `named_parameters` and `named_buffers`."""
     inputs: tuple[Input, ...]
     notes: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ def torch_errors() -> Any:
         if isinstance(
             why, getattr(torch, "AcceleratorError", ())
         ) and "device-side assert triggered" not in str(why):
-            raise Crashed(f"torch: {_short(why)}") from why  # a GPU that is busy or broken: another may do
+            raise Crashed(f"torch: {_short(why)}") from why  # a GPU that is busy or broken: another may work
         raise Unfit(f"torch: {_short(why)}") from why
 
 
@@ -87,7 +87,7 @@ def _short(why: Exception) -> str:
 
 
 def load(kind: ModelFormat, order: WorkOrder, device: str, wide: bool = False) -> ModelGraph:
-    """The model on the device. `wide`: its floating parameters as float32, for a reference. Raises a `DriverError`."""
+    """The model on the device. `wide`: with its floating parameters as float32, for a reference. Raises a `DriverError`."""
     model = Path(order.model)
     with torch_errors():
         match kind:
@@ -147,7 +147,7 @@ def _exported(model: Path, device: str) -> ModelGraph:
 
 
 def _try_restricted(name: str, pickled: bytes) -> None:
-    """If torch's restricted unpickler fails, torch continues with the unrestricted one: so refuse the program then."""
+    """Refuse a sample input that torch's restricted unpickler refuses: torch would then use the unrestricted one."""
     import pickle
 
     torch = runtime()
@@ -228,7 +228,7 @@ def to_tensor(values: np.ndarray[Any, Any], spec: Input, device: str) -> Any:
 
 
 def flat_outputs(outputs: Any, name: str = "output") -> dict[str, Any]:
-    """The tensors in a model's outputs, by a dict's keys or a list's indices."""
+    """The tensors in a model's outputs, named by a dict's keys or a list's indices."""
     torch = runtime()
     if isinstance(outputs, torch.Tensor):
         return {name: outputs}

@@ -1,6 +1,6 @@
-"""Where a model's operators really ran: one inference apart from the timed ones, watched at torch's dispatcher.
+"""Where a model's operators really ran: observes an inference that is not timed, at torch's dispatcher.
 
-Weights and outputs on a GPU do not tell: a program may copy its inputs to the CPU, compute there, and copy the result back.
+Weights and outputs on a GPU prove nothing: a program may copy its inputs to the CPU, compute there, and copy the result back.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ MOVES: Final = (
 
 
 class Operand(NamedTuple):
-    """A tensor that an operator took or gave."""
+    """A tensor that an operator took or returned."""
 
     device: str
-    """Its kind, such as `cuda`."""
+    """Kind of device, such as `cuda`."""
     elements: int
 
 
 def device_of(name: str, given: Iterable[Operand], taken: Iterable[Operand]) -> str:
-    """The kind of device on which an operator ran; empty: it computes nothing, or single numbers of the CPU, as sizes and constants are."""
+    """The kind of device on which an operator ran; empty: it computes nothing, or only single numbers on the CPU, such as sizes and
+    constants."""
     given, taken = list(given), list(taken)
     if name in MOVES or not given:
         return ""
@@ -47,7 +48,7 @@ def device_of(name: str, given: Iterable[Operand], taken: Iterable[Operand]) -> 
 
 
 def watch(torch: Any, infer: Callable[[], object]) -> Counter[str]:
-    """Operators of one inference by kind of device; empty if it fails, or this torch cannot be watched."""
+    """Operators of one inference by kind of device; empty if the inference fails, or this torch cannot be observed."""
     ran: Counter[str] = Counter()
     leaves = torch.utils._pytree.tree_leaves
     try:
@@ -65,7 +66,7 @@ def watch(torch: Any, infer: Callable[[], object]) -> Counter[str]:
                     ran[where] += 1
                 return result
 
-        # an optimised graph hides the operators that it has fused
+        # an optimised graph hides the operators that it fused
         with Watching(), torch.jit.optimized_execution(False):
             infer()
     except (DriverError, ImportError, AttributeError, TypeError, ValueError, LookupError, RuntimeError):
@@ -74,9 +75,8 @@ def watch(torch: Any, infer: Callable[[], object]) -> Counter[str]:
 
 
 def unit_that_ran(unit: str, device: str, shown: str, operators: Mapping[str, int]) -> RanOn:
-    """The unit that ran the model: another one than `unit` if no operator ran on its device. `shown`: the unit's device for the row;
-    `operators`: by kind of device.
-    """
+    """The unit that ran the model: a unit other than `unit` if no operator ran on its device. `shown`: name of the unit's device for the
+    row. `operators`: by kind of device."""
     kind = device.partition(":")[0]
     if not operators:
         return RanOn(unit, (shown,), ("torch does not report where the operators ran",))

@@ -36,7 +36,7 @@ WIDTHS: Final[Mapping[str, tuple[int, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One entry of the header, checked. `begin` counts from the file's beginning."""
+    """One checked entry of the header. `begin` counts from the start of the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -69,7 +69,7 @@ def read(file: Path) -> Weights:
             raise Unfit("the safetensors file is broken: its header is too long or cut off")
         header = read_json(source.read(length), "the safetensors header")
     metadata = header.pop("__metadata__", None)
-    if metadata is None:  # MLX writes that it has none
+    if metadata is None:  # MLX writes null if there is none
         metadata = {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise Unfit("the safetensors file is broken: its metadata are not texts")

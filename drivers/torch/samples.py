@@ -1,4 +1,4 @@
-"""A declared model made as bytes, without torch: something to run where no model of anybody's is at hand."""
+"""A declared model made as bytes, without torch: a model to run when no other is at hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from drivers.torch.architectures import KEY, read_declaration
 
 
 def perceptron(width: int, layers: int) -> bytes:
-    """An mlp as one safetensors file: `layers` square products of this width, with tanh between them; weights are small and differ."""
+    """An mlp as one safetensors file: `layers` square products of this width, with tanh between them. The weights are small and vary."""
     declared = {
         "architecture": "mlp",
         "inputs": width,

@@ -10,11 +10,11 @@ from drivers.contract.base import DriverError, UnitInfo, WrongUnit
 CPU: Final = "CPU (Torch)"
 GPU: Final = "GPU (Torch)"
 UNITS: Final = (CPU, GPU)
-"""Of the processors and of the GPU, in this order, as those of every driver that runs torch."""
+"""The units of the processors and of the GPU, in this order, as in every driver that runs torch."""
 
 
 def backend(torch: Any) -> str:
-    """What runs the GPU unit: `cuda`, `rocm` (which torch also calls cuda), `mps`; empty: nothing."""
+    """The backend of the GPU unit: `cuda`, `rocm` (which torch also calls cuda), `mps`; empty: none."""
     if torch.cuda.is_available():
         return "rocm" if getattr(torch.version, "hip", None) else "cuda"
     mps = getattr(torch.backends, "mps", None)
@@ -22,7 +22,7 @@ def backend(torch: Any) -> str:
 
 
 def device_for(torch: Any, unit: str, gpu: str = "", units: tuple[str, str] = UNITS) -> str:
-    """Torch's device for one of a driver's `units`; `gpu`: UUID or index, empty: the first. Raises `WrongUnit`."""
+    """Torch's device for one of a driver's `units`. `gpu`: UUID or index; empty: the first. Raises `WrongUnit`."""
     if unit == units[0]:
         return "cpu"
     if unit != units[1]:
@@ -56,7 +56,7 @@ def working_units(torch: Any, units: tuple[str, str], driver: str, runtime: str)
 
 
 def provider(torch: Any, device: str) -> str:
-    """What ran, for the row: the backend and a GPU's name."""
+    """What ran, for the row: the backend and the GPU's name."""
     if device in ("cpu", "mps"):
         return device
     return f"{backend(torch)}: {torch.cuda.get_device_name(device)}"
@@ -70,7 +70,7 @@ def verify_device(unit: str, device: str, tensors: dict[str, str]) -> None:
 
 
 def precision_note(torch: Any, device: str) -> str:
-    """Where a GPU computes in float32 with fewer digits than that, by torch's settings; empty: nowhere."""
+    """A note if torch's settings let a GPU compute float32 with reduced precision; empty otherwise."""
     if (
         not device.startswith("cuda")
         or backend(torch) != "cuda"

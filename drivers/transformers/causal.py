@@ -1,6 +1,5 @@
-"""A causal language model: tokens generated one by one on cached keys and values, and prompts, in the words and figures of
-`drivers.local.tokens`, so that both runtimes' rows can be compared.
-"""
+"""A causal language model: tokens generated one by one with cached keys and values, and prompts. It uses the terms and figures of
+`drivers.local.tokens`, so that rows of both runtimes can be compared."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ class CausalSession:
     wait: Callable[[], object]
     """Returns when the device has finished."""
     last_only: Mapping[str, int] = field(default_factory=dict)
-    """What makes the model compute the logits of the last token alone."""
+    """Arguments that make the model compute only the logits of the last token."""
     _prefix: Any = None
     _cache: Any = None
     _logits: Any = None
@@ -58,12 +57,12 @@ class CausalSession:
         self.wait()
 
     def decode(self, tokens: Tokens) -> None:
-        """All at once."""
+        """Decode all tokens at once."""
         for batch in self.batches(tokens, max(1, len(tokens))):
             self.step(batch)
 
     def fill(self, tokens: Tokens) -> None:
-        """Begin with these, to which `rewind` leads back."""
+        """Start with these tokens as the prefix that `rewind` returns to."""
         self._prefix = self._cache = None
         if len(tokens):
             self.decode(tokens)
@@ -74,12 +73,12 @@ class CausalSession:
         self._cache = copy.deepcopy(self._prefix)
 
     def logits(self) -> Any:
-        """Of the last token."""
+        """Logits of the last token."""
         return self._logits[0, -1]
 
     @property
     def caches(self) -> bool:
-        """Whether the last step left its keys and values."""
+        """Whether the last step returned its keys and values."""
         return self._cache is not None
 
 
@@ -122,7 +121,7 @@ class CausalModel(LanguageModel, TransformersModel):
             self._torch.cuda.reset_peak_memory_stats(self._device)
 
     def _prove(self) -> None:
-        """That it keeps keys and values, and has positions for all tokens."""
+        """Check that the model keeps keys and values, and has positions for all tokens."""
         if not self._session.caches:
             raise Unfit(f"{self._folder.architecture} leaves no keys and values: is_decoder is not set")
         self._session.rewind()
@@ -132,7 +131,7 @@ class CausalModel(LanguageModel, TransformersModel):
         return as_arrays({"prompt_logits": after_prompt, "token_logits": self._torch.stack(after_token)})
 
     def _on_cpu(self, prepared: Prepared, *, wide: bool) -> Mapping[str, Any]:
-        """The same tokens in one pass, without a cache."""
+        """The logits of the same tokens in one pass, without a cache."""
         prompt, tokens = self._run.checked()
         torch = self._torch
         plain = self.reference_graph(wide=wide)

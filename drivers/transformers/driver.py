@@ -1,6 +1,6 @@
 """The Transformers driver: folders with a config.json and safetensors, run by `transformers` with torch.
 
-Never code of the folder's or from the net.
+It never runs code from the folder or from the network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TransformersDriver(LocalDriver):
     formats = ("transformers",)
 
     def preload(self) -> tuple[str, ...]:
-        """`offline` before anything that reads the environment."""
+        """The modules, with `offline` before any module that reads the environment."""
         return ("drivers.transformers.offline", "drivers.transformers.causal", "numpy.random")
 
     def units(self) -> tuple[UnitInfo, ...]:

@@ -1,7 +1,7 @@
-"""What a Transformers model's folder may hold, checked before `transformers` reads it, and without it.
+"""The files that a Transformers model's folder may hold, checked without `transformers` and before it reads them.
 
-`config.json` names one of `transformers`' own architectures; weights are safetensors. Code and pickles are refused, whether or not
-anything would open them.
+`config.json` names one of `transformers`' own architectures; weights are safetensors. Code and pickles are refused, whether or not anything
+would open them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CODE: Final = frozenset({".py", ".pyc", ".so", ".pyd", ".dll", ".dylib", ".sh"})
 PICKLES: Final = frozenset({".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
 DTYPES: Final = frozenset({"float64", "float32", "float16", "bfloat16"})
 SPARE: Final = 1000
-"""Layers that a config may declare above the number of tensors: shared ones have none of their own."""
+"""How many more layers than tensors a config may declare: shared layers have no tensors of their own."""
 _CLASS: Final = re.compile(r"[A-Z][A-Za-z0-9_]{2,99}")
 SAVE: Final = "save the model with model.save_pretrained(folder)"
 
@@ -38,12 +38,12 @@ class ModelFolder:
     path: Path
     config: Mapping[str, object]
     architecture: str
-    """The name of its class."""
+    """The name of the model's class."""
 
 
 @broken_is_unfit()
 def open_folder(model: Path, *, quantised: bool = False) -> ModelFolder:
-    """`quantised`: weights may be. Raises `Unfit` with what is wrong and what to do."""
+    """A checked folder. `quantised`: its weights may be quantised. Raises `Unfit`, saying what is wrong and what to do."""
     kind = read_format(model)
     if kind is not ModelFormat.TRANSFORMERS:
         raise Unfit(
@@ -75,7 +75,7 @@ def _refuse_files(model: Path) -> None:
 
 
 def _tensors(model: Path) -> int:
-    """How many tensors the weights have, all of them read by their headers."""
+    """The number of tensors in the weights; reads the headers of all files."""
     if (model / WEIGHTS).is_file():
         files = [model / WEIGHTS]
     elif (model / INDEX).is_file():
@@ -100,7 +100,7 @@ def _shards(model: Path) -> list[Path]:
 
 
 def _entries(config: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """All keys, also of the configs inside."""
+    """All keys and values, including those of nested configs."""
     waiting: list[object] = [config]
     while waiting:
         part = waiting.pop()

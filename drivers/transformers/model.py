@@ -1,4 +1,4 @@
-"""One order's Transformers model: an architecture of `transformers` itself with the folder's weights, run as any torch model is.
+"""One order's Transformers model: an architecture of `transformers` itself with the folder's weights, run like any torch model.
 
 Imported late, in the child or its zygote.
 """
@@ -23,7 +23,7 @@ from protocol.formats.model_files import ModelFormat
 
 
 def open_model(order: WorkOrder) -> TransformersModel:
-    """A language model generates, every other one makes a forward pass."""
+    """The order's model: a causal language model generates tokens, any other model makes one forward pass."""
     causal = importlib.import_module("drivers.transformers.causal")
     device_for(torch_runtime(), order.unit, order.gpu, UNITS)
     folder = open_folder(Path(order.model))
@@ -33,7 +33,7 @@ def open_model(order: WorkOrder) -> TransformersModel:
 
 
 class TransformersModel(TorchModel):
-    """One forward pass."""
+    """A model that makes one forward pass per inference."""
 
     units = UNITS
     _class: Any
@@ -52,11 +52,11 @@ class TransformersModel(TorchModel):
         return self._graph_of(self._open("auto", best).to(device))
 
     def reference_graph(self, *, wide: bool) -> ModelGraph:
-        """On the CPU, with attention written out."""
+        """The model on the CPU, with attention computed step by step (`eager`)."""
         return self._graph_of(self._open(self._torch.float32 if wide else "auto", "eager"))
 
     def _open(self, dtype: Any, attention: str) -> Any:
-        """The model on the CPU. Raises `Unfit` unless the folder has all its weights: others would be made up."""
+        """The model on the CPU. Raises `Unfit` unless the folder has all its weights: missing ones would get random values."""
         with torch_errors():
             module, found = self._class.from_pretrained(
                 str(self._folder.path),
@@ -99,13 +99,13 @@ class TransformersModel(TorchModel):
         return ModelGraph(call, module, inputs, (self.title_of(module),))
 
     def title_of(self, module: Any) -> str:
-        """For the row's notes."""
+        """Title for the row's notes."""
         dtype = str(module.dtype).removeprefix("torch.")
         return f"{self._folder.architecture}, {dtype}, attention: {module.config._attn_implementation}"
 
 
 def architecture(name: str) -> Any:
-    """A class of `transformers`' own. Raises `Unfit`."""
+    """A model class of `transformers` itself. Raises `Unfit`."""
     transformers = runtime()
     try:
         found = getattr(transformers, name, None)

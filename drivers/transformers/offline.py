@@ -1,4 +1,4 @@
-"""The edge to `transformers`, which reads in the environment that there is no network. Imported late, in the child or its zygote."""
+"""The interface to `transformers`, whose environment variables say that there is no network. Imported late, in the child or its zygote."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFLINE: Final = {
     "TQDM_DISABLE": "1",
 }
 PARTS: Final = ("transformers.modeling_utils", "transformers.models.auto", "transformers.cache_utils")
-"""What every model needs, and what takes seconds to import."""
+"""Modules that every model needs and that take seconds to import."""
 
 os.environ.update(OFFLINE)
 
@@ -35,7 +35,7 @@ def runtime() -> Any:
 
 
 def title(transformers: Any) -> str:
-    """For the row: `transformers 5.23.0, torch 2.13.0`."""
+    """Title for the row: `transformers 5.23.0, torch 2.13.0`."""
     return f"transformers {transformers.__version__}, torch {torch_runtime().__version__}"
 
 

@@ -1,4 +1,5 @@
-"""The inputs of one forward pass, from what a model's class takes and its config says. Pure: what the config leaves open is a symbol."""
+"""The inputs of one forward pass, from the arguments of a model's class and its config. Pure: sizes that the config leaves open are
+symbols."""
 
 from __future__ import annotations
 
@@ -16,9 +17,8 @@ KNOWN: Final = (*IDS, *PICTURES, *SOUND)
 
 
 def inputs_of(config: Any, takes: Collection[str], main: str, dtype: str) -> tuple[Input, ...]:
-    """In the order of `KNOWN`. `takes`: names of the arguments of a forward pass; `main`: the one that the class calls its main input;
-    `dtype`: torch's name of the weights' type. Raises `Unfit`.
-    """
+    """The inputs, in the order of `KNOWN`. `takes`: names of the arguments of a forward pass. `main`: the class's main input. `dtype`:
+    torch's name of the weights' type. Raises `Unfit`."""
     if main not in KNOWN:
         raise Unfit(f"the model takes {main[:60]!r}, which cannot be made up; {', '.join(KNOWN)} can")
     names = [main]
@@ -50,7 +50,7 @@ def _input(name: str, config: Any, dtype: str) -> Input:
 
 
 def vocabulary(config: Any) -> int | None:
-    """Tokens of the model's text part."""
+    """Size of the vocabulary of the model's text part."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return _size(text, "vocab_size")
 

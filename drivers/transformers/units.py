@@ -1,4 +1,4 @@
-"""The units of the Transformers driver: those on which torch computes."""
+"""The units of the Transformers driver: the devices on which torch computes."""
 
 from __future__ import annotations
 

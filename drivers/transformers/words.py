@@ -1,6 +1,5 @@
-"""The tokenizer in a model's folder: its files, read by `transformers`, never code of the folder's. Used where the environment says already
-that there is no network.
-"""
+"""The tokenizer in a model's folder: its files, read by `transformers`, never code of the folder. Used where the environment already says
+that there is no network."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from drivers.contract.formats import read_json
 from drivers.transformers.folder import ModelFolder
 
 FILES: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-"""One of them has the words."""
+"""Files that hold the vocabulary; one of them is needed."""
 GENERATION: Final = "generation_config.json"
 SAVE: Final = "save it with tokenizer.save_pretrained(folder)"
 
@@ -25,7 +24,7 @@ class FolderWords:
     """See `drivers.local.greedy.Words`."""
 
     def __init__(self, folder: ModelFolder) -> None:
-        """Raises `Unfit`."""
+        """Read the tokenizer. Raises `Unfit`."""
         if not any((folder.path / name).is_file() for name in FILES):
             raise Unfit(f"the folder has no tokenizer, so the model takes no texts: {SAVE}")
         with tokenizer_errors(f"its tokenizer cannot be read; {SAVE}"):
@@ -51,7 +50,7 @@ class FolderWords:
 
 
 def ends_of(folder: ModelFolder) -> set[object]:
-    """The tokens that end an answer, by the folder's configs."""
+    """The tokens that end an answer, according to the folder's configs."""
     file = folder.path / GENERATION
     own = read_json(file.read_bytes(), GENERATION) if file.is_file() else {}
     given = [config.get("eos_token_id") for config in (folder.config, own)]
@@ -60,7 +59,7 @@ def ends_of(folder: ModelFolder) -> set[object]:
 
 @contextmanager
 def tokenizer_errors(what: str) -> Iterator[None]:
-    """Whatever a folder's tokenizer raises as `Unfit`: tokenizers and jinja2 have classes of their own."""
+    """Turn every exception of a folder's tokenizer into `Unfit`: tokenizers and jinja2 have their own exception classes."""
     try:
         yield
     except Exception as why:
