@@ -74,7 +74,7 @@ def stored(grown: Field, member: Member, attribute: str) -> int:
 async def test_in_a_small_swarm_an_advert_lies_in_one_shard_and_is_found_by_all_it_says(
     autojump_clock: Jumping,
 ) -> None:
-    async with field(14) as grown:
+    async with field(14, frames=False) as grown:
         await publish_all(grown.members, lab=3)
         worker, reader = grown.members[2], grown.members[9].index
         await worker.publish(labels={"lab": "yes"})
@@ -89,7 +89,7 @@ async def test_in_a_small_swarm_an_advert_lies_in_one_shard_and_is_found_by_all_
 
 
 async def test_a_campaign_has_a_shard_of_its_own_in_any_swarm(autojump_clock: Jumping) -> None:
-    async with field(14) as grown:
+    async with field(14, frames=False) as grown:
         await publish_all(grown.members)
         worker = grown.members[4]
         await worker.index.publish(worker.advert(), campaigns=["c-1"])
@@ -104,7 +104,7 @@ async def test_a_swarm_that_outgrows_one_shard_publishes_what_is_rare_and_hides_
     monkeypatch.setattr(query, "COMMON", 4)
     monkeypatch.setattr(query, "RARE", 3)
     soft, labelled = 12, {"node-0", "node-1", "node-2"}
-    async with field(10, soft=soft, refresh_s=60.0) as grown:
+    async with field(10, soft=soft, refresh_s=60.0, frames=False) as grown:
         await publish_all(grown.members, lab=3)
         assert stored(grown, grown.members[0], LABEL) == 0
         reader, many = grown.members[9].index, grown.members[8].index
@@ -127,7 +127,7 @@ async def test_an_advert_that_holders_of_everybody_keep_out_is_published_under_a
     autojump_clock: Jumping,
 ) -> None:
     """Nine devices behind one public address: the shard of everybody takes eight of them."""
-    async with field(10) as grown:
+    async with field(10, frames=False) as grown:
         for member in grown.members:
             member.index._server._network_of = lambda sender: "203.0.113.0/24"  # type: ignore[method-assign]
         *first, last = grown.members
@@ -153,7 +153,7 @@ def inflated(store: Callable[..., Any]) -> Callable[..., Any]:
 
 async def test_an_attribute_is_covered_by_the_word_of_all_holders_but_two(autojump_clock: Jumping) -> None:
     """Five of eight say that a thousand devices have all that a device says."""
-    async with field(8, soft=4, refresh_s=30.0) as grown:
+    async with field(8, soft=4, refresh_s=30.0, frames=False) as grown:
         await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
         for liar in grown.members[:5]:
             liar.index.holder.store = inflated(liar.index.holder.store)  # type: ignore[method-assign]
@@ -169,7 +169,7 @@ async def test_an_attribute_that_few_have_any_more_gets_its_own_shard_again(
 ) -> None:
     monkeypatch.setattr(covered, "COMMON", 1)
     monkeypatch.setattr(covered, "COMMON_STILL", 1)
-    async with field(8, soft=4, refresh_s=30.0) as grown:
+    async with field(8, soft=4, refresh_s=30.0, frames=False) as grown:
         await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
         await publish_all(grown.members, lab=1)
         await trio.sleep(200)
@@ -184,7 +184,7 @@ async def test_an_attribute_that_few_have_any_more_gets_its_own_shard_again(
 @asynccontextmanager
 async def published_under_all(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Field]:
     """A small swarm whose adverts lie under all that they say, before its attributes are covered at the next refresh."""
-    async with field(14) as grown:
+    async with field(14, frames=False) as grown:
         with monkeypatch.context() as before:
             before.setattr(publisher, "is_covered", lambda *_, whole, before: False)
             await publish_all(grown.members, lab=1)

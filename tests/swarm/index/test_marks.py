@@ -138,7 +138,7 @@ def mark(member: Member, depth: int, *, above: bool = True) -> index_messages.Ma
 async def test_a_publisher_speaks_for_the_shards_above_its_own(
     autojump_clock: Jumping, depth: int, above: bool, marked: bool
 ) -> None:
-    async with field(20, soft=4) as grown:
+    async with field(20, soft=4, frames=False) as grown:
         server = grown.members[0].index._server
         server.exempt = lambda peer: True
         for other in grown.members[1:]:
@@ -152,7 +152,7 @@ async def test_a_publisher_speaks_for_the_shards_above_its_own(
 @asynccontextmanager
 async def split_field() -> AsyncIterator[Field]:
     """24 devices that lie three levels deep and more, with everybody's word on the shards above."""
-    async with field(8, soft=4, refresh_s=30.0) as grown:
+    async with field(8, soft=4, refresh_s=30.0, frames=False) as grown:
         await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
         await publish_all(grown.members)
         await trio.sleep(100)
@@ -204,7 +204,7 @@ async def test_one_holder_that_counts_too_much_silences_nobody(autojump_clock: J
 @asynccontextmanager
 async def field_of_known(others: int, soft: int) -> AsyncIterator[Field]:
     """Eight holders that know all devices, and others, after five cycles of publishing."""
-    async with field(8, soft=soft, refresh_s=30.0) as grown:
+    async with field(8, soft=soft, refresh_s=30.0, frames=False) as grown:
         await grown.grow(others, holder=False, soft=soft, refresh_s=30.0)
         for member in grown.members[:8]:
             member.index._server.exempt = lambda peer: True

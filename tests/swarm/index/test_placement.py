@@ -29,7 +29,7 @@ NEAR = sorted(CONTACTS, key=lambda contact: distance(contact.peer, KEY))
 async def test_a_node_that_is_no_holder_any_more_looks_for_no_place_of_its_own(
     autojump_clock: Jumping,
 ) -> None:
-    async with field(40) as grown:
+    async with field(40, frames=False) as grown:
         await publish_all(grown.members)
         await trio.sleep(600)
         former = grown.members[5:11]
@@ -106,7 +106,7 @@ async def test_in_a_small_swarm_nothing_is_swept(autojump_clock: Jumping) -> Non
 async def test_the_place_is_looked_for_again_only_once_something_has_changed(
     autojump_clock: Jumping,
 ) -> None:
-    async with field(10) as grown:
+    async with field(10, frames=False) as grown:
         await publish_all(grown.members)
         await trio.sleep(120)
         member, other = grown.members[1:3]
@@ -130,7 +130,7 @@ async def test_the_place_is_looked_for_again_only_once_something_has_changed(
 async def test_regions_are_looked_at_again_when_something_has_changed_and_while_one_is_suspect(
     autojump_clock: Jumping,
 ) -> None:
-    async with field(10) as grown:
+    async with field(10, frames=False) as grown:
         await publish_all(grown.members)
         await trio.sleep(135)
         publisher = grown.members[1].index._publisher
@@ -185,7 +185,7 @@ async def test_a_sweep_is_due_for_a_suspect_region_and_for_one_whose_sweep_is_ol
 async def test_silent_peers_hold_up_a_publishers_lookup_once_and_not_one_after_the_other(
     autojump_clock: Jumping,
 ) -> None:
-    async with field(60) as grown:
+    async with field(60, frames=False) as grown:
         await publish_all(grown.members)
         await trio.sleep(120)
         publisher = grown.members[1]

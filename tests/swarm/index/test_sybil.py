@@ -114,7 +114,7 @@ def test_a_lookup_that_did_not_wait_is_resumed_with_those_that_have_not_answered
 async def test_a_reader_that_looks_further_asks_only_who_was_slow(
     autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with field(20) as grown:
+    async with field(20, frames=False) as grown:
         await publish_all(grown.members)
         reader = grown.members[4]
         lookups, client = reader.index._lookups, reader.index._client
