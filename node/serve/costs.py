@@ -19,7 +19,7 @@ LEASE_US: Final = 50.0
 
 
 def cost_us(message: Message) -> float:
-    """What serving a call takes, besides reading and answering it."""
+    """The cost of serving a call, without reading and answering it."""
     match message:
         case work.ShowCredentials():
             return TOKEN_US
