@@ -112,7 +112,7 @@ async def run_worker(
     *,
     task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `parts.leave` is set. Once started, the worker answers requests. Cancelling kills the runs, and returns once they are dead."""
+    """Serve until `parts.leave` is set. Once started, it answers requests. Cancelling kills the runs, and returns once they are dead."""
     worker = Worker(settings, network, parts)
     async with trio.open_nursery() as nursery:
         worker.nursery = worker.shell.nursery = nursery

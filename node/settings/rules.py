@@ -91,7 +91,7 @@ class Rules:
 
 
 def standing(rules: Rules, now: datetime, *, on_battery: bool = False, paused: bool = False) -> str:
-    """Why the worker takes no new work at `now` (local), for people; empty: it does. A device of unknown power source counts as plugged in."""
+    """Why the worker takes no new work at `now` (local), for people; empty: it does. `on_battery`: False also if the device cannot tell."""
     if paused:
         return "paused by its owner"
     until = quiet_until(rules.quiet, now)

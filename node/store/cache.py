@@ -73,7 +73,7 @@ class ModelCache:
     def __init__(
         self, folder: Path, cap: int | None = None, *, free: Callable[[Path], int] | None = None
     ) -> None:
-        """Open the cache (blocking, quick). `cap`: its limit in bytes; `free`: returns the free bytes of the disk. Raises `ResourceError`."""
+        """Open the cache (blocking, quick). `cap`: limit in bytes; `free`: returns the free bytes of the disk. Raises `ResourceError`."""
         self._folder = folder
         self._free = free or (lambda path: shutil.disk_usage(path).free)
         self._locks: dict[str, trio.Lock] = {}

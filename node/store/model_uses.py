@@ -14,7 +14,7 @@ import structlog
 from swarm.base.durable import write_atomically
 
 MAX_OF_EACH: Final = 256
-"""Campaigns remembered for one model; the earliest are forgotten. The model may then be removed too early, and is fetched again if needed."""
+"""Campaigns remembered for one model; the earliest are forgotten. A model that is removed too early for them is fetched again if needed."""
 MAX_MODELS: Final = 1_024
 
 log = structlog.get_logger("sark.models")

@@ -1,8 +1,8 @@
 """The outbox on disk: signed records, kept until their schedulers have them, and a day longer for an adopter of the campaign.
 
 A record is two files named by its sha256. `.record` holds its bytes (served as a blob if large). `.head` says for whom it is and is written
-last, so that a head means a whole record. The head of a settled record is renamed to `.settled`, not rewritten, because a measurement may be
-in progress. Files that cannot be read are set aside as `.broken`.
+last, so that a head means a whole record. The head of a settled record is renamed to `.settled`, not rewritten, because a measurement may
+be in progress. Files that cannot be read are set aside as `.broken`.
 """
 
 from __future__ import annotations
