@@ -31,7 +31,7 @@ _PLACE: Final = re.compile(r"([^,/]*:)?[0-9]+(,.*)?")
 
 
 def with_places(words: Sequence[str]) -> list[str]:
-    """The arguments of `join`, with a port added to each `--serve` without one. Raises `SettingsError` for `--api` with a port or no value."""
+    """The arguments of `join`, with a port added to each bare `--serve`. Raises `SettingsError` for `--api` with a port or no value."""
     completed: list[str] = []
     rest = list(words)
     while rest:

@@ -24,7 +24,7 @@ ONCE = frozenset({"ticket", "leave_pool", "install", "uninstall", "take_up", "st
 
 
 def install_service(ctx: typer.Context, role: ServiceRole, *more: str) -> NoReturn:
-    """Install a service that runs this command with the same options and `more`. Exits with code 6 if the service does not run afterwards."""
+    """Install a service that runs this command with the same options and `more`. Exits with code 6 if the service does not run then."""
     flag = ctx.meta["home_flag"]
     setting = setting_here(ctx.obj, flag, ctx.meta["environment"], role=role)
     command = service_command(flag, [str(ctx.command.name), *options_given(ctx), *more])

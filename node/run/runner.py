@@ -64,7 +64,7 @@ Timing = Callable[[bool], None]
 
 
 BetweenRunLaunches = Callable[[], None]
-"""Called in trio's loop when a launch is over. The next launch waits for the return, and does not begin if the run was stopped meanwhile."""
+"""Called in trio's loop when a launch is over. The next launch waits for it to return, and does not begin if the run was stopped."""
 
 
 class RunWitness(Protocol):
