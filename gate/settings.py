@@ -81,7 +81,7 @@ class GateSettings(RoleSettings):
     """Announced instead of the interfaces' addresses. A DNS name works only in tickets and settings, because nodes resolve only names that
     their users gave them; so announce an IP address as well."""
     admit: Admit = Admit.OPEN
-    """For whom the gate relays, stores adverts and takes manifests: `open` anybody, `ticket` members of its pools, `list` peers in `allow`."""
+    """For whom it relays, stores adverts and takes manifests: `open` anybody, `ticket` members of its pools, `list` peers in `allow`."""
     allow: tuple[Peer, ...] = ()
     """Peers that `ticket` and `list` admit."""
     pools: tuple[PoolId, ...] = ()

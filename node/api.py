@@ -76,7 +76,7 @@ def router(home: Home, send: SendCommand = send_command) -> APIRouter:
 
     @worker.get("/worker", operation_id="getWorker")
     async def status() -> WorkerInfo:
-        """The worker's state, and what it runs for whom."""
+        """The worker's state and what it runs for whom."""
         try:
             async with sending:
                 return await _send(home, send, StatusRequest())

@@ -41,7 +41,7 @@ MAX_VISITORS: Final = 1_024
 VISIT_S: Final = 120.0
 """Seconds after which a visitor must show its token again."""
 RETRY_S: Final = (3.0, 300.0)
-"""First and longest pause before a refused peer may try again: short at first, since its ticket may be on the way, then doubled each time."""
+"""First and longest pause before a refused peer may try again: short at first, since its ticket may be on the way, then doubled."""
 MAX_PAUSED: Final = 4_096
 """Refused peers whose pauses are remembered."""
 _WHY: Final = {

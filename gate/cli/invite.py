@@ -222,7 +222,7 @@ async def _admit(
 
 
 async def _watch(own: OwnPool, record: TicketRecord) -> int:
-    """Report each device that joins. Returns 0 once the ticket is used up. Raises `NotPermitted` (exit code 5) if it expires or is revoked."""
+    """Report each device that joins. Returns 0 once the ticket is used up. Raises `NotPermitted` (5) if it has expired or was revoked."""
     import trio
 
     seen: set[str] = set()

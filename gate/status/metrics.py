@@ -102,7 +102,7 @@ def page_of(snapshot: Callable[[], GateSnapshot], peer: str) -> Page:
 async def serve_metrics(
     where: str, page: Page, *, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Serve at `HOST:PORT` until cancelled. Reports its actual host and port when started. Raises `ResourceError` if it cannot listen there."""
+    """Serve at `HOST:PORT` until cancelled; started with the actual host and port. Raises `ResourceError` if it cannot listen there."""
     host, port = split_listener(where)
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)

@@ -107,7 +107,7 @@ class UnitFormatsView(JsonModel):
 
     unit: str
     formats: tuple[str, ...] | None
-    """Of models that it runs; null: it measures no file, or may run any."""
+    """Formats of the models that the unit runs; null: it measures no file, or may run any format."""
 
 
 class OfferedUnits(JsonModel):
@@ -120,7 +120,7 @@ class CampaignPage(JsonModel):
     """Campaigns, newest first."""
 
     count: int
-    """On this page."""
+    """Number of campaigns on this page."""
     campaigns: tuple[CampaignInfo, ...]
     next: str | None
     """Pass as `after` for the next page; null on the last."""
@@ -238,7 +238,7 @@ def clone_campaign(
         text = campaign_clone(store, campaign, change or (), context.uploads.folder)
     except CampaignError as exc:
         if change:
-            raise  # the change is wrong, not the campaign
+            raise  # the requested change is wrong, not the campaign
         raise conflict(exc) from None
     return Response(text, media_type="text/yaml; charset=utf-8")
 
@@ -389,7 +389,7 @@ def require_summary(store: Store, campaign: str) -> CampaignSummary:
 def creation(
     context: ApiContext, body: bytes, file: str, wait_s: float
 ) -> Callable[[Store, str], CampaignInfo]:
-    """Stores the campaign in `body` under an id, unless it is stored."""
+    """A function that stores the campaign in `body` under an id, unless it is already stored."""
 
     def create(store: Store, new: str) -> CampaignInfo:
         if store.campaigns.get(new) is None:
@@ -413,7 +413,7 @@ async def start_once(
     request: bytes,
     make: Callable[[Store, str], JsonModel],
 ) -> dict[str, Any]:
-    """The answer of `make(store, new campaign's id)` as JSON; of a repeated request, the stored one. Its campaign runs by itself."""
+    """The answer of `make(store, new campaign's id)` as JSON; for a repeated request, the stored answer. The campaign runs by itself."""
 
     async def answer(new: str) -> dict[str, Any]:
         made = await context.isolated(lambda store: make(store, new), limiter=context.fetching)
@@ -446,7 +446,7 @@ async def _cancel(context: ApiContext, campaign: str, n: int | None) -> CancelRe
 
 
 def _read_spec(text: str) -> dict[str, Any]:
-    """The campaign as stored, or {} if it was edited into something else."""
+    """The campaign as stored; {}: it was edited and is no longer a JSON object."""
     try:
         value = json.loads(text)
     except ValueError:

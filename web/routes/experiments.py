@@ -1,5 +1,7 @@
-"""Experiments: save, schedule, list, inspect, run, delete. What came over HTTP names uploads and public URLs, as a campaign does, and no
-webhook: that is a URL which this machine would ask, and is set on the machine itself.
+"""Experiments: save, schedule, list, inspect, run, delete.
+
+An experiment sent over HTTP names uploads and public URLs, as a campaign does, but no webhook. A webhook is a URL that this machine would
+call, so it is set on the machine itself.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class ExperimentPage(JsonModel):
     """Experiments by name."""
 
     count: int
-    """On this page."""
+    """Number of experiments on this page."""
     experiments: tuple[ExperimentView, ...]
     next: str | None
     """Pass as `after` for the next page; null on the last."""
@@ -67,7 +69,7 @@ class SavedVersion(VersionView):
     """A version that was saved."""
 
     new: bool
-    """Whether it differs from the one before."""
+    """Whether it differs from the previous version."""
 
 
 class NewSchedule(BaseModel):
@@ -210,7 +212,7 @@ async def run_experiment(
     title = experiment if version is None else f"{experiment}@{version}"
 
     def start(store: Store, new: str) -> RunStarted:
-        stored = store.experiments.run(new)  # by a server that was killed before its response
+        stored = store.experiments.run(new)  # stored by a server that was killed before its response
         if stored is not None:
             return RunStarted(campaign=new, experiment=stored.experiment, version=stored.version)
         _require(store, experiment)

@@ -18,7 +18,7 @@ from web.http.parameters import PAGE, AfterName, Limit, page_of
 from web.http.problems import HttpProblem, errors
 
 CHUNK: Final = 1024**2
-"""Bytes collected before they are written."""
+"""Bytes collected before each write."""
 
 Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="A model's sha256 in hexadecimal.")]
 _BODY: Final[dict[str, Any]] = {
@@ -102,7 +102,7 @@ def _not_found(sha256: str) -> HttpProblem:
 
 
 async def _receive(request: Request, incoming: Incoming) -> Upload:
-    """Write the request's bytes. Raises `HttpProblem` if there are none, or more than the disk has space for."""
+    """Write the request's bytes. Raises `HttpProblem` if the body is empty or does not fit on the disk."""
     try:
         space = await DISK.run(incoming.room)
         length = request.headers.get("content-length", "")
@@ -127,7 +127,7 @@ async def _receive(request: Request, incoming: Incoming) -> Upload:
 
 
 async def _write(incoming: Incoming, buffer: bytearray) -> int:
-    """Write the buffer; gives the largest size that the model may have now: others use the disk too. Raises `HttpProblem`."""
+    """Write the buffer. Returns the largest size that the model may now have: other programs use the disk too. Raises `HttpProblem`."""
 
     def write() -> int:
         space = incoming.room()

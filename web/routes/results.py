@@ -28,7 +28,7 @@ from web.http.problems import errors
 T = TypeVar("T")
 
 CHUNK_TASKS: Final = 50
-"""Tasks with raw samples in memory at a time while a file is sent."""
+"""Tasks whose raw samples are in memory at the same time while a file is sent."""
 
 
 class ResultPage(JsonModel):
@@ -144,7 +144,7 @@ def _lines(campaign: str, format: ResultFormat, store: Store) -> Iterator[str]:
 
 
 async def stream_lines(context: ApiContext, make: Callable[[Store], Iterator[str]]) -> AsyncIterator[str]:
-    """A file in chunks, each made when the previous one was sent; the store is free in between."""
+    """A file in chunks. Each chunk is made after the previous one was sent; the store is free in between."""
     lines = await context.store(make)
     while chunk := await context.store(lambda store: "".join(islice(lines, CHUNK_TASKS))):
         yield chunk
