@@ -386,7 +386,7 @@ def _exit_code(exc: BaseException) -> int:
             show = getattr(leaf, "show", None) or partial(_print_error, str(leaf), "")
             show()
             return int(getattr(leaf, "exit_code", 2))
-        if isinstance(leaf, BrokenPipeError):  # the reader of our output, such as `| head`, has closed the pipe
+        if isinstance(leaf, BrokenPipeError):  # the reader of our output, such as `| head`, closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         if isinstance(leaf, (SystemExit, typer.Exit)):

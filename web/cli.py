@@ -29,9 +29,9 @@ LOOPBACK: Final = ("127.0.0.1", "::1")
 MAX_PORT: Final = 65535
 
 MakeRouters = Callable[[Home, Callable[[], tuple[str, ...]]], Sequence["APIRouter"]]
-"""Makes the endpoints of a home's other roles, from the home and its addresses into the swarm."""
+"""Makes the endpoints of a home's other roles, given its addresses into the swarm."""
 MakeSendAction = Callable[[Home, Callable[[], tuple[str, ...]]], "SendAction"]
-"""Makes the function by which a home's owner controls workers, from the home and its addresses into the swarm."""
+"""Makes the function by which a home's owner controls workers, given its addresses into the swarm."""
 
 
 InstallService = Callable[[typer.Context, bool], NoReturn]

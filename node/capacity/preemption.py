@@ -51,7 +51,7 @@ class PreemptionChoice:
 
 
 class Preemption:
-    """Pairs queued leases with their victims: at most one victim for a queued lease, and one queued lease for a victim."""
+    """Assigns at most one victim to each queued lease, and each victim to one queued lease."""
 
     def __init__(self, *, owner_first: bool) -> None:
         self._owner_first = owner_first

@@ -161,7 +161,7 @@ class Slots:
         self._commands.append(KillCommand(allocation.lease, reason))
 
     def close(self, allocation: Allocation, reason: Reason) -> None:
-        """Remove the allocation, and remember only who spoke for it, the reason and the campaign."""
+        """Remove the allocation. Only its peer, campaign and reason are remembered."""
         del self.allocations[allocation.lease]
         self.ended.put(allocation.lease, EndedLease(allocation.peer, reason, allocation.request.campaign_key))
         self.version += 1

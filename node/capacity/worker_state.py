@@ -62,7 +62,7 @@ class WorkerCondition:
 
     def begin(self) -> None:
         self._busy += 1
-        if self.state is WorkerState.CLEANUP:  # another slot, or the last run's files, are still being cleaned up
+        if self.state is WorkerState.CLEANUP:  # another slot or the last run's files are being cleaned up
             self._move(WorkerEvent.CLEAN)
         if self.state is WorkerState.ACTIVE:
             self._move(WorkerEvent.BEGIN)

@@ -20,7 +20,7 @@ CLOCK_JUMP_S: Final = 30 * 24 * 3600.0
 """A record that looks older than this was stored by a clock that was not set yet, as on boards that start in 1970. Its age is ignored."""
 CLOCK_STEP_S: Final = 60.0
 CLOCK_STEADY_S: Final = 3600.0
-"""Seconds without a jump by CLOCK_STEP_S after which the wall clock is trusted about the time before this process."""
+"""Seconds without a jump by CLOCK_STEP_S after which the wall clock is trusted for times before this process started."""
 MAX_ITEMS: Final = 2_000
 MAX_BYTES: Final = 512 * 1024**2
 MAX_SETTLED_BYTES: Final = 64 * 1024**2
@@ -30,7 +30,7 @@ MAX_IN_MEMORY: Final = 64
 
 
 class OutboxItem(Message):
-    """The head of a record: the scheduler, campaign, task and attempt to which the record belongs."""
+    """The head of a record: its scheduler, campaign, task and attempt."""
 
     peer: PeerName
     """The scheduler that must get the record."""

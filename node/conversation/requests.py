@@ -80,7 +80,7 @@ class WorkerContext:
     manifests: ManifestIndex
     sign: Callable[[bytes], bytes]
     verify: Callable[[str, bytes, bytes], bool]
-    """Whether the signature of (peer, message, signature) is the peer's for this message."""
+    """Whether (peer, message, signature) belong together."""
     log: EventLog
     max_duration_s: float = math.inf
     """The longest that a task of anyone but the owner may take by its own limits, and may wait in the queue."""

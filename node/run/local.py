@@ -79,7 +79,7 @@ class LocalDevice:
         self._identity = load_or_create(home.key("worker"))
         trying = units_on_gpus(gpus, partial(probe_units, simulate), self._private)
         look: Callable[[], ProbedUnits] = trying
-        if not simulate and not self._private:  # an owner's server comes and goes, so it is always probed
+        if not simulate and not self._private:  # an owner's server is always probed: it comes and goes
             look = partial(known_units, home.cache / "units.json", state_of(trying.gpus), trying)
         self.profile: Profile = probe_device(home.folder("worker"), look, on=trying.gpus)
         """The device's properties, and the units that work here."""

@@ -49,7 +49,7 @@ def task_source(
     """
     if url is None:
         return model_source(network, model, speaker, principal=principal, rng=rng)
-    from node.run.url_source import (  # an HTTP client: not for a worker that nobody gives a URL
+    from node.run.url_source import (  # an HTTP client, which a worker without URLs does not need
         url_pieces,
         url_source,
     )

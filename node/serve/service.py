@@ -61,7 +61,7 @@ SPACING_S: Final = 5.0
 """Least seconds between two adverts, however much changes."""
 CHECK_S: Final = 60.0
 FORGET_S: Final = 60.0
-"""Seconds after which the scheduler should repeat a request that could not be carried out now."""
+"""Seconds after which a request that failed now should be repeated."""
 
 log = structlog.get_logger("sark.worker")
 

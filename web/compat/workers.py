@@ -280,7 +280,7 @@ async def get_worker(watcher: Watcher, worker: WorkerId) -> CompatWorker:
 async def put_worker_status(
     context: Context, watcher: Watcher, worker: WorkerId, request: Request
 ) -> CompatStatus:
-    """Resume an own worker (active), or pause it (cleanup). Workers of others refuse."""
+    """Resume a worker of your own (active), or pause it (cleanup). Other owners' workers refuse."""
     status = (await _read(request, _SetStatus)).status
     if status not in ACTIONS:
         raise HttpProblem(
@@ -316,7 +316,7 @@ async def workers_health(watcher: Watcher) -> CompatWorkersHealth:
 
 @api.put("/workers/{worker}/reset", responses=errors(403, 404, 409))
 async def reset_worker(context: Context, watcher: Watcher, worker: WorkerId) -> CompatWorkerReset:
-    """Examine an own worker that is faulty; it returns to service if it is well."""
+    """Examine a faulty worker of your own; it returns to service if it works."""
     reply = await _send_action(context, watcher, worker, Action.RESET)
     faulty = reply.status is CompatWorkerStatus.FAULTY
     message = "the worker was examined and is still faulty" if faulty else "the worker is well"

@@ -140,7 +140,7 @@ class ApiContext:
         return open_store(self.home)
 
     def read_campaign(self, data: bytes, file: str) -> Campaign:
-        """A campaign sent to this server, with its models resolved to uploads, paths or URLs. Blocking; raises `CampaignError`."""
+        """A campaign sent to this server, with its uploaded models named by their paths. Blocking; raises `CampaignError`."""
         campaign = parse_campaign(data, file, find_units=self.find_units)
         return placed(campaign, self.uploads, allow_paths=self.allow_paths)
 

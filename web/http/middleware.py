@@ -67,7 +67,7 @@ Refusal = tuple[HTTPStatus, str, str]
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Who may send which requests. `names`: this server's host names and addresses. `token`: None: no token is required."""
+    """Who may send which requests. `names`: this server's host names and addresses. `token`: the required token; None: none is required."""
 
     names: Collection[str] = LOOPBACK_NAMES
     token: str | None = None
@@ -107,7 +107,7 @@ def refusal(
             "the body has two lengths",
             "send Content-Length or Transfer-Encoding, not both",
         )
-    if "\x00" in path or b"%00" in query:  # PostgreSQL refuses it in text
+    if "\x00" in path or b"%00" in query:  # PostgreSQL refuses zero bytes in text
         return HTTPStatus.BAD_REQUEST, "the address contains a zero byte", ""
     is_open = path in rules.open_paths or path.startswith(tuple(rules.open_folders))
     if rules.token is not None and not is_open:

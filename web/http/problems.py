@@ -131,7 +131,7 @@ def add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def bug(request: Request, exc: Exception) -> JSONResponse:
         route = getattr(request.scope.get("route"), "path", "")
-        frames = traceback.extract_tb(exc.__traceback__)[-LOGGED_FRAMES:]  # without values, which may be tokens
+        frames = traceback.extract_tb(exc.__traceback__)[-LOGGED_FRAMES:]  # no values: they may be tokens
         at = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
         log.error("api.bug", method=request.method, route=route, error=type(exc).__name__, at=at)
         return problem(500, "internal error", "see the server's log, and please report it")

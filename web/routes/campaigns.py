@@ -111,7 +111,7 @@ class UnitFormatsView(JsonModel):
 
 
 class OfferedUnits(JsonModel):
-    """All of them."""
+    """All compute units that are known here."""
 
     units: tuple[UnitFormatsView, ...]
 
@@ -299,7 +299,7 @@ async def retry_campaign_(
 async def delete_campaign_(context: Context, campaign: CampaignId) -> DeletedCampaign:
     """Delete an ended campaign with its results, signed records, events and models, here and on the devices that ran it.
 
-    A device that is away is asked when it is reached again. Uploaded models stay. Cannot be undone.
+    A device that is away is asked once it can be reached again. Uploaded models stay. This cannot be undone.
     """
 
     def delete(store: Store) -> DeletedCampaign:
@@ -368,7 +368,7 @@ async def explain_task(context: Context, campaign: CampaignId, n: Number) -> Why
 
 @planning.get("/units")
 def list_units() -> OfferedUnits:
-    """List the compute units that are known here, with the formats of models that each runs. Devices may have others: see `/peers`."""
+    """List the compute units that are known here, with the model formats that each runs. Devices may have other units: see `/peers`."""
     return OfferedUnits(units=tuple(UnitFormatsView(unit=unit, formats=taken_by(unit)) for unit in UNITS))
 
 

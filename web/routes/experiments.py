@@ -73,18 +73,18 @@ class SavedVersion(VersionView):
 
 
 class NewSchedule(BaseModel):
-    """When an experiment runs by itself."""
+    """When an experiment runs automatically."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     every: Annotated[str, Field(max_length=40, examples=["1d"])]
-    """From one run to the next, such as 6h or 1d."""
+    """Time from one run to the next, such as 6h or 1d."""
     at: Annotated[str, Field(max_length=40, examples=["03:00"])] | None = None
-    """At this time of the day, in UTC."""
+    """Time of day, in UTC."""
     alarm: Annotated[str, Field(max_length=40, examples=["5%"])] | None = None
-    """Smallest sure slowdown that is a regression; left out: 1 %."""
+    """Smallest certain slowdown that counts as a regression; default: 1 %."""
     webhook: Annotated[str, Field(max_length=2000)] | None = None
-    """Only of a server that was started with --allow-paths; else it is set on the machine itself."""
+    """Accepted only if the server was started with --allow-paths; else set the webhook on the machine itself."""
 
 
 class RunStarted(JsonModel):
@@ -129,7 +129,7 @@ def get_version(
 async def save_experiment(
     context: Context, experiment: ExperimentName, text: CampaignText, response: Response
 ) -> SavedVersion:
-    """Save a campaign as an experiment, or as its next version if the campaign or a model has changed. The same again changes nothing.
+    """Save a campaign as an experiment, or as its next version if the campaign or a model has changed. Saving it unchanged does nothing.
 
     A `schedule` in the campaign replaces that of the experiment; its webhook stays as it is.
     """
@@ -208,7 +208,7 @@ async def run_experiment(
     version: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="Default: the latest.")] = None,
     key: Key = None,
 ) -> dict[str, Any]:
-    """Run the latest version now with its models as they are, or a given version exactly as it was."""
+    """Run the latest version now with its models' current content, or a given version exactly as it was."""
     title = experiment if version is None else f"{experiment}@{version}"
 
     def start(store: Store, new: str) -> RunStarted:

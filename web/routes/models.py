@@ -58,7 +58,7 @@ async def add_model(
         ModelName, Query(description="File name; its suffix selects the driver.", examples=["mobilenet.onnx"])
     ],
 ) -> Upload:
-    """Upload a model. Campaigns name it `sha256:…`. The same bytes again only change its name."""
+    """Upload a model. Campaigns name it `sha256:…`. Uploading the same bytes again only changes the name."""
     if not is_safe(name):
         raise HttpProblem(422, "name: it contains invisible characters", hint="rename the file")
     try:
@@ -84,7 +84,7 @@ def get_model(context: Context, sha256: Hash) -> Upload:
 
 @api.delete("/models/{sha256}", status_code=204, responses=errors(404, 409))
 def remove_model(context: Context, store: SharedStore, sha256: Hash) -> None:
-    """Remove an uploaded model. Open campaigns keep a copy of their own; an experiment that was sent here needs it for its next run."""
+    """Remove an uploaded model. Open campaigns keep a copy of their own. An experiment that was sent here needs it for its next run."""
     experiment = needing(store, context.uploads.folder, sha256)
     if experiment is not None:
         raise HttpProblem(

@@ -112,8 +112,8 @@ async def list_results(
 async def score_campaign(context: Context, campaign: CampaignId) -> Rescoring:
     """Score a campaign's stored answers again, with the metrics that are installed on the server now.
 
-    No device is asked. Where a score would be missing now, those of before are kept. The answer comes once all is
-    scored, which takes as long as the metrics do; it goes on if the client leaves, and the events say what changed.
+    No device is asked. If a new score would be missing, the earlier scores are kept. The response is sent once all answers
+    are scored, which takes as long as the metrics do. Scoring continues if the client leaves, and the events say what changed.
     """
 
     def score(store: Store) -> Rescoring:
