@@ -204,7 +204,7 @@ async def run_process(
 
 
 def units_at_start(file: Path, look: UnitsOnGpus) -> ProbedUnits:
-    """The units that work here: those in `file` if nothing has changed since the last probe (blocks). An owner's server is always probed."""
+    """The units that work here: those in `file` unless something has changed (blocks). With an owner's server, the units are always probed."""
     return known_units(file, state_of(look.gpus), look) if not look.private else look()
 
 
