@@ -204,7 +204,7 @@ async def run_process(
 
 
 def units_at_start(file: Path, look: UnitsOnGpus) -> ProbedUnits:
-    """The units that work here: those in `file` unless something has changed (blocks). With an owner's server, the units are always probed."""
+    """The units that work here: those in `file` unless something has changed (blocks). With an owner's server, always probe them."""
     return known_units(file, state_of(look.gpus), look) if not look.private else look()
 
 
