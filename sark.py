@@ -1,7 +1,7 @@
 """The program `sark-node`: the commands of all roles, and the names that driver authors import.
 
-Our packages have plain names (`node`, `scheduler`, …) that another distribution in the same environment may claim. This is checked before
-anything else is imported.
+Our packages have plain names (`node`, `scheduler`, …) that another distribution in the same environment may claim. The program checks for
+that before it imports anything else.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ DISTRIBUTION = "sark-node"
 __path__ = [str(Path(__file__).with_suffix(""))]
 """Holds `sark.testing`; its `__init__.pyi` tells type checkers what is public here."""
 GC_THRESHOLDS = (200_000, 20, 50)
-"""A start makes 100,000 objects that last; Python's defaults spend a tenth of it on scanning them."""
+"""Startup creates 100,000 long-lived objects. With Python's defaults the collector spends a tenth of the startup time scanning them."""
 
 
 def foreign_packages() -> dict[str, str]:
-    """Our package names that another distribution claims, with its location."""
+    """Our package names that another distribution claims, with the location of the foreign package."""
     foreign: dict[str, str] = {}
     for name in PACKAGES:
         try:
@@ -103,7 +103,7 @@ def _this_device(home: Home, simulate: bool) -> LocalDevice:
 
 
 def _answers() -> LocalAnswers:
-    """What checks strangers' outputs on this machine."""
+    """The checker of strangers' outputs on this machine."""
     from node.run.answer import LocalAnswers
 
     return LocalAnswers()
@@ -118,7 +118,7 @@ def _routers(home: Home, gates: Callable[[], tuple[str, ...]]) -> Sequence[APIRo
 
 
 def _send_action(home: Home, gates: Callable[[], tuple[str, ...]]) -> SendAction:
-    """How the HTTP API controls a worker, as its owner. `gates` blocks."""
+    """The function by which the HTTP API controls a worker, as its owner. `gates` blocks."""
     import node.api
     from swarm.base.threads import LAN
 
@@ -149,7 +149,7 @@ def _serving(ctx: typer.Context, where: str, gate: list[str] | None) -> Abstract
 
 @asynccontextmanager
 async def _taking_up(ctx: typer.Context, gate: list[str] | None) -> AsyncIterator[None]:
-    """What the service of `join --install` does besides: run the campaigns that are open."""
+    """Run this home's open campaigns, as the service of `join --install` also does."""
     import trio
 
     from scheduler.cli.options import gates_of, keeper
@@ -198,7 +198,7 @@ _EXPORTED = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what others import from here on first use: the program starts without it."""
+    """Import an exported name on first use, so that the program starts without it."""
     if name in _EXPORTED:
         return getattr(importlib.import_module(_EXPORTED[name]), name)
     raise AttributeError(f"module 'sark' has no attribute {name!r}")
@@ -249,7 +249,7 @@ COMMANDS: Mapping[str, str | Callable[[], typer.Typer]] = {
     "db": "scheduler.cli.db",
     "experiment": _experiment,
 }
-"""Where each command is, in the order of `--help`: the name of a module with an `app`, or what makes one."""
+"""Where each command is defined, in the order of `--help`: the name of a module with an `app`, or a function that makes an app."""
 
 
 LOGGED: Final = {
@@ -258,7 +258,7 @@ LOGGED: Final = {
     "serve": "serve.jsonl",
     "schedule": "scheduler.jsonl",
 }
-"""Commands of processes that run for long, and the names of their log files."""
+"""Commands that run long-lived processes, and the names of their log files."""
 START: Final = ("demo", "bench", "init", "submit", "results", "invite", "join", "doctor")
 """Commands that `--help` shows first."""
 OTHER_NAMES: Final = {
@@ -274,11 +274,11 @@ OTHER_NAMES: Final = {
     "why": "explain",
     "units": "info",
 }
-"""What people call a command who do not know its name: no name here is spelt like the one it means."""
+"""Names that people may try for a command they do not know. None is spelt like the command it stands for."""
 
 
 class Program(TyperGroup):
-    """Imports only the module of the command that is called; a list of commands, or a hint at what was meant, needs all."""
+    """Imports only the module of the command that is called. Listing the commands, or suggesting one, imports all modules."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:
@@ -363,8 +363,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.set_threshold(*GC_THRESHOLDS)
     atexit.register(
         gc.freeze
-    )  # the interpreter's last collection would look at every object of a process that ends
-    if isinstance(sys.stdout, io.TextIOWrapper):  # show what this terminal cannot encode
+    )  # otherwise the interpreter's last collection scans every object although the process is about to end
+    if isinstance(sys.stdout, io.TextIOWrapper):  # escape characters that this terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(arguments, prog_name="sark-node", standalone_mode=False)
@@ -374,7 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _exit_code(exc: BaseException) -> int:
-    """Print an expected error and give its exit code; raise a bug again."""
+    """Print an expected error and return its exit code; re-raise a bug."""
     leaves = _leaves(exc)
     if not all(isinstance(leaf, _EXPECTED) for leaf in leaves):
         raise exc
@@ -386,7 +386,7 @@ def _exit_code(exc: BaseException) -> int:
             show = getattr(leaf, "show", None) or partial(_print_error, str(leaf), "")
             show()
             return int(getattr(leaf, "exit_code", 2))
-        if isinstance(leaf, BrokenPipeError):  # the reader of our output has closed it, such as `| head`
+        if isinstance(leaf, BrokenPipeError):  # the reader of our output, such as `| head`, closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         if isinstance(leaf, (SystemExit, typer.Exit)):
@@ -401,7 +401,7 @@ _EXPECTED = (
 
 
 def _leaves(exc: BaseException) -> list[BaseException]:
-    """The exceptions in trio's groups."""
+    """The exceptions inside trio's exception groups."""
     if isinstance(exc, BaseExceptionGroup):
         return [leaf for item in exc.exceptions for leaf in _leaves(item)]
     return [exc]

@@ -1,4 +1,4 @@
-"""The way in: bootstrap routing and index shards for a swarm."""
+"""The entry to a swarm: bootstrap, routing, and index shards."""
 
 PART_OF = "sark-node"
-"""Tells this package from another of the same name; `sark.py` looks for it at start."""
+"""Distinguishes this package from another of the same name; `sark.py` checks for it at startup."""

@@ -1,4 +1,4 @@
-"""The gates that this home knows, over HTTP: the status of each, as `gate status` shows it."""
+"""The gates that this home knows, over HTTP, with the status of each as `gate status` shows it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from swarm.net.addresses import Contact, gate_contacts
 
 MAX_ASKED: Final = 8
 AT_ONCE: Final = 3
-"""Requests served at a time: each asks every gate through a node of its own."""
+"""Requests served at once. Each asks every gate through a node of its own."""
 
 Ways = Callable[[], tuple[str, ...]]
 Asking = Callable[[Home, Sequence[str]], AbstractAsyncContextManager[GateClient]]
@@ -31,25 +31,25 @@ class GateInfo(BaseModel):
 
     peer: str
     addresses: tuple[str, ...]
-    """That this home knows."""
+    """The addresses that this home knows."""
     own: bool
-    """It is, or was, this home's own."""
+    """The gate is, or was, this home's own."""
     reached: bool
-    """It answered."""
+    """The gate answered."""
     status: GateSnapshot | None = None
     error: str | None = None
     hint: str = ""
 
 
 class Gates(BaseModel):
-    """This home's gate if it has one, else those that it joined or submitted through."""
+    """This home's gate if it has one, else the gates through which it joined or submitted."""
 
     count: int
     gates: tuple[GateInfo, ...]
 
 
 def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
-    """Endpoints for `home`. `ways`: its ways into the swarm as of now, blocking; `ask`: another way to a gate, for tests."""
+    """Endpoints for `home`. `ways`: returns the current addresses by which it enters the swarm; blocks. `ask`: a double in tests."""
     gates = APIRouter(prefix="/api/v1", tags=["gate"])
     asking = trio.Semaphore(AT_ONCE)
 
@@ -71,7 +71,7 @@ def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
 
 
 def _known(home: Home, ways: Ways) -> tuple[bool, tuple[Contact, ...]]:
-    """The gates to ask, and whether these are this home's own: the only ones to ask where there are any."""
+    """Whether the gates to ask are this home's own, and those gates. A home that has its own gate asks no other."""
     if own := gate_contacts(local_gates(home)):
         return True, own[:MAX_ASKED]
     workers = worker_addresses(home)

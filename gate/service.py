@@ -3,12 +3,12 @@ no tasks.
 
     policy ── asked by ─▶ index, pools, relay       census ─▶ status, metrics, log
 
-It stops on a signal: it then accepts nothing new and waits a while for live circuits, or stops at once on a second signal.
+On a signal the gate accepts nothing new and waits a while for live circuits. On a second signal it stops at once.
 
     up ── signal ──▶ draining ── no circuit left, or the grace period over, or another signal ──▶ stopped
 
-Peers with a reservation make one at another gate, or here once the gate is back. Circuits last until the grace period ends; their
-peers then connect by another path.
+Peers with a reservation get one at another gate, or here once the gate is back. Circuits last until the grace period ends; their peers
+then connect by another path.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from swarm.pools.service import PoolNode
 log = structlog.get_logger("sark.gate")
 
 LOOK_S: Final = 0.25
-"""How often the circuits are counted while the gate drains."""
+"""Seconds between counts of the circuits while the gate drains."""
 STOPPING: Final = "stopping"
 
 
@@ -50,10 +50,10 @@ async def run_gate(
     say: Callable[[str], object] = lambda line: None,
     task_status: trio.TaskStatus[RunningNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Be a gate until a signal. Raises `ResourceError` for a port or folder that cannot be used.
+    """Run a gate until a signal. Raises `ResourceError` for a port or folder that cannot be used.
 
-    `with_stdin`: the end of standard input ends it too, without draining. `say` is called with lines for whoever started it, once
-    it stops.
+    `with_stdin`: the end of standard input stops the gate too, without draining. `say` is called with lines for the user when the gate
+    stops.
     """
     policy, stops = AdmissionPolicy(home, settings), DrainSignals()
     admit = partial(policy.refusal, service="index")
@@ -108,7 +108,7 @@ async def run_gate(
 
 
 def _pools(node: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -> PoolNode:
-    """The gate's part in pools: it admits to those of its home, and stores the newest manifest of any."""
+    """The gate's part in pools: it admits members to the pools of its home, and stores the newest manifest of any pool."""
     pools = PoolNode(
         node.network,
         node.index,
@@ -127,7 +127,7 @@ def _pools(node: RunningNode, settings: GateSettings, policy: AdmissionPolicy) -
 
 
 async def drain(relay: RelayReservations, grace_s: float, again: trio.Event) -> str:
-    """Accept nothing new and wait for live circuits; returns why it stopped waiting."""
+    """Accept nothing new and wait for live circuits. Returns why the wait ended."""
     relay.draining = True
     with trio.move_on_after(grace_s):
         while relay.circuits:
@@ -139,7 +139,7 @@ async def drain(relay: RelayReservations, grace_s: float, again: trio.Event) -> 
 
 
 class DrainSignals:
-    """Requests to stop: signals, and the end of standard input if that counts. The first has a name, the second sets `again`."""
+    """Requests to stop: signals, and the end of standard input if it counts. The first request sets `name`, the second sets `again`."""
 
     def __init__(self) -> None:
         self.first = trio.Event()
@@ -147,7 +147,7 @@ class DrainSignals:
         self.name = ""
 
     def request(self, name: str) -> None:
-        """One more request. The end of input is final: the parent process is gone."""
+        """Note another request. The end of input is final, because the parent process is gone."""
         if self.first.is_set() or name == END_OF_INPUT:
             self.again.set()
         if not self.first.is_set():
@@ -156,6 +156,6 @@ class DrainSignals:
 
 
 def full_addresses(node: RunningNode) -> tuple[str, ...]:
-    """The gate's addresses as `--gate` takes them, loopback last."""
+    """The gate's addresses in the form for `--gate`, loopback last."""
     ordered = sorted(node.network.addresses, key=lambda address: "/127." in address or "/::1/" in address)
     return tuple(f"{address}/p2p/{node.identity.peer_id}" for address in ordered)

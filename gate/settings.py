@@ -1,4 +1,4 @@
-"""What an operator can set on a gate: section `[gate]` of the file, `SARK_…` in the environment, flags of `gate`."""
+"""Settings of a gate: section `[gate]` of config.toml, `SARK_…` in the environment, options of `gate`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _is_a_listener(text: str) -> str:
 
 
 def split_listener(text: str) -> tuple[str, int]:
-    """Host and port in `127.0.0.1:9464`, `[::1]:9464` or `9464`, which means loopback. ValueError when it is none of them."""
+    """Host and port in `127.0.0.1:9464`, `[::1]:9464` or `9464`, which means loopback. Raises `ValueError` for any other text."""
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or not int(port) < 65_536:
         raise ValueError("write where to listen as 127.0.0.1:9464")
@@ -72,54 +72,54 @@ class Admit(StrEnum):
 
 
 class GateSettings(RoleSettings):
-    """Like any role's, with a fixed default port, so that others can know its address."""
+    """Like any role's settings, with a fixed default port, so that others can know the gate's address."""
 
     section: ClassVar[str] = "gate"
 
     listen: tuple[AddressText, ...] = (f"/ip4/0.0.0.0/tcp/{DEFAULT_PORT}",)
     announce: tuple[Annotated[AddressText, AfterValidator(can_be_dialled)], ...] = ()
-    """Announced instead of the interfaces' addresses. A name is for tickets and settings: nodes resolve only names that their user gave
-    them, so announce an IP address as well."""
+    """Announced instead of the interfaces' addresses. A DNS name works only in tickets and settings, because nodes resolve only names that
+    their users gave them; so announce an IP address as well."""
     admit: Admit = Admit.OPEN
-    """For whom it relays, stores adverts and takes manifests: `open` anybody, `ticket` members of its pools, `list` those of `allow`."""
+    """For whom it relays, stores adverts and takes manifests: `open` anybody, `ticket` members of its pools, `list` peers in `allow`."""
     allow: tuple[Peer, ...] = ()
     """Peers that `ticket` and `list` admit."""
     pools: tuple[PoolId, ...] = ()
-    """Ids of pools made on other homes whose members `ticket` admits too."""
+    """Ids of pools made on other homes whose members `ticket` also admits."""
     operators: tuple[Peer, ...] = ()
-    """Schedulers that may read its status; the keys of its own home always may."""
+    """Schedulers that may read the gate's status. The keys of its own home always may."""
     metrics: Annotated[str, AfterValidator(_is_a_listener)] = ""
     """Where to serve Prometheus metrics, such as `127.0.0.1:9464`; empty: nowhere."""
     drain_s: Annotated[float, Field(ge=0, le=3_600)] = 30.0
-    """How long it waits for relayed connections when it stops."""
+    """How long a stopping gate waits for relayed connections."""
     connections_per_network: Annotated[int, Field(ge=1)] = ARRIVALS.per_network
     """Connections from one network: an IPv4 /24, an IPv6 /48."""
     connections_per_s: Annotated[float, Field(gt=0)] = ARRIVALS.per_s
     """New connections from one network each second, after a burst of 256."""
     memory: Annotated[Size, Field(ge=2**20)] = MEMORY.most
-    """What peers may take in buffers, calls and answers: `64 MiB`. Above it the connections of the peer that takes most are closed."""
+    """Memory that peers may take in buffers, calls and answers: `64 MiB`. Above it the gate closes the connections of the largest user."""
     memory_per_peer: Annotated[Size, Field(ge=2**16)] = MEMORY.most_of_peer
-    """What one peer's calls and answers may take: `4 MiB`. Above it the gate reads no more of that peer until some are done."""
+    """Memory that one peer's calls and answers may take: `4 MiB`. Above it the gate reads no more from that peer until some are done."""
     relay: bool = True
     """Relay for nodes that cannot be dialled."""
     relay_reservations: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.reservations
-    """Reservations in all."""
+    """Total number of reservations."""
     relay_reservations_per_network: Annotated[int, Field(ge=1)] = LIMITS.reservations_per_network
     """Reservations of one network: an IPv4 /24, an IPv6 /48."""
     relay_circuits: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.circuits
-    """Relayed connections at a time."""
+    """Simultaneous relayed connections."""
     relay_circuits_from_peer: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_peer
-    """Relayed connections of one caller at a time."""
+    """Simultaneous relayed connections from one caller."""
     relay_circuits_to_peer: Annotated[int, Field(ge=1)] = LIMITS.circuits_to_peer
-    """Relayed connections to one peer at a time."""
+    """Simultaneous relayed connections to one peer."""
     relay_circuits_from_network: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_network
-    """Relayed connections of callers in one network at a time: an IPv4 /24, an IPv6 /48."""
+    """Simultaneous relayed connections from callers in one network: an IPv4 /24, an IPv6 /48."""
     relay_circuit_bytes: Annotated[Size, Field(ge=MIB)] = LIMITS.circuit_bytes
-    """What one circuit may carry, both ways together: `1 GiB`."""
+    """Bytes that one circuit may carry in both directions together: `1 GiB`."""
     relay_circuit_s: Annotated[float, Field(ge=1, le=604_800)] = LIMITS.circuit_s
     """How long a circuit may last."""
     relay_bytes_per_s: Size = 0
-    """What all circuits may carry in a second: `20 MiB`; 0: as fast as they go."""
+    """Bytes per second that all circuits together may carry: `20 MiB`; 0: no limit."""
 
     @property
     def arrival_limits(self) -> ConnectionLimits:
@@ -133,7 +133,7 @@ class GateSettings(RoleSettings):
 
     @property
     def memory_limits(self) -> MemoryLimits:
-        """Limits of the memory that peers take."""
+        """Limits of the memory that peers may take."""
         return MemoryLimits(self.memory, self.memory_per_peer)
 
     @property

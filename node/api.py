@@ -1,4 +1,4 @@
-"""This home's worker over HTTP: its status and its owner's commands, as `status`, `pause` and `drain` have them."""
+"""This home's worker over HTTP: its status and its owner's commands, like the commands `status`, `pause` and `drain`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from swarm.join.known_gates import read_addresses
 from swarm.net.identity import load_or_create
 
 MAX_COMMANDS: Final = 3
-"""Commands on their way at a time: each is sent by an ephemeral node of its own."""
+"""Commands that may be in progress at once. Each is sent by an ephemeral node of its own."""
 
 SendCommand = Callable[
     [Home, Sequence[str], Sequence[str], Control | StatusRequest], Awaitable[tuple[OwnerReply, ...]]
@@ -37,22 +37,22 @@ class JobInfo(RunningJob):
 
 
 class WorkerInfo(BaseModel):
-    """The worker's status; all but `error` and `hint` are null or empty where it does not answer."""
+    """The worker's status. All fields but `error` and `hint` are null or empty if the worker does not answer."""
 
     peer: str | None = None
     state: WorkerState | None = None
     why: str = ""
-    """Why it takes no new work; empty: it does."""
+    """Why the worker takes no new work; empty: it takes work."""
     running: int | None = None
     queue: int | None = None
     jobs: tuple[JobInfo, ...] = ()
     """Running ones first."""
     reach: str | None = None
-    """How others reach it, in words."""
+    """How other nodes reach the worker, in words."""
     reading: DeviceReading | None = None
-    """Its sensors while it runs something; null: it does not, or shows nothing."""
+    """The device's sensors while a task runs; null: no task runs, or the device has no sensors to show."""
     still_held: tuple[str, ...] = ()
-    """What to tell the owner if a rule that `resume` does not end still applies."""
+    """Hints for the owner if a rule that `resume` does not end still applies."""
     error: str | None = None
     """Why there is no status: the worker is not running, or does not answer."""
     hint: str = ""

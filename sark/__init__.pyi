@@ -1,4 +1,4 @@
-# What `import sark` offers, for type checkers. The program itself is sark.py; this folder only holds its submodules.
+# The public names of `import sark`, for type checkers. The program itself is sark.py; this folder only holds its submodules.
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -44,7 +44,7 @@ def make_app(
     routers: Sequence[APIRouter] = (),
     watcher: FleetWatcher | None = None,
 ) -> ASGIApp:
-    """The application for one home. `routers`: endpoints of its other roles. `watcher`: another view of the swarm than this home's."""
+    """The application for one home. `routers`: endpoints of its other roles. `watcher`: a view of the swarm other than this home's own."""
     app = make_open_app(context, routers, watcher)
     return server.MetricsMiddleware(AccessMiddleware(app, rules), app.state.metrics)
 
@@ -52,7 +52,7 @@ def make_app(
 def make_open_app(
     context: ApiContext, routers: Sequence[APIRouter] = (), watcher: FleetWatcher | None = None
 ) -> FastAPI:
-    """`make_app` without access rules and metrics: for the OpenAPI document and for tests."""
+    """`make_app` without access rules and metrics, for the OpenAPI document and for tests."""
     app = FastAPI(
         title="Sark",
         version=version("sark-node"),

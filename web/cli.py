@@ -29,9 +29,9 @@ LOOPBACK: Final = ("127.0.0.1", "::1")
 MAX_PORT: Final = 65535
 
 MakeRouters = Callable[[Home, Callable[[], tuple[str, ...]]], Sequence["APIRouter"]]
-"""Endpoints of a home's other roles, given its ways into the swarm."""
+"""Makes the endpoints of a home's other roles, given its addresses into the swarm."""
 MakeSendAction = Callable[[Home, Callable[[], tuple[str, ...]]], "SendAction"]
-"""How a home's owner controls workers, given its ways into the swarm."""
+"""Makes the function by which a home's owner controls workers, given its addresses into the swarm."""
 
 
 InstallService = Callable[[typer.Context, bool], NoReturn]
@@ -40,7 +40,7 @@ InstallService = Callable[[typer.Context, bool], NoReturn]
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Where and to whom a home is served."""
+    """The addresses at which a home is served, and who may use them."""
 
     hosts: tuple[str, ...] = LOOPBACK
     port: int = PORT
@@ -205,7 +205,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _names(hosts: Sequence[str], names: Sequence[str]) -> frozenset[str]:
-    """Accepted Host headers: loopback, the listening addresses, and all of this machine's where it listens on all."""
+    """Accepted Host headers: loopback, the listening addresses, and all of this machine's addresses if it listens on all."""
     import psutil
 
     accepted = {"localhost", *LOOPBACK, *(name.lower() for name in names)}
@@ -217,7 +217,7 @@ def _names(hosts: Sequence[str], names: Sequence[str]) -> frozenset[str]:
 
 
 def _token(home: Home, options: ServeOptions, public: bool) -> tuple[str | None, Path]:
-    """The token in the options' file, else this home's own, unless none is wanted; and its file.
+    """(token, its file): the token in the options' file, else this home's own; None: the options ask for no token.
 
     Raises `ResourceError`, `CampaignError`.
     """
@@ -236,7 +236,7 @@ def _token(home: Home, options: ServeOptions, public: bool) -> tuple[str | None,
 
 
 def _announce(url: str, token: str | None, token_file: Path) -> None:
-    """Print the addresses; the token itself only on a terminal, because other output may be a log."""
+    """Print the addresses. The token itself is printed only on a terminal, because other output may be a log."""
     show = token is not None and sys.stdout.isatty()
     print(f"Dashboard  {url}{'#token=' + quote(token or '', safe='') if show else ''}", flush=True)
     if token is None:

@@ -1,1 +1,1 @@
-"""Whom a gate serves: its policy, its members, its tickets."""
+"""Admission to a gate's services."""

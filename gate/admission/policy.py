@@ -1,12 +1,12 @@
-"""Whom a gate serves: for whom it relays, whose adverts it stores and whose pools' manifests it takes.
+"""The admission policy of a gate: for whom it relays, whose adverts it stores, and whose pools' manifests it takes.
 
     open     anybody
-    ticket   members of the pools this gate serves, by their manifests; a join ticket makes a peer a member
-    list     the peers that are named
+    ticket   members of the pools that this gate serves, by their manifests; a join ticket makes a peer a member
+    list     the peers in the settings
 
-Queries are open to everybody in all three: they cost next to nothing, and a newcomer must begin somewhere. A command runs under a
-fresh key. It shows a token of a minute that a key of its home signed; the gate serves it like that key. With an operator's token it reads
-the gate's status.
+Queries are open to everybody in all three modes: they cost next to nothing, and a newcomer must begin somewhere. A command runs under a
+fresh key, and shows a one-minute token that a key of its home signed. The gate serves the command like that key. With an operator's token
+the command may read the gate's status.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from swarm.pools.owner import own_pools
 from swarm.pools.tokens import prove
 
 LOOK_S: Final = 5.0
-"""How often the pools of the home are read; a peer that enrols here is admitted at once."""
+"""Seconds between readings of the home's pools. A peer that enrols here is admitted at once."""
 MAX_VISITORS: Final = 1_024
 VISIT_S: Final = 120.0
-"""A visitor shows its token again after this long."""
+"""Seconds after which a visitor must show its token again."""
 RETRY_S: Final = (3.0, 300.0)
-"""When a refused peer may try again: soon at first, as its ticket may be on the way, then ever later."""
+"""First and longest pause before a refused peer may try again: short at first, since its ticket may be on the way, then doubled."""
 MAX_PAUSED: Final = 4_096
-"""Refused peers that are remembered."""
+"""Refused peers whose pauses are remembered."""
 _WHY: Final = {
     Admit.TICKET: "this gate is for members of its pools; ask a pool's owner for a ticket: sark-node join TICKET",
     Admit.LIST: "this gate is for peers on its list; its operator adds you with: allow, in [gate] of its config.toml",
@@ -54,17 +54,17 @@ log = structlog.get_logger("sark.gate")
 
 @dataclass(frozen=True, slots=True)
 class _Visitor:
-    """A peer that another one answers for."""
+    """A peer for which another peer answers."""
 
     issuer: PeerId
     holders: tuple[PeerId, ...]
     """Holders of the token; the last one is the visitor."""
     until: float
-    """Wall seconds."""
+    """Wall-clock seconds."""
 
 
 class AdmissionPolicy:
-    """Admits peers, or not. While `run` runs it follows changes on disk."""
+    """Decides which peers to admit. While `run` runs it follows changes on disk."""
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class AdmissionPolicy:
         wall: Callable[[], float] = time.time,
         served: Callable[[str], PoolManifest | None] = lambda pool: None,
     ) -> None:
-        """`served`: the newest manifest of a pool whose key is elsewhere (`pools` in the settings), if there is one."""
+        """`served`: returns the newest manifest of a pool whose key is elsewhere (`pools` in the settings), if there is one."""
         self._home = home
         self._wall = wall
         self.served = served
         self._served_pools = settings.pools
         self.admit: Final = settings.admit
         self._operators = frozenset(settings.operators)
-        """With the gate's own home, once that was read."""
+        """Operators, including the keys of the gate's own home once those were read."""
         gates = (split_peer(gate)[0] for gate in settings.gates)
         self._named = frozenset((*settings.allow, *settings.operators, *gates))
         self.members: frozenset[PeerId] = frozenset()
-        """Of the pools this gate serves."""
+        """Members of the pools that this gate serves."""
         self.refused: Counter[str] = Counter()
         """Refusals, by service."""
         self._pauses: dict[PeerId, float] = {}
@@ -93,10 +93,10 @@ class AdmissionPolicy:
         self._revoked: frozenset[PeerId] = frozenset()
         """Peers revoked in the pools of this home, or in the pools that the gate serves."""
 
-    # -- questions -------------------------------------------------------------------------------------------------------
+    # -- decisions -------------------------------------------------------------------------------------------------------
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether that peer, or the one that answers for it, may use this gate's resources."""
+        """Whether `peer`, or the peer that answers for it, may use this gate's resources."""
         return self._lists(self.answers_for(peer))
 
     def answers_for(self, peer: PeerId) -> PeerId:
@@ -105,17 +105,17 @@ class AdmissionPolicy:
         return peer if visitor is None else visitor.issuer
 
     def knows(self, peer: PeerId) -> bool:
-        """Whether the operator knows that peer, even at an open gate: the last connections are kept for those."""
+        """Whether the operator knows `peer`. Even an open gate keeps its last connections for such peers."""
         return peer in self._named or peer in self._operators or peer in self.members
 
     def class_of(self, peer: PeerId) -> PeerClass:
-        """How much of the gate's processor it may use."""
+        """How much of the gate's processor `peer` may use."""
         if peer in self._operators:
             return PeerClass.OWN
         return PeerClass.KNOWN if self.knows(self.answers_for(peer)) else PeerClass.STRANGER
 
     def refusal(self, peer: PeerId, service: str) -> RefusedMessage | None:
-        """The answer for a peer that is not admitted; None: it is. `service`: `index`, `pool` or `relay`, for the count."""
+        """The answer for a peer that is not admitted; None: it is admitted. `service`: `index`, `pool` or `relay`, for the count."""
         if self.admits(peer):
             return None
         self.refused[service] += 1
@@ -123,7 +123,7 @@ class AdmissionPolicy:
         return RefusedMessage(reason=Reason.NOT_ALLOWED, detail=_WHY[self.admit], retry_after_s=pause)
 
     def operates(self, peer: PeerId) -> bool:
-        """Whether that peer may read the gate's status."""
+        """Whether `peer` may read the gate's status."""
         visitor = self._visitor(peer)
         return peer in self._operators or (visitor is not None and visitor.issuer in self._operators)
 
@@ -152,9 +152,9 @@ class AdmissionPolicy:
     # -- changes ---------------------------------------------------------------------------------------------------------
 
     def authenticate(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | RefusedMessage:
-        """Take a visitor's token."""
+        """Accept a visitor's token, or refuse it."""
         operated = message.issuer in self._operators
-        if self.admit is Admit.OPEN and not operated:  # it would change nothing: do not prove it
+        if self.admit is Admit.OPEN and not operated:  # the token would change nothing: do not verify it
             return CredentialsReply(principal=peer, rights=(), priority=0)
         try:
             if not operated and not self._lists(message.issuer):
@@ -178,14 +178,14 @@ class AdmissionPolicy:
         )
 
     def enrolled(self, peer: PeerId) -> None:
-        """A pool of this home has just admitted that peer."""
+        """A pool of this home has just admitted `peer`."""
         self.members |= {peer}
         self._pauses.pop(peer, None)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read the home's keys and pools every few seconds until cancelled; started after the first time.
+        """Read the home's keys and pools every few seconds until cancelled. Reports started after the first reading.
 
-        Raises `ResourceError` when a key cannot be used the first time; later the gate goes on with what it has.
+        Raises `ResourceError` if a key cannot be used in the first reading. Later the gate continues with what it has.
         """
         await self._look()
         task_status.started()
@@ -208,7 +208,7 @@ class AdmissionPolicy:
         self.members, self._revoked = members, revoked
 
     def _read_home(self, now: float) -> tuple[frozenset[PeerId], frozenset[PeerId], frozenset[PeerId]]:
-        """The ids of this home's roles, the members of its own pools, and the peers that these revoked. Blocking."""
+        """(the ids of this home's roles, the members of its own pools, the peers that these pools revoked). Blocking."""
         keys = (self._home.key("gate"), self._home.key("worker"), self._home.key("scheduler"))
         own = frozenset(load_or_create(path).peer_id for path in keys if path.exists())
         members: frozenset[PeerId] = frozenset()

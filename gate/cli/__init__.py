@@ -1,1 +1,1 @@
-"""The commands of a gate's operator."""
+"""The commands for gates and pools."""

@@ -1,4 +1,4 @@
-"""Arguments that the commands of pools share."""
+"""Arguments shared by the commands for pools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def duration(flag: str, text: str) -> float:
 
 
 def given_gates(ctx: typer.Context, gates: Sequence[str] | None) -> tuple[str, ...]:
-    """Those of the command line, checked."""
+    """The gates of the command line, validated."""
     from swarm.pools.tickets import MAX_GATES
 
     if gates and len(gates) > MAX_GATES:
@@ -35,7 +35,9 @@ def given_gates(ctx: typer.Context, gates: Sequence[str] | None) -> tuple[str, .
 
 
 def ways_out(ctx: typer.Context, gates: Sequence[str]) -> tuple[str, ...]:
-    """Through whom to call others: these gates, else those used last, and this home's worker; the LAN too where none of them answers."""
+    """Contacts through which to call other nodes: these gates, else those used last, and this home's worker. If none of them answers, also
+    nodes on the LAN.
+    """
     known = (*(gates or recent_gates(ctx.obj)), *worker_addresses(ctx.obj))
     if any_answers(known) or not GateSettings.load(ctx.obj.config_file, ctx.meta["environment"], {}).lan:
         return known
@@ -45,7 +47,7 @@ def ways_out(ctx: typer.Context, gates: Sequence[str]) -> tuple[str, ...]:
 
 
 def listed_gates(gates: Sequence[str]) -> tuple[str, ...]:
-    """As a ticket names them: loopback addresses only if there are no others."""
+    """The gates that a ticket names: loopback addresses only if there are no others."""
     from swarm.pools.tickets import MAX_GATES
 
     public = [gate for gate in gates if not gate.startswith(("/ip4/127.", "/ip6/::1/"))]

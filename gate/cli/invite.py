@@ -1,4 +1,4 @@
-"""`sark-node invite`: the short way to a device of one's own. It serves this home, and this home trusts it."""
+"""`sark-node invite`: adds a device of one's own in one step. The device serves this home, and this home trusts the device."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 LOOK_S: Final = 0.5
-"""How often it looks who has used the ticket."""
+"""Seconds between checks for new uses of the ticket."""
 LINGER_S: Final = 1.0
-"""How long the last answer has to arrive."""
+"""Seconds that the last answer has to arrive."""
 NOBODY: Final = "or make a ticket that needs nobody: sark-node invite --to WORKER_ID   (the device shows its id with: sark-node info)"
 
 
@@ -108,7 +108,7 @@ def invite(
     here = local_gates(home)
     ways = given_gates(ctx, gate) or listed_gates(here or settings.gates or recent_gates(home))
     if gate and any_answers(ways):
-        save_gates(home, ways)  # the commands that come next use it too
+        save_gates(home, ways)  # so that later commands use the same gates
     if to is not None:
         try:
             ticket = invite_peer(own, ways, terms, to, now=now, name=name, for_s=for_s)
@@ -126,7 +126,7 @@ def invite(
 
 
 def show(ticket: Ticket, record: TicketRecord | None, as_json: bool, lines: Sequence[str]) -> None:
-    """The command for the other device on standard output, the rest on standard error."""
+    """Print the command for the other device to standard output, the rest to standard error."""
     from swarm.pools.tickets import write_ticket
 
     text = write_ticket(ticket)
@@ -163,7 +163,7 @@ def _terms(record: TicketRecord) -> tuple[str, ...]:
 
 
 def _reach_note(addresses: Sequence[str], why: str = "") -> tuple[str, ...]:
-    """Notes on who can use a ticket with these `addresses` of the admitting node. `why`: why an expected circuit may be missing."""
+    """Notes on where a ticket with these `addresses` of the admitting node works. `why`: why an expected circuit may be missing."""
     if all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in addresses):
         return ("this ticket works on this machine alone: its address is a loopback address",)
     if not why or any("/p2p-circuit" in address for address in addresses):
@@ -172,7 +172,7 @@ def _reach_note(addresses: Sequence[str], why: str = "") -> tuple[str, ...]:
 
 
 def some_address(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """The addresses. Raises `ResourceError` when there is none to put into a ticket."""
+    """The addresses. Raises `ResourceError` if there is none to put into a ticket."""
     if addresses:
         return addresses
     raise ResourceError(
@@ -189,9 +189,9 @@ async def _admit(
     issue: Callable[..., tuple[Ticket, TicketRecord]],
     as_json: bool,
 ) -> int:
-    """Admit newcomers until the ticket is used up, has ended or a signal comes; returns the exit code.
+    """Admit newcomers until the ticket is used up or has ended, or a signal arrives. Returns the exit code.
 
-    Raises `ResourceError` when this machine has no address to put into the ticket.
+    Raises `ResourceError` if this machine has no address to put into the ticket.
     """
     import trio
 
@@ -222,7 +222,7 @@ async def _admit(
 
 
 async def _watch(own: OwnPool, record: TicketRecord) -> int:
-    """Report each device that joins; returns once the ticket is used up (0), has expired or was revoked (5)."""
+    """Report each device that joins. Returns 0 once the ticket is used up. Raises `NotPermitted` (5) if it has expired or was revoked."""
     import trio
 
     seen: set[str] = set()

@@ -131,13 +131,13 @@ def gate(
 
 
 def _run(home: Home, settings: GateSettings, stop_with_stdin: bool) -> None:
-    from gate.service import (  # loads libp2p: half a second that `--help` need not take
+    from gate.service import (  # loads libp2p, which takes half a second that `--help` does not need
         full_addresses,
         run_gate,
     )
 
     def say(line: str) -> None:
-        with contextlib.suppress(OSError):  # nobody reads it
+        with contextlib.suppress(OSError):  # nobody reads the output
             print(line, flush=True)
 
     async def main() -> None:
@@ -151,7 +151,7 @@ def _run(home: Home, settings: GateSettings, stop_with_stdin: bool) -> None:
 
 
 def greeting(peer: str, addresses: Sequence[str], settings: GateSettings) -> list[str]:
-    """Lines for the operator: the gate's id, how others join, and whom it serves if not anybody."""
+    """Lines for the operator: the gate's id, how others join, and whom the gate serves if not anybody."""
     lines = [f"Gate {peer} is up."]
     if addresses:
         lines += ["Others join with" + (" one of:" if len(addresses) > 1 else ":")]

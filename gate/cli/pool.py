@@ -34,12 +34,12 @@ pool = typer.Typer(no_args_is_help=True, help="Manage pools: share devices with 
 app.add_typer(pool, name="pool", rich_help_panel="Gates and pools")
 
 ROOMY: Final = 120
-"""Columns from which whole peer ids fit."""
+"""Terminal width in columns from which whole peer ids fit."""
 TAIL: Final = 8
-"""Letters at the end of a peer id that stand for it."""
+"""Trailing characters of a peer id that stand for it."""
 DEFAULT_TTL: Final = "30d"
 DEVICES: Final = 25
-"""Uses of a ticket for devices: one ticket for a rack, and too few to fill a pool."""
+"""Uses of a ticket for devices: enough for a rack, too few to fill a pool."""
 PUSH_S: Final = 20.0
 
 NAME = typer.Argument(help="The pool's name.", metavar="NAME")
@@ -77,7 +77,7 @@ def create(
 
 
 def key_line(own: OwnPool) -> str:
-    """Where the key of a pool made here is."""
+    """The line that says where the key of a pool made here is stored."""
     return f"its key: {own.key_file}   keep a copy; whoever has it controls the pool"
 
 
@@ -363,7 +363,7 @@ def join(
 
 
 async def push_manifest(gates: Sequence[str], pool: OwnPool) -> SpreadResult:
-    """Bring the pool's manifest to the gates, holders and workers that can be found. It is no error to find none."""
+    """Send the pool's manifest to the gates, holders and workers that can be found. Finding none is no error."""
     import trio
 
     from swarm.join.ephemeral import open_ephemeral_node
@@ -379,7 +379,7 @@ async def push_manifest(gates: Sequence[str], pool: OwnPool) -> SpreadResult:
 
 
 async def enrol_scheduler(home: Home, joined: Membership, gates: Sequence[str], name: str) -> Membership:
-    """Show a ticket as this home's scheduler; no other process may use its key now. Raises `Unreachable`, `NotPermitted`."""
+    """Show a ticket as this home's scheduler. No other process may use the scheduler's key now. Raises `Unreachable`, `NotPermitted`."""
     from protocol.messages.pool import read_manifest
     from swarm.join.ephemeral import open_ephemeral_node
     from swarm.net.identity import load_or_create
@@ -400,7 +400,7 @@ async def enrol_scheduler(home: Home, joined: Membership, gates: Sequence[str], 
 
 
 def members_table(members: Iterable[PoolMember], width: int = 80) -> Table:
-    """A row for each member, with the whole peer id where it fits."""
+    """A table with a row for each member, and the whole peer id if it fits."""
     members = tuple(members)
     devices = any(one.device for one in members)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -422,7 +422,7 @@ def members_table(members: Iterable[PoolMember], width: int = 80) -> Table:
 
 
 def pools_table(rows: Sequence[tuple[str, str, str]], width: int = 80) -> Table:
-    """`rows`: name, this home's part in it, id."""
+    """A table of pools. `rows`: (name, this home's role in the pool, id)."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("pool", "this home", "id"):
         table.add_column(column, no_wrap=column != "this home", overflow="fold")
@@ -447,7 +447,7 @@ def _settings(ctx: typer.Context) -> RoleSettings:
 
 
 def _gates_of(ctx: typer.Context, own: OwnPool) -> tuple[str, ...]:
-    """The pool's own, else this home's, else the configured ones. Loopback addresses only if there are no others."""
+    """The pool's own gates, else this home's, else the configured ones. Loopback addresses only if there are no others."""
     return listed_gates(own.gates or local_gates(ctx.obj) or _settings(ctx).gates)
 
 

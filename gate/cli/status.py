@@ -68,7 +68,7 @@ async def _show(home: Home, gates: tuple[str, ...], live: bool, as_json: bool) -
     from swarm.base.screen import new_console
 
     async with asking(home, gates) as client:
-        snapshot = await client.status()  # a refusal is an error, not a screen
+        snapshot = await client.status()  # before the live view, so that a refusal is an error
         peer = client.contact.peer
         if as_json:
             while True:
@@ -106,7 +106,7 @@ async def _screen(client: GateClient, first: GateSnapshot) -> NoReturn:
     with Screen(console) as screen:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
-            while True:  # more often than the gate is asked: the terminal may be resized
+            while True:  # redraw more often than the gate is asked, because the terminal may be resized
                 hint = Text(
                     silent or "press q or Ctrl-C to quit; the gate keeps running",
                     style="yellow" if silent else "dim",

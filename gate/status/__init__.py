@@ -1,1 +1,1 @@
-"""How a gate stands: counts, metrics, the operator's view."""
+"""A gate's status: counts, metrics, the operator's view."""

@@ -1,4 +1,4 @@
-"""A gate's numbers in one `GateSnapshot`: served to its operators on `/sark/gate/1`, to Prometheus and to the log."""
+"""A gate's numbers in one `GateSnapshot`, for its operators on `/sark/gate/1`, for Prometheus and for the log."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Census:
     version: str
     incarnation: int
     refused: Mapping[str, Mapping[str, int]]
-    """Service → its live refusals by reason, in addition to those of this one."""
+    """Service → its current counts of refusals by reason, in addition to this service's own."""
     draining: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Census:
         self._refused = {**self.refused, "gate": self._calls}
         self.process = psutil.Process()
         self._used = (0, 0.0)
-        """Bytes of memory and processor seconds, as last read."""
+        """(bytes of memory, processor seconds), as last read."""
         self._lags: deque[float] = deque(maxlen=LAG_KEPT)
         """Delays of the event loop in the last minute."""
         self._began = trio.current_time()
@@ -171,5 +171,5 @@ def _relayed(relay: RelayReservations, now: float) -> dict[str, Any]:
 
 
 def _within_a_year(seconds: float) -> float:
-    """Clamp to what a message can express."""
+    """Clamp `seconds` to the range that a message can express."""
     return min(max(0.0, seconds), YEAR_S)

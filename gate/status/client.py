@@ -1,4 +1,4 @@
-"""Reads a gate's status, under a fresh key and a token of a minute that a key of this home signed."""
+"""Reads a gate's status, with a fresh key and a one-minute token that a key of this home signed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GateClient:
     _shown_at: float = float("-inf")
 
     async def status(self) -> GateSnapshot:
-        """Its status now. Raises `Unreachable`, `NotPermitted`, `RemoteProtocolError`."""
+        """The gate's current status. Raises `Unreachable`, `NotPermitted`, `RemoteProtocolError`."""
         if self.links.peek(self.contact.peer) is None or trio.current_time() - self._shown_at > RENEW_S:
             grant = Grant(frozenset({Right.STATUS}), ttl_s=TTL_S)
             token = issue(self.signer, self.network.peer_id, grant, now=self.wall())
@@ -72,7 +72,7 @@ class GateClient:
 async def asking(
     home: Home, gates: Sequence[str], *, wall: Callable[[], float] = time.time
 ) -> AsyncIterator[GateClient]:
-    """The first of these gates that answers. Raises `Unreachable`, and `ResourceError` for a bad address."""
+    """A client of the first of these gates that answers. Raises `Unreachable`, and `ResourceError` for an invalid address."""
     contacts = gate_contacts(gates)
     if not contacts:
         raise Unreachable(
@@ -102,7 +102,7 @@ async def _first(network: Network, contacts: Sequence[Contact]) -> Contact:
 
 
 def _signer(home: Home, gate: PeerId) -> Identity:
-    """The gate's own key if it is this home's, else the scheduler's: gates name operators by the ids of their schedulers."""
+    """The gate's own key if the gate is this home's, else the scheduler's key, because gates know operators by their scheduler ids."""
     path = home.key("gate")
     if path.exists():
         own = load_or_create(path)

@@ -1,7 +1,7 @@
-"""A gate's metrics for Prometheus, which docs/gates.md describes: one page over plain HTTP/1.1, on loopback unless set otherwise.
+"""A gate's metrics for Prometheus, described in docs/gates.md: one page over plain HTTP/1.1, on loopback unless set otherwise.
 
-The listener runs in the gate's own event loop, and whoever connects can cost it little: few connections at a time, one request on each,
-small headers, five seconds for all of it.
+The listener runs in the gate's own event loop, so it limits what clients can cost: few connections at a time, one request on each, small
+headers, and five seconds in total.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from protocol.errors import ResourceError
 from protocol.messages.gate import GateSnapshot
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""Whatever a request accepts: the library's own choice fails on odd `Accept` headers."""
+"""Fixed, whatever a request accepts, because the library's own choice fails on unusual `Accept` headers."""
 MAX_AT_ONCE: Final = 8
 WITHIN_S: Final = 5.0
 MAX_HEAD: Final = 8_192
@@ -89,7 +89,7 @@ def _counters(
 
 
 def page_of(snapshot: Callable[[], GateSnapshot], peer: str) -> Page:
-    """A function that renders the page. On Linux it includes the process (`process_…`)."""
+    """A function that renders the page. On Linux the page includes metrics of the process (`process_…`)."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(GateCollector(snapshot, peer))
     ProcessCollector(registry=registry)
@@ -102,7 +102,7 @@ def page_of(snapshot: Callable[[], GateSnapshot], peer: str) -> Page:
 async def serve_metrics(
     where: str, page: Page, *, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Serve for ever at `HOST:PORT`; started with the host and port it got. Raises `ResourceError` when it cannot listen there."""
+    """Serve at `HOST:PORT` until cancelled; started with the actual host and port. Raises `ResourceError` if it cannot listen there."""
     host, port = split_listener(where)
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
@@ -157,7 +157,7 @@ async def answer(page: Page, stream: trio.abc.Stream) -> None:
     await stream.send_all(b"".join(http.send(part) or b"" for part in parts))
     if isinstance(stream, trio.SocketStream):
         await stream.send_eof()
-        while await stream.receive_some(MAX_HEAD):  # a close with bytes unread would discard what was sent
+        while await stream.receive_some(MAX_HEAD):  # closing with unread bytes would discard the response
             pass
 
 

@@ -1,4 +1,4 @@
-"""A gate's status for people: what `sark-node gate status` prints, and its live view. Pure; fits 80 columns."""
+"""A gate's status for people: the output of `sark-node gate status`, and its live view. Pure; fits 80 columns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from protocol.values.requirement import show_size
 from swarm.base.text import count, escape_text
 
 OVER: Final = 2
-"""Lines above the rows of a table: a blank one, and its header."""
+"""Lines above the rows of a table: a blank line and the header."""
 TAIL: Final = 8
-"""Letters at the end of a peer id that are shown."""
+"""Trailing characters shown of a peer id."""
 _UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 _ADMITS: Final = {"open": "anybody", "ticket": "members of its pools (ticket)", "list": "named peers (list)"}
 
 
 def status_json(gate: str, snapshot: GateSnapshot, *, indent: int | None = 2) -> str:
-    """As JSON. `gate`: its peer id."""
+    """The status as JSON. `gate`: its peer id."""
     return json.dumps({"gate": gate, **snapshot.model_dump(mode="json")}, indent=indent)
 
 
@@ -35,7 +35,7 @@ def status_view(
     height: int | None = None,
     hint: Text | None = None,
 ) -> RenderableType:
-    """The status; in the live view in at most `height` lines, one for each fact, as far as the facts leave room, with `hint` as the last.
+    """The status. In the live view each fact takes one line, tables fill the rest of at most `height` lines, and `hint` is the last line.
     `before`: an earlier snapshot, for rates."""
     live = height is not None
     table = Table.grid(padding=(0, 2))
@@ -81,7 +81,7 @@ def shares(room: int, circuits: int, peers: int) -> tuple[int, int]:
 
 
 def _line_count(number: int, listed: Sequence[object]) -> int:
-    """Lines for the listed ones, and one for the others."""
+    """Lines for the listed items, and one that counts the rest."""
     return len(listed) + (number > len(listed)) if listed else 0
 
 
@@ -137,7 +137,7 @@ def _rate(
     value: float, earlier: float | None, now: GateSnapshot, before: GateSnapshot | None
 ) -> float | None:
     if earlier is None or before is None or now.uptime_s - before.uptime_s < 0.2 or value < earlier:
-        return None  # two snapshots of one moment, or the gate restarted
+        return None  # two snapshots of the same moment, or the gate restarted
     return (value - earlier) / (now.uptime_s - before.uptime_s)
 
 
@@ -164,7 +164,7 @@ def _tail(peer: str) -> str:
 
 
 def show_for(seconds: float) -> str:
-    """In its two largest units: `3 d 4 h`, `12 min 5 s`."""
+    """A duration in its two largest units: `3 d 4 h`, `12 min 5 s`."""
     words = []
     for size, unit in _UNITS:
         whole, seconds = divmod(seconds, size)

@@ -1,1 +1,1 @@
-"""Who may do what on this device."""
+"""Permissions of peers on this device."""

@@ -1,12 +1,12 @@
-"""Who may do what at this worker, now. Pure: the wall clock is an argument.
+"""The current permissions of each peer at this worker. Pure: the wall clock is an argument.
 
     the owner's own keys ─▶ everything          `allow` ─▶ run tasks, read the status
-    a pool's members     ─▶ what their lines in the newest manifest say
-    a token's holder     ─▶ at most what its signer may do here, if that is one of the above
-    `accept_anyone`      ─▶ run tasks, a few, after all others
+    a pool's members     ─▶ the rights that their lines in the newest manifest give
+    a token's holder     ─▶ at most the rights that its signer has here, if the signer is one of the above
+    `accept_anyone`      ─▶ run a few tasks, after everybody else's
 
-Everybody else is refused every verb. A token is proved once, when it is shown; that it has not expired and that its signer still has the
-right is checked on every verb. The channel proves who shows it: it counts for that peer on all its links, and for nobody else.
+All other peers are refused every verb. A token's signatures are verified once, when the token is shown; its expiry and its signer's rights
+are checked on every verb. The channel proves which peer shows a token: it counts for that peer on all its links, and for nobody else.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from swarm.pools.tokens import LEEWAY_S, Grant, TokenProof, least
 
 MAX_PEERS: Final = 4_096
 MAX_PEERS_EACH: Final = 256
-"""Peers that act for one principal: one that delegates without end displaces only its own."""
+"""Peers that act for one principal. A principal that delegates to more displaces only its own."""
 MAX_TOKENS: Final = 8
-"""Of one peer."""
+"""Tokens kept for one peer."""
 MAX_LEFT_S: Final = 31_536_000.0
 ANYONE_PRIORITY: Final = 50
 ANYONE_SLOTS: Final = 2
 WORK: Final = frozenset({Right.SUBMIT, Right.STATUS})
-"""The most that anybody but an owner can have."""
+"""All the rights that anybody but an owner can have."""
 MEMBER_RIGHTS: Final = {Role.SUBMIT: WORK, Role.WORKER: frozenset({Right.STATUS})}
 _REVOKED: Final = "your permission was revoked"
 _EXPIRED: Final = "your permission has expired"
@@ -48,7 +48,7 @@ _EXPIRED: Final = "your permission has expired"
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A token that was proved."""
+    """A verified token."""
 
     issuer: str
     proof: TokenProof
@@ -57,18 +57,18 @@ class _Token:
 
     @property
     def expires(self) -> float:
-        """Wall seconds, the clock's leeway included."""
+        """Wall-clock seconds, including the clock's leeway."""
         return self.proof.expires + LEEWAY_S
 
     @property
     def id(self) -> str:
-        """The token's identifier, which is kept with each run that rests on the token."""
+        """The token's identifier, stored with each run that depends on the token."""
         return f"{self.issuer} {' '.join(each.hex() for each in self.proof.ids)}"
 
 
 @dataclass(slots=True)
 class _Pool:
-    """A joined pool, by its newest manifest."""
+    """A joined pool, according to its newest manifest."""
 
     name: str
     number: int = -1
@@ -77,8 +77,8 @@ class _Pool:
 
 
 class Authorization:
-    """What each peer may do here. `owners`: scheduler keys of the owner; `pools`: id → name of those this worker works for;
-    `teams`: if there are any, permissions of pools and tokens count for these teams only; `prove`: as `swarm.pools.tokens.prove`.
+    """The permissions of each peer here. `owners`: scheduler keys of the owner; `pools`: id → name of the pools that this worker works for;
+    `teams`: if not empty, permissions from pools and tokens count for these teams only; `prove`: as `swarm.pools.tokens.prove`.
     """
 
     def __init__(
@@ -102,15 +102,15 @@ class Authorization:
         self._tokens: OrderedDict[PeerId, list[_Token]] = OrderedDict()
         """Longest unused first."""
         self._checked_at = wall()
-        """When `expired` looked last."""
+        """When `expired` was last called."""
 
     # -- every verb ------------------------------------------------------------------------------------------------------
 
     def check(self, peer: PeerId, verb: Message, campaign: str | None = None) -> CallPermission | Denied:
-        """What `peer` may do, if that covers `verb`; else the refusal. `campaign`: the one the verb is about, where it does not say so.
+        """The permission of `peer` that covers `verb`; else the refusal. `campaign`: the verb's campaign, if the verb does not name it.
 
-        Of several permissions that cover the verb, one that names the campaign counts, else the strongest. Verbs that name leases may
-        be about several campaigns: there all permissions that cover the verb count together.
+        Of several permissions that cover the verb, one that names the campaign counts, else the strongest. A verb that names leases may
+        concern several campaigns: for it, all permissions that cover the verb count together.
         """
         permits = self._permits(peer)
         if not permits:
@@ -135,7 +135,7 @@ class Authorization:
         return next((permit for permit in fitting if about in (permit.campaigns or ())), fitting[0])
 
     def carries(self, peer: PeerId, request: SlotRequest, rests: str) -> bool:
-        """Whether a task accepted from `peer` still has a permission: the one that it rests on, or another."""
+        """Whether a task accepted from `peer` still has a permission: the one on which it was accepted, or another."""
         if not rests:
             return True
         return any(
@@ -148,12 +148,12 @@ class Authorization:
         )
 
     def permit_of(self, peer: PeerId) -> CallPermission | None:
-        """The strongest permission of `peer` now; None: it has none."""
+        """The strongest current permission of `peer`; None: it has none."""
         permits = self._permits(peer)
         return permits[0] if permits else None
 
     def knows(self, peer: PeerId) -> bool:
-        """Whether `peer` has a permission of its own, not as anybody."""
+        """Whether `peer` has a permission of its own, not only as a stranger."""
         return any(not permit.stranger for permit in self._permits(peer))
 
     def class_of(self, peer: PeerId) -> PeerClass:
@@ -172,11 +172,11 @@ class Authorization:
         return shown(peer, names_of(pools, self._owners))
 
     def principals_of(self, peer: PeerId) -> frozenset[str]:
-        """On whose behalf `peer` may run tasks here now."""
+        """The principals on whose behalf `peer` may run tasks here now."""
         return frozenset(each.principal for each in self._permits(peer) if Right.SUBMIT in each.rights)
 
     def _permits(self, peer: PeerId) -> list[CallPermission]:
-        """All that hold now, strongest first."""
+        """All current permissions of `peer`, strongest first."""
         now = self._wall()
         permits = list(self._direct(peer, now))
         for token in self._tokens.get(peer, ()):
@@ -189,7 +189,7 @@ class Authorization:
         return sorted(permits, key=_strength, reverse=True)
 
     def _direct(self, peer: PeerId, now: float, holders: Collection[PeerId] = ()) -> Iterator[CallPermission]:
-        """What `peer` may do without a token, in each pool where none of `holders` is revoked."""
+        """The permissions of `peer` without a token, in each pool where none of `holders` is revoked."""
         if peer in self._owners:
             yield CallPermission(principal=peer, rights=ALL, owner=True)
             return
@@ -209,10 +209,11 @@ class Authorization:
                     )
 
     def _delegated(self, token: _Token, now: float) -> Iterator[CallPermission]:
-        """What a token gives its holder: at most what its signer may do itself.
+        """The permissions that a token gives its holder: at most those of its signer.
 
-        An owner's token for campaigns, or for control, acts for the owner: it is served like the owner, within its grant. An owner's
-        token for neither makes a guest. All others act for their signer; a pool's member delegates tasks only of named campaigns.
+        The holder of an owner's token for campaigns or for control acts for the owner, and is served like the owner within the grant. The
+        holder of an owner's token for neither is a guest. Other holders act for their signer. A pool's member can delegate the right to
+        submit only for named campaigns.
         """
         if now >= token.expires:
             return
@@ -221,7 +222,7 @@ class Authorization:
             rights, team = signer.rights, signer.team
             if not signer.rests:  # an owner, or an allowed scheduler: it names teams itself
                 team = grant.team
-            elif proof.life_s > DELEGATION_S:  # a manifest lists a revoked peer for only so long
+            elif proof.life_s > DELEGATION_S:  # a manifest lists a revoked peer for this long only
                 continue
             elif grant.campaigns is None:
                 rights -= {Right.SUBMIT}
@@ -262,7 +263,7 @@ class Authorization:
     # -- tokens ----------------------------------------------------------------------------------------------------------
 
     def authenticate(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | Denied:
-        """Take a token that `peer` shows. The same token again changes nothing."""
+        """Accept a token that `peer` shows. Showing the same token again changes nothing."""
         now = self._wall()
         issuer = message.issuer
         if not any(self._direct(issuer, now)):
@@ -321,7 +322,7 @@ class Authorization:
         return pool is not None and manifest.number > pool.number
 
     def update(self, manifest: PoolManifest) -> tuple[PeerId, ...]:
-        """Take a verified manifest, if it is newer. Returns the peers that may do nothing here any more because of it."""
+        """Apply a verified manifest, if it is newer. Returns the peers that have no permission left because of it."""
         pool = self._pools.get(manifest.pool)
         if pool is None or manifest.number <= pool.number:
             return ()
@@ -334,7 +335,7 @@ class Authorization:
         return tuple(peer for peer in peers if not self._permits(peer))
 
     def expired(self) -> tuple[PeerId, ...]:
-        """Forget the tokens that have expired. Returns the peers that have no permission left; each is returned once."""
+        """Forget expired tokens. Returns the peers that have no permission left; each peer is returned once."""
         since, self._checked_at = self._checked_at, self._wall()
         gone: list[PeerId] = []
         for peer, tokens in list(self._tokens.items()):
@@ -353,13 +354,13 @@ class Authorization:
         return tuple(peer for peer in dict.fromkeys((*gone, *ended)) if self.permit_of(peer) is None)
 
     def next_end(self) -> float | None:
-        """Wall time at which `expired` has something to do next."""
+        """Wall time at which `expired` next has work to do."""
         ends = [token.expires for tokens in self._tokens.values() for token in tokens]
         ends += [end for end, _ in self._members() if end > self._checked_at]
         return min(ends, default=None)
 
     def _members(self) -> Iterator[tuple[float, PoolMember]]:
-        """The members of all pools whose membership ends, each with when."""
+        """(end, member) for all members of pools whose membership has an end."""
         for pool in self._pools.values():
             for lines in pool.members.values():
                 for member in lines:

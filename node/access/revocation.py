@@ -1,4 +1,4 @@
-"""What follows when a permission begins or ends: links that wait for it are used, runs that rest on it are stopped.
+"""The consequences when a permission begins or ends: links that wait for it are used, and runs that depend on it are stopped.
 
 `node.access.authorization` has the permissions; the handlers check them on every verb.
 """
@@ -22,7 +22,7 @@ from swarm.net.addresses import PeerId
 from swarm.pools.manifests import verified
 
 LOOK_S = 5.0
-"""Permissions end by the wall clock, which may jump: it is read at least this often."""
+"""Longest time between readings of the wall clock, by which permissions end and which may jump."""
 
 log = structlog.get_logger("sark.permissions")
 
@@ -34,16 +34,16 @@ class Revocation:
     permits: Authorization
     ledger: Ledger
     carry_out: Callable[[], None]
-    """To be called after each change of the ledger."""
+    """Called after each change of the ledger."""
     wall: Callable[[], float]
     store: Callable[[ManifestMessage], object] = lambda signed: None
-    """Gets each newer manifest that a peer shows, to be written and passed on."""
+    """Called with each newer manifest that a peer shows, to store it and pass it on."""
     _news: trio.Event = field(default_factory=trio.Event)
 
     def authenticate(
         self, peer: PeerId, message: ShowCredentials | ManifestMessage
     ) -> CredentialsReply | Denied:
-        """Take a token, or a pool's manifest, that `peer` shows. Raises `RemoteProtocolError` for a forged manifest."""
+        """Accept a token, or a pool's manifest, that `peer` shows. Raises `RemoteProtocolError` for a forged manifest."""
         reply = self._authenticate(peer, message)
         if isinstance(reply, Denied):
             log.info("credentials.refused", peer=peer, why=reply.detail)
@@ -72,12 +72,12 @@ class Revocation:
         self._news = trio.Event()
 
     async def admitted(self, peer: PeerId) -> None:
-        """Wait until `peer` may do anything here."""
+        """Wait until `peer` has any permission here."""
         while self.permits.permit_of(peer) is None:
             await self._news.wait()
 
     def update(self, manifest: PoolManifest) -> None:
-        """A verified manifest of a joined pool: what it takes away ends at once, and runs that rest on that are stopped."""
+        """Apply a verified manifest of a joined pool. Permissions that it revokes end at once, and runs that depend on them are stopped."""
         if not self.permits.is_newer(manifest):
             return
         self._end(self.permits.update(manifest), "revoked")
@@ -102,7 +102,7 @@ class Revocation:
             for place in self.ledger.allocations()
             if place.state not in ENDED and not self.permits.carries(place.peer, place.request, place.rests)
         ]
-        if without:  # their scheduler may still do something here, but not this
+        if without:  # their scheduler still has some permission here, but not for these runs
             log.info("permission.narrowed", leases=without, why=why)
             self.ledger.evict_those(
                 lambda place: place.lease in without, Reason.NOT_ALLOWED, trio.current_time()

@@ -1,1 +1,1 @@
-"""What the device can give, to whom and in which order. Pure."""
+"""The device's capacity: who gets a slot, and in which order. Pure."""

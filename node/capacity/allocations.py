@@ -1,4 +1,4 @@
-"""The values of the ledger: a lease's allocation on the device, what it was requested with, and the commands that changes give."""
+"""The values of the ledger: a lease's allocation on the device, the request for it, and the commands that changes produce."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from protocol.wire.table import step
 from protocol.words import Reason
 
 HOLDS: Final = frozenset({LeaseState.OFFERED, LeaseState.GRANTED, LeaseState.RUNNING, LeaseState.LAPSED})
-"""A slot is this lease's: no other may be granted on it."""
+"""The lease holds a slot, on which no other lease may be granted."""
 COUNTED: Final = HOLDS | {LeaseState.QUEUED}
-"""What a principal's quota counts."""
+"""States that count towards a principal's quota."""
 OCCUPIES: Final = frozenset({LeaseState.RUNNING, LeaseState.LAPSED, LeaseState.STOPPING})
 """Processes of this run may be alive on the device."""
 ENDED: Final = frozenset({LeaseState.STOPPING, LeaseState.REPORTING, LeaseState.CLOSED})
@@ -30,7 +30,7 @@ CampaignKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """A commit that was checked: signed by its scheduler, fitting, permitted."""
+    """A checked commit: its scheduler signed the task, the task fits the device, and the peer has permission."""
 
     peer: str
     permission: CallPermission
@@ -38,7 +38,7 @@ class SlotRequest:
     task: Task
     task_sha256: str
     max_queue_s: float = math.inf
-    """The most that the worker's owner lets it wait in the queue, whatever its task says."""
+    """The longest wait in the queue that the worker's owner allows, whatever the task says."""
 
     @property
     def principal(self) -> str:
@@ -54,13 +54,13 @@ class SlotRequest:
 
     @property
     def base_priority(self) -> int:
-        """Its priority here, before any ageing."""
+        """The request's own priority on this worker, before any ageing."""
         return min(self.commit.priority, self.permission.priority)
 
 
 @dataclass(slots=True)
 class Allocation:
-    """One attempt's way through the worker, from a queued lease or a grant to its result. Times are on the worker's monotonic clock."""
+    """One attempt on this worker, from a queued lease or a grant to its result. Times are on the worker's monotonic clock."""
 
     lease: str
     fence: Fence
@@ -70,16 +70,16 @@ class Allocation:
     state: LeaseState
     committed_at: float
     deadline: float | None
-    """When its lease lapses; None where it cannot."""
+    """When the lease lapses; None if it cannot."""
     began_at: float | None = None
     rests: str = ""
     """The token behind the permission of the peer that speaks for the lease."""
     timed: bool = False
-    """Its run is being timed: not to be disturbed, and not to be preempted."""
+    """The run is being timed and must not be disturbed or preempted."""
     stop_reason: Reason = Reason.UNKNOWN
 
     def move(self, event: LeaseEvent) -> LeaseState:
-        """Follow the table. Gives the new state."""
+        """Move to the next state according to the lease table. Returns the new state."""
         self.state = step(LEASE, self.state, event, story=f"lease {self.lease}")
         return self.state
 
@@ -96,21 +96,21 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class OfferCommand:
-    """Ask the scheduler whether this queued lease starts now."""
+    """Ask the scheduler whether this queued lease should start now."""
 
     lease: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """The device is free for this lease: begin."""
+    """Begin the run of this lease: the device is free."""
 
     lease: str
 
 
 @dataclass(frozen=True, slots=True)
 class KillCommand:
-    """End this run's processes, then report `finish`."""
+    """Kill this run's processes, then report `finish`."""
 
     lease: str
     reason: Reason
@@ -118,7 +118,7 @@ class KillCommand:
 
 @dataclass(frozen=True, slots=True)
 class WarnCommand:
-    """Tell the scheduler of a run that it is preempted."""
+    """Tell a run's scheduler that the run is preempted."""
 
     peer: str
     campaign_key: CampaignKey
@@ -145,7 +145,7 @@ class RecentDict(Generic[K, V]):
         return self._entries.get(key)
 
     def put(self, key: K, value: V, keep: Callable[[V], bool] = lambda value: False) -> None:
-        """Store it as the most recent one. An old one that must stay (`keep`) counts as recent again."""
+        """Store an entry as the most recent one. An old entry that must stay (`keep`) counts as recent again."""
         self._entries[key] = value
         self._entries.move_to_end(key)
         for _ in range(len(self._entries) - 1):
@@ -162,7 +162,7 @@ T = TypeVar("T")
 def gives_way(
     items: Iterable[T], owner: Callable[[T], Hashable], size: Callable[[T], int], *, number: int, room: int
 ) -> list[T]:
-    """The items to remove so that at most `number` items with at most `room` bytes in total remain. `items`: the least valuable first."""
+    """The items to remove so that at most `number` items of at most `room` bytes in total remain. `items`: the least valuable first."""
     left = list(items)
     counts, sizes = Counter[Hashable](), Counter[Hashable]()
     for item in left:

@@ -1,7 +1,7 @@
 """Who leads a campaign at this worker, and under which epoch. Pure.
 
-The scheduler that began it does, until one adopts it under a higher epoch: the same one after a restart, or another that its principal
-delegated to. From then on the one before is refused.
+The scheduler that began a campaign leads it until a scheduler adopts the campaign under a higher epoch: the same scheduler after a restart,
+or another to which the principal delegated. From then on this worker refuses the previous leader.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from protocol.values.lease import MAX_EPOCH
 from protocol.words import Reason
 
 MAX_PROOFS: Final = 256
-"""Campaigns whose proofs are stored, each of at most 4 KiB."""
+"""Campaigns whose proofs are stored. A proof has at most 4 KiB."""
 MAX_EACH: Final = 1_024
-"""Campaigns of one principal that are remembered."""
+"""Campaigns remembered for one principal."""
 MAX_DELEGATE_EPOCH: Final = MAX_EPOCH // 2
 """The highest epoch for a peer that acts for a principal, so that the principal can regain its campaign under a higher one."""
 
@@ -35,16 +35,16 @@ class CampaignLeaders:
 
     def __init__(self, limit: int) -> None:
         self._leaders: RecentDict[str, RecentDict[str, CampaignLeader]] = RecentDict(limit)
-        """Principal → campaign → leader: no principal pushes out another's."""
+        """Principal → campaign → leader, so that no principal displaces another's campaigns."""
         self._proofs: RecentDict[tuple[str, str], tuple[int, bytes]] = RecentDict(MAX_PROOFS)
 
     def epoch(self, principal: str, campaign: str) -> int | None:
-        """The highest known; None: nobody has spoken of the campaign."""
+        """The highest epoch known; None: no scheduler has mentioned the campaign."""
         leader = self._leader(principal, campaign)
         return None if leader is None else leader.epoch
 
     def refuse(self, peer: str, principal: str, campaign: str, epoch: int) -> Denied | None:
-        """None if `peer` may speak for the campaign under `epoch`. Another peer than before needs a higher epoch."""
+        """None if `peer` may speak for the campaign under `epoch`; else the refusal. A new leader needs a higher epoch."""
         if peer != principal and epoch > MAX_DELEGATE_EPOCH:
             return Denied(
                 reason=Reason.BAD_REQUEST,
@@ -60,7 +60,7 @@ class CampaignLeaders:
         )
 
     def set_leader(self, peer: str, principal: str, campaign: str, epoch: int) -> bool:
-        """True when another peer led before."""
+        """Returns True if another peer led before."""
         before = self._leader(principal, campaign)
         campaigns = self._leaders.get(principal) or RecentDict(MAX_EACH)
         campaigns.put(campaign, CampaignLeader(peer, epoch))
@@ -72,11 +72,11 @@ class CampaignLeaders:
         return None if campaigns is None else campaigns.get(campaign)
 
     def set_proof(self, principal: str, campaign: str, epoch: int, proof: bytes | None) -> None:
-        """Store the proof that the leader of this epoch gave. This worker does not read the proof: a peer that is refused checks it."""
+        """Store the takeover proof from the leader of this epoch. The worker does not read the proof; a refused peer checks it."""
         if proof is not None and epoch == self.epoch(principal, campaign):
             self._proofs.put((principal, campaign), (epoch, proof))
 
     def proof(self, principal: str, campaign: str) -> bytes | None:
-        """The proof for the highest epoch; None: none was given, or it was forgotten."""
+        """The takeover proof for the highest epoch; None: the leader sent none, or it was forgotten."""
         epoch, proof = self._proofs.get((principal, campaign)) or (-1, b"")
         return proof if epoch == self.epoch(principal, campaign) else None

@@ -1,13 +1,13 @@
-"""The only truth about a worker's capacity. Pure: what happened goes in with the time, answers and commands come out.
+"""The only truth about a worker's capacity. Pure: events go in with the time, answers and commands come out.
 
     commit ─▶ Granted | Queued | Conflict | Denied          commands: Run, Offer, Warn, Kill (`take_commands`)
     start, skip, defer      the scheduler's answer to an Offer           renew, expire      the lease's clock, and time limits
     timing                  a measurement begins, ends                   stop, evict        cancel and release, permission gone
     finish, acknowledge     the run is over, its result is settled       adopt              another scheduler carries on
 
-One lease at a time holds a slot. A run whose lease was stopped keeps the *device* until its processes are dead, so a new lease may
-be granted at once while its run waits for `finish`. Fences only rise. Every request may be repeated: the second one changes nothing.
-Here is what is answered; what follows from it on the slots is in `slots`, who leads a campaign in `epochs`.
+One lease at a time holds a slot. A run whose lease was stopped keeps the *device* until its processes are dead: a new lease may be
+granted at once, but its run waits for `finish`. Fences only rise. Every request may be repeated: the repetition changes nothing.
+This module decides the answers. `slots` handles the consequences for the slots, and `epochs` knows who leads a campaign.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from protocol.words import Reason
 
 MAX_QUEUE: Final = 200
 MAX_QUEUE_EACH: Final = 128
-"""Queued leases of one principal."""
+"""Most queued leases of one principal."""
 MAX_REPORTING: Final = 1_000
-"""Ended runs that are remembered until their results are settled; the results themselves are in the outbox."""
+"""Ended runs remembered until their results are settled. The results themselves are in the outbox."""
 BUSY_RETRY_S: Final = 5.0
-"""When nothing ran here yet that would tell how long a run takes."""
+"""Used while no run here has shown how long a run takes."""
 
 
 class Ledger:
@@ -72,19 +72,19 @@ class Ledger:
         self._max_queue_each = max_queue_each
         self._number = 0
         self._keys: RecentDict[tuple[str, str], tuple[str, Fence, str]] = RecentDict(MAX_REMEMBERED)
-        """(peer, key) → lease, fence, hash of the task: for requests that come twice."""
+        """(peer, key) → lease, fence, hash of the task, for repeated requests."""
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def allocation(self, lease: str) -> Allocation | None:
-        """The allocation of a lease, granted or queued, or of an unsettled run; None once it is closed."""
+        """The allocation of a granted or queued lease, or of an unsettled run; None once it is closed."""
         return self._slots.allocations.get(lease)
 
     def allocations(self) -> tuple[Allocation, ...]:
         return tuple(self._slots.allocations.values())
 
     def of_campaign(self, principal: str, campaign: str) -> tuple[Allocation, ...]:
-        """All of one campaign, oldest first."""
+        """All allocations of one campaign, oldest first."""
         return tuple(one for one in self.allocations() if one.request.campaign_key == (principal, campaign))
 
     def take_commands(self) -> tuple[LedgerCommand, ...]:
@@ -112,10 +112,10 @@ class Ledger:
     def epoch(self, principal: str, campaign: str) -> int:
         return self.leaders.epoch(principal, campaign) or 0
 
-    # -- could you? ------------------------------------------------------------------------------------------------------
+    # -- quotes ----------------------------------------------------------------------------------------------------------
 
     def quote(self, now: float) -> work.Quote:
-        """What a scheduler could get now. Holds nothing."""
+        """What a scheduler could get now. Reserves nothing."""
         slots, serving = self._slots, self.condition.serving
         free = slots.free if serving else 0
         mean_s = slots.run_times.mean_s
@@ -133,9 +133,9 @@ class Ledger:
     def outlook(
         self, principal: str, priority: int, owner: bool, now: float, *, sees_all: bool = False
     ) -> tuple[int, float | None, str]:
-        """What a commit would find: queued leases ahead of it, seconds of expected wait (None: unknown), and the run to preempt, in words.
+        """What a commit would meet: queued leases ahead of it, seconds of expected wait (None: unknown), and the run to preempt, in words.
 
-        `sees_all`: the caller may know of others' tasks.
+        `sees_all`: the caller may know of other principals' tasks.
         """
         slots = self._slots
         if not self.condition.serving:
@@ -161,7 +161,7 @@ class Ledger:
     def commit(
         self, request: SlotRequest, now: float
     ) -> work.Granted | work.Queued | work.Conflict | work.Denied:
-        """Take an attempt. The same key from the same scheduler gets the same lease, whatever happened to it since."""
+        """Accept an attempt. The same key from the same scheduler gets the same lease, whatever has happened to that lease since."""
         self.expire(now)
         slots = self._slots
         earlier = self._keys.get((request.peer, request.commit.key))
@@ -196,7 +196,7 @@ class Ledger:
         return self._reply(allocation, now)
 
     def start(self, lease: str, now: float) -> None:
-        """The scheduler wants the slot that was offered."""
+        """The scheduler accepts the offered slot."""
         queued_lease = self._offered(lease)
         if queued_lease is not None:
             queued_lease.move(LeaseEvent.START)
@@ -206,7 +206,7 @@ class Ledger:
         self._slots.settle(now)
 
     def skip(self, lease: str, now: float) -> None:
-        """The scheduler does not need the slot that was offered."""
+        """The scheduler declines the offered slot."""
         queued_lease = self._offered(lease)
         if queued_lease is not None:
             queued_lease.move(LeaseEvent.SKIP)
@@ -215,9 +215,10 @@ class Ledger:
         self._slots.settle(now)
 
     def defer(self, lease: str, now: float, *, unanswered: bool = False) -> None:
-        """The scheduler could not be asked: the queued lease keeps its position, others come first until there is a link again.
+        """The scheduler could not be asked: the lease keeps its position, but other leases come first until there is a link again.
 
-        `unanswered`: the scheduler was asked and did not answer. After two in a row others come first for a while, even with a link.
+        `unanswered`: the scheduler was asked and did not answer. After two such offers in a row, other schedulers' leases come first for a
+        while, even with a link.
         """
         queued_lease = self._offered(lease)
         if queued_lease is not None:
@@ -233,7 +234,7 @@ class Ledger:
         self._slots.settle(now)
 
     def link_down(self, peer: str, now: float) -> None:
-        """One of its links is gone."""
+        """One of the scheduler's links is gone."""
         left = self._slots.linked.pop(peer, 0) - 1
         if left > 0:
             self._slots.linked[peer] = left
@@ -244,10 +245,10 @@ class Ledger:
     def adopt(
         self, peer: str, principal: str, campaign: str, epoch: int, now: float, *, rests: str = ""
     ) -> work.Denied | None:
-        """A scheduler carries on its campaign, or its principal's: from now on it alone speaks for it, and lower epochs are refused.
-        Its queued leases may have waited for a scheduler that is gone.
+        """A scheduler carries on its own or its principal's campaign: it alone speaks for the campaign now, and lower epochs are refused.
+        The campaign's queued leases may have waited for a scheduler that is gone.
 
-        `rests`: the token behind its permission.
+        `rests`: the token behind the scheduler's permission.
         """
         if stale := self.leaders.refuse(peer, principal, campaign, epoch):
             return stale
@@ -265,13 +266,13 @@ class Ledger:
         *,
         to_end: bool = False,
     ) -> dict[str, Reason]:
-        """The leases that a peer may not speak of (any more). Unknown leases are not among them.
+        """The leases that a peer may not, or may no longer, speak for. Unknown leases are not among them.
 
-        An epoch newer than the known one must adopt first: else two leaders would act at once. `to_end`: unless it ends what is its own, as
-        a scheduler does that was restored from a backup and has nothing left to adopt. Of an ended lease an older epoch is
-        refused too: only the scheduler that carries the campaign on may learn how it ended.
-        A lease is spoken of under the epoch that `held` names; else under that of its link (`epochs`, by campaign). Where neither is
-        known the epoch is not checked.
+        A peer with an epoch newer than the known one must adopt the campaign first, or two leaders would act at once. With `to_end` it need
+        not, because it only ends its own leases, as a scheduler does that was restored from a backup and has nothing left to adopt. For an
+        ended lease, too, an older epoch is refused: only the scheduler that carries the campaign on may learn how the lease ended.
+        The epoch of a lease is the one that `held` names, else that of its link (`epochs`, by campaign). If neither is known, the epoch is
+        not checked.
         `covers`: whether the peer's permission is for a campaign.
         """
         refused: dict[str, Reason] = {}
@@ -295,7 +296,7 @@ class Ledger:
     # -- the lease's clock -----------------------------------------------------------------------------------------------
 
     def renew(self, peer: str, held: Iterable[work.HeldLease], now: float) -> work.Renewed:
-        """Renew the leases that `peer` still has; give the reason for each lost lease, and the position of each queued lease."""
+        """Renew the leases that `peer` still has. Returns also the reason for each lost lease and the position of each queued lease."""
         self.expire(now)
         renewed: list[str] = []
         lost: list[work.LeaseLost] = []
@@ -319,9 +320,9 @@ class Ledger:
         )
 
     def expire(self, now: float) -> None:
-        """End what is over at `now`: queued leases and unused slots close; a run that was not renewed gets a grace and is stopped after it.
+        """End the leases that are over at `now`. Queued leases and unused slots close; a run that was not renewed is stopped after a grace.
 
-        Renewal does not save a queued lease whose time in the queue is over, nor any lease of a campaign whose time is over: they end.
+        Renewal does not save a queued lease whose time in the queue is over, nor any lease of a campaign whose time is over.
         """
         changed = self._slots.grace_over(now)
         for one in self.allocations():
@@ -342,16 +343,14 @@ class Ledger:
             self._slots.settle(now)
 
     def timing(self, lease: str, timed: bool, now: float) -> None:
-        """A measurement of this run begins, or is over. Inside it the run is not preempted."""
+        """A measurement of this run begins or ends. The run is not preempted during a measurement."""
         allocation = self.allocation(lease)
         if allocation is not None and allocation.state in OCCUPIES and allocation.timed is not timed:
             allocation.timed = timed
             self._slots.settle(now)
 
     def between_launches(self, lease: str, now: float) -> None:
-        """A launch of this run is over, and the next has not begun: the run is stopped now, without grace, if a queued lease preempts
-        it.
-        """
+        """A launch of this run is over, and the next has not begun. A run that is preempted is stopped now, without grace."""
         allocation = self.allocation(lease)
         if allocation is not None and allocation.state in OCCUPIES:
             allocation.timed = False
@@ -360,14 +359,14 @@ class Ledger:
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def stop(self, peer: str, held: Iterable[work.HeldLease], reason: Reason, now: float) -> tuple[str, ...]:
-        """End the leases in `held`. Returns those whose processes must still end; all others are already over."""
+        """End the leases in `held`. Returns those whose processes must still end; the rest are already over."""
         fences = {item.lease: item.fence for item in held}
         return self.evict_those(
             lambda one: one.peer == peer and one.fence == fences.get(one.lease), reason, now
         )
 
     def evict(self, who: str, reason: Reason, now: float) -> tuple[str, ...]:
-        """End all leases that `who` speaks for, or that are held on its behalf. Returns those whose processes must still end."""
+        """End all leases that `who` speaks for or that are held on its behalf. Returns those whose processes must still end."""
         return self.evict_those(lambda one: who in (one.peer, one.request.principal), reason, now)
 
     def evict_those(self, ends: Callable[[Allocation], bool], reason: Reason, now: float) -> tuple[str, ...]:
@@ -382,7 +381,7 @@ class Ledger:
         return tuple(dying)
 
     def finish(self, lease: str, now: float) -> None:
-        """The run's processes are gone. The device is free; the result is on its way."""
+        """The run's processes are gone: the device is free, and the result is on its way."""
         run = self.allocation(lease)
         if run is None or run.state not in OCCUPIES:
             return
@@ -398,14 +397,14 @@ class Ledger:
         self._slots.settle(now)
 
     def acknowledge(self, lease: str) -> None:
-        """The result is settled, or given up."""
+        """The result is settled or given up."""
         run = self.allocation(lease)
         if run is not None and run.state is LeaseState.REPORTING:
             run.move(LeaseEvent.ACKNOWLEDGE)
             self._slots.close(run, Reason.UNKNOWN)
 
     def close_queue(self) -> None:
-        """The worker does not serve any more: no queued lease and no slot that is not in use is kept."""
+        """The worker no longer serves: close queued leases and slots that are not in use."""
         for one in self.allocations():
             if one.state in (LeaseState.QUEUED, LeaseState.OFFERED, LeaseState.GRANTED):
                 self._slots.end(one, Reason.NOT_SERVING)
@@ -443,7 +442,7 @@ class Ledger:
                 reason=Reason.STALE_EPOCH, detail="this campaign was adopted by another scheduler"
             )
         if self.leaders.refuse(request.peer, *request.campaign_key, request.commit.epoch) is None:
-            # the same key from another machine, under a higher epoch
+            # another machine with the same key, under a higher epoch
             self._set_leader(
                 request.peer, *request.campaign_key, request.commit.epoch, request.permission.rests
             )
@@ -464,7 +463,7 @@ class Ledger:
         )
 
     def _lost_reason(self, peer: str, item: work.HeldLease, allocation: Allocation | None) -> Reason | None:
-        """Why a lease cannot be renewed; None when it can."""
+        """Why a lease cannot be renewed; None: it can."""
         if item.fence.incarnation != self.incarnation:
             return Reason.LOST
         if allocation is None:

@@ -1,14 +1,14 @@
 """Which run is preempted by a higher priority, and how. Pure.
 
     a queued lease finds all slots taken ─▶ a run is warned ─▶ after the grace it is stopped, and its slot is offered to that queued lease,
-                                        │                 or to one that came meanwhile and is before it in the queue
-                                        ├─ it comes between two of its launches: it is stopped there, whatever is left of the grace
-                                        └─ the queued lease went away, or got another slot: the run goes on
+                                        │                 or to one that arrived meanwhile and is ahead of it in the queue
+                                        ├─ the run is between two of its launches: it is stopped there, whatever is left of the grace
+                                        └─ the queued lease went away, or got another slot: the run continues
 
-Only across a gap of priorities as they were requested (waiting does not count), never inside a timed measurement, never a task that was
-preempted twice before, and the least work lost first. How often it was preempted elsewhere only its scheduler says: towards the device's
-owner what counts is what this worker saw. With `owner_first` the owner's queued leases need no gap, and the owner's runs are preempted by
-no one else.
+Preemption needs a gap between the requested priorities (waiting does not count). A run is never preempted inside a timed measurement, nor a
+task that was preempted twice before. The run that loses the least work goes first. Preemptions on other workers are known only from the
+task's scheduler, so against the device's owner only those that this worker saw count. With `owner_first` the owner's queued leases need no
+gap, and nobody else preempts the owner's runs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from protocol.wire.base import brief
 
 
 def preemptible(allocation: Allocation) -> bool:
-    """Whether it can be ended for another at all, perhaps not right now. A lapsed one needs no asking: it yields to anybody."""
+    """Whether a run can be preempted at all, even if not right now. A lapsed run is not preempted: it yields to any lease."""
     return allocation.state in (LeaseState.GRANTED, LeaseState.RUNNING)
 
 
 def describe(victim: Allocation, *, name: bool) -> str:
-    """The run that would be preempted, for a quote; `name` its task only to a scheduler that may know of it."""
+    """The run that would be preempted, in words, for a quote. `name`: name its task, for a scheduler that may know of it."""
     later = ", once what is being timed is done" if victim.timed else ""
     what = victim.request.task.task if name else "a run"
     return brief(f"{what} at priority {victim.request.base_priority}{later}")
@@ -36,27 +36,27 @@ def describe(victim: Allocation, *, name: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionClaim:
-    """A run is preempted for a queued lease."""
+    """A queued lease's claim to the slot of a run."""
 
     victim: str
     due: float | None
-    """The end of the grace; None: that is over, and it ends as soon as what is being timed is done."""
+    """The end of the grace; None: the grace is over, and the run ends as soon as its timed measurement is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionChoice:
     victim: Allocation
     warn_s: float | None
-    """Seconds of grace to announce to the victim's scheduler; 0: announce it and end the run at once. None: it was warned, and ends now."""
+    """Seconds of grace to announce to the victim's scheduler; 0: announce and end the run at once. None: it was warned, and ends now."""
 
 
 class Preemption:
-    """One victim for a queued lease, one queued lease for a victim."""
+    """Assigns at most one victim to each queued lease, and each victim to one queued lease."""
 
     def __init__(self, *, owner_first: bool) -> None:
         self._owner_first = owner_first
         self._times: RecentDict[tuple[str, str], int] = RecentDict(MAX_REMEMBERED)
-        """Principal, task → how often it was preempted here."""
+        """(principal, task) → how often the task was preempted on this worker."""
         self._claims: dict[str, PreemptionClaim] = {}
         """By queued lease."""
 
@@ -80,10 +80,10 @@ class Preemption:
     def victim(
         self, priority: int, owner: bool, lower: Iterable[Allocation], now: float
     ) -> Allocation | None:
-        """Which of these is preempted by a request with this base priority.
+        """The run in `lower` that a request with this base priority preempts.
 
-        The least work lost first, then the lowest priority, then the youngest. A run that is being timed comes last: it ends once that is
-        done. What is preempted for another queued lease already is left out.
+        The run that loses the least work comes first, then the lowest priority, then the youngest. A run that is being timed comes last: it
+        ends once the measurement is done. Runs already claimed for another queued lease are left out.
         """
         claimed = {claim.victim for claim in self._claims.values()}
         return min(
@@ -98,10 +98,11 @@ class Preemption:
     def choose(
         self, queued_lease: Allocation, lower: Iterable[Allocation], now: float, between: str = ""
     ) -> PreemptionChoice | None:
-        """Which of these is preempted: at once, or after the grace that begins now. `between`: the lease of the run that stands between
-        two launches. It loses none in progress, and a grace would end inside its next, so it gets none.
+        """Which run to preempt, at once or after a grace that begins now. None: the victim was warned and its grace is not over, or it is
+        being timed.
 
-        None: it was warned and its grace is not over, or it is being timed.
+        `between`: the lease of a run that is between two launches. It gets no grace: it loses no launch now, but a grace would end during
+        its next one.
         """
         claim = self._claims.get(queued_lease.lease)
         if claim is not None:
@@ -126,7 +127,7 @@ class Preemption:
     def _take_between(
         self, queued_lease: Allocation, lower: Iterable[Allocation], between: str
     ) -> PreemptionChoice | None:
-        """The run that stands between two launches in place of the one that was warned, which goes on."""
+        """Choose the run between two launches in place of the run that was warned, which continues."""
         claimed = {claim.victim for claim in self._claims.values()}
         run = next((one for one in lower if one.lease == between), None)
         if run is None or between in claimed or not self._outranks(queued_lease.request, run):
@@ -135,10 +136,10 @@ class Preemption:
         return PreemptionChoice(run, 0.0)
 
     def reassign(self, order: Iterable[Allocation], lower: Iterable[Allocation], between: str = "") -> None:
-        """Each victim goes to the first queued lease in `order` that may preempt it: one that came after the warning may be before the one
-        that caused it. No grace begins anew; a queued lease without a victim may choose another. `between`: as in `choose`; it ends first.
+        """Assign each victim to the first queued lease in `order` that may preempt it. That lease may have arrived after the warning.
 
-        `order`: the queued leases of `preemptors` in the order in which they are served. The victims of all other queued leases are spared.
+        No grace starts again, and a queued lease left without a victim may choose another. `between`: as in `choose`; that run ends first.
+        `order`: the queued leases of `preemptors`, in the order of serving. The victims of all other queued leases are spared.
         """
         victims = {one.lease: one for one in lower if one.state is LeaseState.RUNNING}
         waiting = {queued_lease.lease: queued_lease for queued_lease in order}

@@ -1,7 +1,7 @@
 """The queue of leases: which goes first, how long each waits, and whether there is room for one more. Pure.
 
-The higher priority goes first, a little helped by waiting. Among equals the principal that was served least recently goes first, so that
-a campaign of hundreds of queued leases does not keep one of three waiting; and of one principal's queued leases the one that came first.
+The highest priority goes first; waiting raises a priority a little. Among equal priorities the principal served least recently goes first,
+so that a campaign with hundreds of queued leases does not hold up a campaign with three. One principal's leases go in order of arrival.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.values.lease import AGEING_S, MAX_AGEING, LeaseState
 from protocol.values.task import Task
 
 MAX_PRINCIPALS: Final = 1_024
-"""That are remembered as served; one that is forgotten counts as never served."""
+"""Principals remembered as served. A forgotten principal counts as never served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,17 @@ class QueueRank:
     """What decides a queued lease's position in the queue."""
 
     owner: bool
-    """It goes before all others'."""
+    """It is the owner's, and goes before all other leases."""
     priority: int
     """Ageing included."""
     principal: str
     number: int
-    """Of its fence: first come."""
+    """The number of the lease's fence, which gives the order of arrival."""
     lease: str = ""
 
 
 def aged(priority: int, max_priority: int, waited_s: float) -> int:
-    """A priority after waiting: one more each minute, nine at most, never above what the permission lets count."""
+    """A priority after waiting: it rises by one a minute, by nine at most, and never above the permission's limit."""
     return max(priority, min(max_priority, priority + min(MAX_AGEING, int(waited_s // AGEING_S))))
 
 
@@ -63,7 +63,7 @@ class LeaseQueue:
         self._served.put(principal, self._count)
 
     def order(self, ranks: Iterable[QueueRank]) -> list[QueueRank]:
-        """All of them in the order in which they would be served from now on."""
+        """All ranks in the order in which they would be served from now on."""
         levels: dict[tuple[bool, int], dict[str, list[QueueRank]]] = {}
         for rank in ranks:
             level = levels.setdefault((rank.owner, rank.priority), {})
@@ -93,7 +93,7 @@ class LeaseQueue:
 
 
 def expected_starts(left: Sequence[float], slots: int, durations: Sequence[float]) -> list[float]:
-    """Seconds until each queued lease gets a slot, if queued runs take `durations` seconds and current runs `left` more seconds."""
+    """Seconds until each queued lease gets a slot, if queued runs take `durations` seconds and current runs take `left` more seconds."""
     free = [0.0] * max(0, slots - len(left)) + sorted(left)[:slots]
     heapq.heapify(free)
     starts: list[float] = []
@@ -104,7 +104,7 @@ def expected_starts(left: Sequence[float], slots: int, durations: Sequence[float
 
 
 def over_quota(request: SlotRequest, allocations: Iterable[Allocation]) -> str:
-    """Why its permission is not for one more, in words; empty: it is."""
+    """Why the permission does not allow one more lease, in words; empty: it does."""
     if request.permission.slots is None:
         return ""
     own = sum(1 for one in allocations if one.state in COUNTED and one.request.principal == request.principal)
@@ -120,8 +120,8 @@ def admit_to_queue(
 ) -> tuple[str, Allocation | None]:
     """(why the queue has no space for the lease, empty: it has space; the queued lease that must leave to make space).
 
-    Where all `limit` queued leases are taken the lowest goes, of those the youngest, if the new one is higher. The owner's are higher than
-    all others. One principal has at most `each`. A queued lease that was offered a slot counts: it may come back to the queue.
+    If all `limit` places are taken and the new lease is higher than the lowest, the youngest of the lowest leaves. The owner's leases are
+    higher than all others. One principal has at most `each` places. A lease that was offered a slot counts: it may return to the queue.
     """
     queued_leases = [one for one in allocations if one.state in (LeaseState.QUEUED, LeaseState.OFFERED)]
     own = sum(1 for queued_lease in queued_leases if queued_lease.request.principal == request.principal)
@@ -146,11 +146,11 @@ WEIGHT: Final = 0.3
 
 
 class RunTimeEstimate:
-    """Seconds of runs, by what was run."""
+    """Durations of runs in seconds, by model, unit and way of measuring."""
 
     def __init__(self) -> None:
         self.mean_s: float | None = None
-        """Moving average of runs of one model by count, which most are; None: none ended yet."""
+        """Moving average over runs of one model with a fixed number of inferences, as most runs are; None: no such run has ended yet."""
         self._by_shape: RecentDict[tuple[object, ...], float] = RecentDict(MAX_SHAPES)
         self._per_inference: RecentDict[tuple[str, str], float] = RecentDict(MAX_SHAPES)
         """By model and unit."""

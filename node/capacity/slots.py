@@ -1,10 +1,10 @@
-"""The slots of one device: who holds them, which queued lease is next, what is preempted. Pure; the ledger stands on it.
+"""The slots of one device: who holds them, which queued lease is next, which run is preempted. Pure; the ledger builds on it.
 
     free slot ─▶ OfferCommand to the next queued lease      granted and the device free ─▶ RunCommand
     none      ─▶ a lower run is warned, then stopped: WarnCommand, KillCommand, and OfferCommand to the queued lease that preempted it;
-                 one that stands between two launches is stopped as it is warned
+                 a run between two launches is stopped at once, as it is warned
 
-Each change is followed by `settle`, which does whatever follows from it.
+After each change, `settle` carries out the consequences.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ from protocol.values.lease import LeaseEvent, LeaseState
 from protocol.words import Reason
 
 MUTE_AFTER: Final = 2
-"""Offers in a row that a scheduler left unanswered: then all others are asked before it, and nothing is preempted for it …"""
+"""After this many unanswered offers in a row, all other schedulers come first, and nothing is preempted for the silent one …"""
 MUTE_S: Final = 60.0
 """… for this many seconds."""
 MAX_MUTE: Final = 1_024
 MAX_WAIT_S: Final = 31_536_000.0
-"""The most that a duration on the wire can say."""
+"""The longest duration that the wire format allows."""
 TAKEN: Final = HOLDS - {LeaseState.LAPSED}
-"""The slot is really taken: a lapsed run yields to anybody."""
+"""States in which a slot is really taken. A lapsed run yields to any other lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedLease:
-    """What is remembered of a lease that was closed."""
+    """What the worker remembers of a closed lease."""
 
     peer: str
-    """Who spoke for it last."""
+    """The peer that last spoke for the lease."""
     reason: Reason
     campaign_key: CampaignKey
 
 
 class Slots:
-    """Allocations by lease, in the order in which they came. Times are seconds on one monotonic clock."""
+    """Allocations by lease, in order of arrival. Times are seconds on one monotonic clock."""
 
     def __init__(self, count: int, condition: WorkerCondition, *, owner_first: bool) -> None:
         self.count = count
         self.owner_first = owner_first
         self.allocations: dict[str, Allocation] = {}
         self.version = 0
-        """Rises with every change of what could be had here."""
+        """Rises with every change that affects what a scheduler could get."""
         self.ended: RecentDict[str, EndedLease] = RecentDict(MAX_REMEMBERED)
         self.queue = LeaseQueue()
         self.linked: dict[str, int] = {}
-        """Peer → links over which it can be asked."""
+        """Peer → number of links over which it can be asked."""
         self._mute: RecentDict[str, tuple[int, float]] = RecentDict(MAX_MUTE)
-        """Peer → offers in a row that it did not answer, until when that counts."""
+        """Peer → (unanswered offers in a row, when they stop counting)."""
         self.run_times = RunTimeEstimate()
         self._condition = condition
         self._preemption = Preemption(owner_first=owner_first)
@@ -91,7 +91,7 @@ class Slots:
         return self.count - self.number_in(TAKEN)
 
     def next_deadline(self) -> float | None:
-        """When a lease, a time limit or a grace is over next."""
+        """When the next lease, time limit or grace ends."""
         times = [self._preemption.next_due()]
         for one in self.allocations.values():
             times += (one.deadline, one.ends_at)
@@ -109,7 +109,7 @@ class Slots:
         return [rank.lease for rank in self.queue.order(self.ranks(now))]
 
     def expected_starts(self, count: int, now: float) -> list[float | None]:
-        """Expected seconds until the first, second … queued lease gets a slot; None: not known, as while a run takes longer than
+        """Expected seconds until the first, second … queued lease gets a slot; None: unknown, for example because a run takes longer than
         expected.
         """
         left = [self._left_s(one, now) for one in self.allocations.values() if one.state in TAKEN]
@@ -118,7 +118,7 @@ class Slots:
         return [None if start == math.inf else min(MAX_WAIT_S, start) for start in starts]
 
     def expected_start(self, ahead: int, now: float) -> float | None:
-        """Expected seconds until a queued lease with `ahead` before it gets a slot; None: not known."""
+        """Expected seconds until a queued lease with `ahead` others before it gets a slot; None: unknown."""
         return self.expected_starts(ahead + 1, now)[-1]
 
     def _expected_s(self, allocation: Allocation) -> float:
@@ -138,7 +138,7 @@ class Slots:
         return due is not None and due <= now
 
     def enter(self, allocation: Allocation) -> None:
-        """A slot or a place in the queue, for which there is space."""
+        """Add an allocation that has a slot or is queued. There must be space for it."""
         self.allocations[allocation.lease] = allocation
         self.version += 1
         if allocation.state is LeaseState.GRANTED:
@@ -161,13 +161,13 @@ class Slots:
         self._commands.append(KillCommand(allocation.lease, reason))
 
     def close(self, allocation: Allocation, reason: Reason) -> None:
-        """Only the reason is remembered."""
+        """Remove the allocation. Only its peer, campaign and reason are remembered."""
         del self.allocations[allocation.lease]
         self.ended.put(allocation.lease, EndedLease(allocation.peer, reason, allocation.request.campaign_key))
         self.version += 1
 
     def preempt(self, victim: Allocation, request: SlotRequest) -> None:
-        """The slot of a victim that was not warned is free now."""
+        """Free the slot of a victim at once, without a grace."""
         self._warn(victim, 0.0, request)
         self._stop_preempted(victim)
 
@@ -179,14 +179,14 @@ class Slots:
         self._mute.put(peer, (0, 0.0))
 
     def offer_unanswered(self, peer: str, now: float) -> None:
-        """The scheduler said nothing. One that does so again and again would keep the device idle."""
+        """Count an offer that the scheduler left unanswered. A scheduler that never answers would keep the device idle."""
         times, _ = self._mute.get(peer) or (0, 0.0)
         self._mute.put(peer, (times + 1, now + MUTE_S))
 
     def settle(self, now: float, between: str = "") -> None:
-        """Offer free slots to queued leases, preempt lower work for the others, and begin granted runs as far as the device is free.
+        """Offer free slots to queued leases, preempt lower runs for the rest, and begin granted runs as far as the device is free.
 
-        `between`: the lease of a run that stands between two launches.
+        `between`: the lease of a run that is between two launches.
         """
         if self._condition.serves_queue:
             while self.free > 0:
@@ -204,7 +204,7 @@ class Slots:
                 self._commands.append(RunCommand(one.lease))
 
     def _stop_lapsed(self) -> None:
-        """The oldest lapsed run is stopped when there are more holders than slots."""
+        """Stop the oldest lapsed runs while more leases hold slots than there are slots."""
         while self.number_in(HOLDS) > self.count:
             lapsed = next(one for one in self.allocations.values() if one.state is LeaseState.LAPSED)
             self.stop(lapsed, LeaseEvent.STOP, Reason.EXPIRED)
@@ -217,7 +217,7 @@ class Slots:
         self._commands.append(OfferCommand(queued_lease.lease))
 
     def _preempt(self, now: float, between: str) -> None:
-        """All slots are taken: each queued lease that may preempts one lower run, and gets its slot when the grace is over."""
+        """All slots are taken: let each queued lease that may preempt claim one lower run, whose slot it gets after the grace."""
         lower = self._preemptible()
         answering = self._answering(now)
         ranks = [
@@ -238,7 +238,7 @@ class Slots:
                 self._offer(queued_lease)
 
     def _answering(self, now: float) -> set[str]:
-        """The linked schedulers, without those that recently left offers unanswered."""
+        """The linked schedulers, except those that recently left offers unanswered."""
         return {
             peer
             for peer in self.linked

@@ -1,11 +1,11 @@
-"""The condition of the worker: the table of `protocol.values.lease`, moved by its runs. Pure.
+"""The condition of the worker: a state of the table in `protocol.values.lease`, which the worker's runs advance. Pure.
 
-A worker that crashes again and again must not swallow a campaign. But models that kill every process they meet must not take a
-worker out of service either: crashes are counted over different models, and only make the worker suspect. Whether the device or the
-models are at fault is found out by running something that is known to work (`record_examination`).
+A worker that crashes repeatedly must not use up a campaign's tasks. But models that kill every process that loads them must not take a
+worker out of service either. So crashes are counted over different models, and only make the worker suspect. The worker then runs a
+model that is known to work, to find out whether the device or the models are at fault (`record_examination`).
 
-Its owner may hold it back for a while (`hold`: paused, quiet hours, on battery) or for good (`drain`). Both are reported as draining;
-a worker that is held serves again by itself.
+The owner may hold the worker back for a while (`hold`: paused, quiet hours, on battery) or for good (`drain`). Both are reported as
+draining; a held worker resumes by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.wire.table import step
 from protocol.words import Reason, RunOutcome, WorkerState
 
 BLAMED_ON_WORKER: Final = frozenset({Reason.CRASHED})
-"""How a run ends when the device, its driver or its installation may be at fault."""
+"""Reasons for the end of a run that may be the fault of the device, its driver or its installation."""
 SERVING: Final = frozenset({WorkerState.ACTIVE, WorkerState.BUSY, WorkerState.CLEANUP})
 
 
@@ -40,35 +40,35 @@ class WorkerCondition:
 
     @property
     def at_work(self) -> bool:
-        """Whether something runs, or what it left is still being put away."""
+        """Whether a run is in progress, or its files and result are still being put away."""
         return bool(self._busy or self._cleaning)
 
     @property
     def serves_queue(self) -> bool:
-        """Whether the queued leases that wait here are still offered slots."""
+        """Whether queued leases are still offered slots."""
         return self.serving or (self.state is WorkerState.DRAINING and self._finish_queue)
 
     @property
     def suspect(self) -> bool:
-        """Whether so many models crashed in a row that the device must be examined before it goes on."""
+        """Whether so many different models crashed in a row that the device must be examined before it takes more work."""
         return self.serving and len(self._crashed) >= FAULTY_AFTER
 
     @property
     def refusal(self) -> str:
-        """The answer to a scheduler that brings work while none is taken."""
+        """The answer to a scheduler that offers work while the worker takes none."""
         if self.state is WorkerState.DRAINING and self.why:
             return f"this worker takes no new work: {self.why}"
         return f"this worker is {self.state}" + (f": {self.why}" if self.why else "")
 
     def begin(self) -> None:
         self._busy += 1
-        if self.state is WorkerState.CLEANUP:  # another slot is being cleaned, or the last run's files are
+        if self.state is WorkerState.CLEANUP:  # another slot or the last run's files are being cleaned up
             self._move(WorkerEvent.CLEAN)
         if self.state is WorkerState.ACTIVE:
             self._move(WorkerEvent.BEGIN)
 
     def end(self, outcome: RunOutcome, reason: Reason | None, permanent: bool, model_sha256: str) -> None:
-        """Its processes are gone. Its files and its result are still being put away."""
+        """A run's processes are gone. Its files and its result are still being put away."""
         self._busy -= 1
         self._cleaning += 1
         if not self._busy and self.state is WorkerState.BUSY:
@@ -84,7 +84,7 @@ class WorkerCondition:
             self._move(WorkerEvent.CLEAN)
 
     def record_examination(self, trouble: str) -> None:
-        """What running something that is known to work showed. Empty: it works, and the models were to blame."""
+        """Record what a run of a model that is known to work showed. Empty: the device works, and the crashed models were to blame."""
         crashed = len(self._crashed)
         self._crashed.clear()
         if not trouble:
@@ -104,12 +104,12 @@ class WorkerCondition:
             self._update()
 
     def hold(self, why: str) -> None:
-        """Take no new work while `why` says so; empty: take it again, unless it is leaving."""
+        """Take no new work for the reason `why`. Empty: take work again, unless the worker is leaving."""
         self._hold_reason = why
         self._update()
 
     def drain(self, why: str = "leaving", *, finish: bool = False) -> None:
-        """Take no new work any more. `finish`: but run the queued leases that wait here."""
+        """Take no more new work. `finish`: still run the queued leases."""
         self._drain_reason = why
         self._finish_queue = finish
         self._update()
@@ -118,7 +118,7 @@ class WorkerCondition:
         self.drain("")
 
     def _update(self) -> None:
-        """Be draining exactly while there is a reason to; a faulty device stays so until it is reset."""
+        """Be draining exactly while there is a reason. A faulty worker stays faulty until it is reset."""
         why = self._drain_reason or self._hold_reason
         if self.state is WorkerState.FAULTY:
             return

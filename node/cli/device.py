@@ -101,7 +101,7 @@ def calibrate(
     _show(calibration)
 
 
-app.command("enroll", hidden=True)(calibrate)  # the predecessor's word; goes after the first release
+app.command("enroll", hidden=True)(calibrate)  # the predecessor's name; to be removed after the first release
 
 
 def _show(calibration: Calibration) -> None:
@@ -147,7 +147,7 @@ def _show(calibration: Calibration) -> None:
 
 
 def _seconds(option: str, text: str) -> float:
-    """Raises `SettingsError`."""
+    """The seconds of a duration. Raises `SettingsError`."""
     try:
         return parse_duration(text)
     except DurationError as exc:
@@ -197,11 +197,11 @@ def doctor(
         raise typer.Exit(6)
 
 
-app.command("test", hidden=True)(doctor)  # the predecessor's word
+app.command("test", hidden=True)(doctor)  # the predecessor's name
 
 
 def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
-    """Checks made as the worker of this home, or by a second node if one is running."""
+    """Checks made as the worker of this home, or by an ephemeral node if that worker is running."""
     import trio
 
     from node.cli.remote import send_command
@@ -250,7 +250,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
         else:
             try:
                 me = load_or_create(home.key("worker"))
-            except ResourceError as exc:  # damaged, or the disk is full: check the rest all the same
+            except ResourceError as exc:  # damaged, or the disk is full: still check the rest
                 results.append(Check("key", CheckState.BAD, exc.what, exc.hint))
                 me = Identity.fresh()
         facts = trio.run(partial(look, usable_gates(gates), me, listen, given=usable_gates(own)))
@@ -258,7 +258,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
 
 
 def show_checks(results: Sequence[Check]) -> None:
-    """Print a line for each check, and below it what to do."""
+    """Print a line for each check, with what to do below it."""
     console = new_console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for check in results:

@@ -1,4 +1,4 @@
-"""`info`: what this device is and can do."""
+"""`info`: shows this device's properties and units."""
 
 from __future__ import annotations
 
@@ -117,13 +117,13 @@ def info(
 
 
 def _gpus(gpus: Sequence[Gpu]) -> str:
-    """A line each, with the numbers for the setting `gpus` if there are several."""
+    """A line for each GPU, with the numbers for the setting `gpus` if there are several."""
     numbers = [f"{number}: " if len(gpus) > 1 else "" for number in range(len(gpus))]
     return "\n".join(number + _gpu(gpu) for number, gpu in zip(numbers, gpus, strict=True))
 
 
 def _gpu(gpu: Gpu) -> str:
-    """`NVIDIA H100, 80 GiB, driver 550.54, compute 9.0, tensor cores of generation 4, up to 700 W`: as much as is known."""
+    """`NVIDIA H100, 80 GiB, driver 550.54, compute 9.0, tensor cores of generation 4, up to 700 W`, without unknown facts."""
     facts = [gpu.name, show_size(gpu.vram) if gpu.vram else "memory unknown"]
     facts += [f"driver {gpu.driver}"] if gpu.driver else []
     facts += [f"compute {gpu.compute[0]}.{gpu.compute[1]}"] if gpu.compute else []

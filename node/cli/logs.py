@@ -1,4 +1,4 @@
-"""`sark-node logs`: what the worker, the scheduler, the gate and the server of this home have written."""
+"""`sark-node logs`: shows the logs of this home's worker, scheduler, gate and server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`join`: makes this device a worker. What only its terminal or its service needs is imported elsewhere: a worker stays for months."""
+"""`join`: makes this device a worker. Imports that only its terminal or service needs are elsewhere, because a worker runs for months."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ app = typer.Typer()
 PANEL: Final = "This device"
 
 SERVE_PORT: Final = "5000"
-"""Default port of `--serve`, as of the command `serve`."""
+"""Default port of `--serve` and of the command `serve`."""
 _PLACE: Final = re.compile(r"([^,/]*:)?[0-9]+(,.*)?")
 
 
 def with_places(words: Sequence[str]) -> list[str]:
-    """The arguments of `join` with a port for each `--serve` that has none. Raises `SettingsError` for `--api` with a port or nothing."""
+    """The arguments of `join`, with a port added to each bare `--serve`. Raises `SettingsError` for `--api` with a port or no value."""
     completed: list[str] = []
     rest = list(words)
     while rest:
@@ -70,7 +70,7 @@ def _many(flag: str, text: str, metavar: str, default: str = "") -> Any:
 
 
 class _Join(TyperCommand):
-    """Lets `--serve` stand without a value."""
+    """Allows `--serve` without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_places(args))
@@ -219,7 +219,7 @@ def join(
     )
     sandbox = ThreadPoolExecutor(1).submit(
         probe
-    )  # tried out in children while this process imports the network
+    )  # tried out in child processes while this process imports the network
     import trio
 
     from node.device.simulated import read_pretended
@@ -261,7 +261,7 @@ def join(
             )
 
     def report(line: str) -> None:
-        with contextlib.suppress(OSError):  # nobody reads the output any more; the work goes on
+        with contextlib.suppress(OSError):  # nobody reads the output any more; the work continues
             print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
     private = driver_secrets(settings, ctx.meta["environment"])
@@ -283,7 +283,7 @@ app.command("start", hidden=True)(join)
 
 
 def serves(settings: WorkerSettings, pools: Sequence[str], names: Mapping[str, str]) -> str:
-    """`you; pool lab, only team vision; scheduler …nF2cDYa1`. `names`: of schedulers, as far as known."""
+    """`you; pool lab, only team vision; scheduler …nF2cDYa1`. `names`: known names of schedulers."""
     from swarm.pools.owner import HOME_POOL
     from swarm.pools.people import shown
 
@@ -304,7 +304,7 @@ def serves(settings: WorkerSettings, pools: Sequence[str], names: Mapping[str, s
 
 
 def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are settings of the same name, as far as they were given."""
+    """The given options that are settings of the same name."""
     from node.settings.settings import WorkerSettings
 
     given = {name: value for name, value in parameters.items() if name in WorkerSettings.model_fields}

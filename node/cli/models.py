@@ -1,4 +1,4 @@
-"""What a device's owner types about the models that are here: models, models add, remove, pin, unpin. Works while the worker runs, too."""
+"""The owner's commands for local models: models, models add, remove, pin, unpin. They also work while the worker runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """For the shell: names and hashes of what is kept here."""
+    """Completion: names and hashes of local models."""
     from node.store import model_files
 
     if ctx.obj is None:
@@ -121,7 +121,7 @@ def add(
 
 
 def _refuse_unknown(path: Path) -> None:
-    """Raises `SettingsError` for what no driver of this device knows: it would lie here, and be of use to no task."""
+    """Raises `SettingsError` for a file that no driver of this device knows, because no task could use it."""
     from drivers.contract.base import Unfit
     from drivers.contract.formats import check_format
     from drivers.contract.registry import all_ours

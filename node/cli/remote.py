@@ -1,6 +1,6 @@
-"""Sends an owner's command to workers: to this home's by the addresses it left here, to others by the index.
+"""Sends an owner's command to workers: to this home's worker at its stored addresses, to others through the index.
 
-The sender is an ephemeral node with a fresh key, since the scheduler of this home may be running under its own. It shows each worker a
+The sender is an ephemeral node with a fresh key, since the scheduler of this home may be running under its own key. It shows each worker a
 token that is valid for a minute and signed with the scheduler's key.
 """
 
@@ -43,18 +43,18 @@ from swarm.pools.tokens import Grant, issue
 TOKEN_TTL_S: Final = 60.0
 ANSWER_S: Final = 5.0
 COMMAND_S: Final = 120.0
-"""A reset tests the device, which may have to wait for another measurement first."""
+"""Long, because a reset tests the device, and may first wait for another measurement."""
 MIN_TAIL: Final = 6
-"""Trailing characters of a peer id that are enough to name it."""
+"""Trailing characters that suffice to name a peer id."""
 HERE: Final = "this device"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTarget:
-    """A worker to send the command to."""
+    """A worker that the command is for."""
 
     word: str
-    """As the owner named it."""
+    """The name that the owner used."""
     name: str
     peer: str
     addresses: tuple[str, ...]
@@ -69,14 +69,14 @@ class OwnerReply:
     status: WorkerStatus | None
     error: SarkError | None = None
     path: Path | None = None
-    """The path the reply took."""
+    """The path of the reply."""
     addresses: tuple[str, ...] = ()
 
 
 async def send_command(
     home: Home, words: Sequence[str], gates: Sequence[str], message: Control | StatusRequest
 ) -> tuple[OwnerReply, ...]:
-    """Send `message` to the workers named by `words` (none: this home's own) at once; one that fails does not stop the others.
+    """Send `message` concurrently to the workers named by `words` (none: this home's own). A failure of one does not stop the others.
 
     A name that several devices share means all of them. Refusals by devices of other owners are dropped unless all refuse.
     """
@@ -117,7 +117,7 @@ async def send_command(
 
 
 def _own_replies(targets: Sequence[WorkerTarget], replies: dict[str, OwnerReply]) -> list[OwnerReply]:
-    """The replies without refusals of devices that only share a name with one that obeyed."""
+    """The replies, without refusals of devices that merely share a name with a device that obeyed."""
     obeyed = {target.word for target in targets if replies[target.peer].status is not None}
     own = {
         target.peer: replies[target.peer]
@@ -209,7 +209,7 @@ async def _ask(
 
 def status_line(reply: OwnerReply) -> str:
     """`lab-1 …nF2cDYa1: paused by its owner; 1 running, 3 queued`."""
-    # Anybody can give a device any name, so the end of its id, which the channel proved, is shown too.
+    # Anybody can give a device any name, so this also shows the end of its id, which the channel proved.
     tail = f" …{reply.peer[-8:]}" if reply.peer and reply.name != HERE else ""
     who = f"{escape_text(reply.name)}{tail}"
     status = reply.status
@@ -218,7 +218,7 @@ def status_line(reply: OwnerReply) -> str:
     state = f"{status.state} ({escape_text(status.why)})" if status.why else str(status.state)
     if (
         status.state is WorkerState.DRAINING and status.why
-    ):  # paused, quiet hours, drained: the reason says it all
+    ):  # paused, quiet hours, drained: the reason is enough
         state = escape_text(status.why)
     work = f"{status.running} running, {status.queue} queued" if status.running or status.queue else ""
     path = path_words(reply.path, reply.addresses) if reply.name != HERE else ""
@@ -226,7 +226,7 @@ def status_line(reply: OwnerReply) -> str:
 
 
 def still_held(reply: OwnerReply) -> tuple[str, ...]:
-    """What to tell an owner whose `resume` did not end a rule that still holds the worker back; empty: none does."""
+    """Lines for an owner whose `resume` did not end a rule that still holds the worker back; empty: no rule does."""
     status = reply.status
     if status is None or status.state is not WorkerState.DRAINING or not status.why:
         return ()
@@ -237,7 +237,7 @@ def still_held(reply: OwnerReply) -> tuple[str, ...]:
 
 
 def jobs_table(jobs: Sequence[RunningJob], names: Mapping[str, str]) -> Table:
-    """A row for each job, running ones first. `names`: of those for whom they run, as far as known."""
+    """A table with a row for each job, running jobs first. `names`: known names of the principals."""
     table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
     for column in ("task", "model", "for", "team", "priority", "state", "since"):
         table.add_column(

@@ -20,11 +20,11 @@ from node.install.install import (
 from node.install.service_files import ServiceRole
 
 ONCE = frozenset({"ticket", "leave_pool", "install", "uninstall", "take_up", "stop_with_stdin"})
-"""Options for this start alone, not for the service."""
+"""Options for this start only, not for the service."""
 
 
 def install_service(ctx: typer.Context, role: ServiceRole, *more: str) -> NoReturn:
-    """Install a service that runs this command with the same options, and `more`; exit code 6 if it is not running then."""
+    """Install a service that runs this command with the same options and `more`. Exits with code 6 if the service does not run then."""
     flag = ctx.meta["home_flag"]
     setting = setting_here(ctx.obj, flag, ctx.meta["environment"], role=role)
     command = service_command(flag, [str(ctx.command.name), *options_given(ctx), *more])
@@ -40,7 +40,7 @@ def install_service(ctx: typer.Context, role: ServiceRole, *more: str) -> NoRetu
 
 
 def uninstall_service(ctx: typer.Context, role: ServiceRole) -> NoReturn:
-    """Stop and remove it; exit code 1 if there is none."""
+    """Stop and remove the service. Exits with code 1 if there is none."""
     setting = setting_here(ctx.obj, ctx.meta["home_flag"], ctx.meta["environment"], role=role)
     raise SystemExit(0 if uninstall(setting, run_command, print) else 1)
 

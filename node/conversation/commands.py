@@ -1,6 +1,6 @@
-"""What the conversation has its shell do, and how the shell reports back.
+"""The commands that the conversation gives its shell, and how the shell reports back.
 
-A shell takes the commands after each input and carries them out in order; disk commands one at a time, each once the one before is done.
+A shell takes the commands after each input and carries them out in order. It carries out disk commands one at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SchedulerLink(Protocol):
-    """A link that a scheduler opened; any hashable object that the shell sends over."""
+    """A link that a scheduler opened: any hashable object over which the shell can send."""
 
     @property
     def peer(self) -> str: ...
@@ -28,7 +28,7 @@ class SchedulerLink(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SendReply:
-    """Answer a request. `request`: the token that it came in with."""
+    """Answer a request. `request`: the token with which the request came in."""
 
     request: object
     message: Message
@@ -36,7 +36,7 @@ class SendReply:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SendCall:
-    """Send a message that wants an answer; report with `Commands.answered`."""
+    """Send a message that expects an answer, and report the answer with `Commands.answered`."""
 
     link: SchedulerLink
     message: Message
@@ -45,7 +45,7 @@ class SendCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SendNote:
-    """Send a message that wants none, or drop it where the link is slow."""
+    """Send a message that expects no answer, or drop the message if the link is slow."""
 
     link: SchedulerLink
     message: Progress | LaunchEnded | Preempt
@@ -53,14 +53,14 @@ class SendNote:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DropLink:
-    """Reset a link that is of no use any more."""
+    """Reset a link that is no longer of use."""
 
     link: SchedulerLink
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RevealRun:
-    """The answer that a witnessed run waits for."""
+    """Pass on the answer for which a witnessed run waits."""
 
     lease: str
     message: Reveal | Denied
@@ -68,7 +68,7 @@ class RevealRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ControlDevice:
-    """Do what the owner wants, then answer the request."""
+    """Carry out the owner's order, then answer the request."""
 
     request: object
     message: Control
@@ -76,7 +76,7 @@ class ControlDevice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteRecord:
-    """Store a record, then its head: durable when done."""
+    """Store a record, then its head. Both are durable when this is done."""
 
     item: OutboxItem
     body: bytes
@@ -84,21 +84,21 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteHead:
-    """Store the head of a record that is on disk, as one that waits."""
+    """Store the head of a waiting record whose body is already on disk."""
 
     item: OutboxItem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadRecord:
-    """Read a record: `None` when it is gone for good. Of a large one only see that it is there."""
+    """Read a record: `None` if it is gone for good. For a large record, only check that it exists."""
 
     item: OutboxItem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettleRecords:
-    """Rename the heads of settled records, and remove others. Never fails; what a crash undoes is sent once more."""
+    """Rename the heads of settled records, and remove other records. Never fails; a record whose settling a crash undoes is sent again."""
 
     settled: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -106,13 +106,13 @@ class SettleRecords:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForgetFiles:
-    """Remove a campaign's manifest and models, then answer the request: `Forgotten`, or `Denied` where a disk refuses."""
+    """Remove a campaign's manifest and models, then answer the request: `Forgotten`, or `Denied` if the disk refuses."""
 
     request: object
     principal: str
     campaign: str
     records: int
-    """That were removed."""
+    """Number of records removed."""
 
 
 DiskCommand = WriteRecord | WriteHead | ReadRecord | SettleRecords
@@ -129,12 +129,12 @@ Command = (
     | DiskCommand
 )
 Flow = Generator[DiskCommand | SendCall | float, Any, T]
-"""Steps of the conversation one after the other. It yields a call (and gets the answer; None: the peer could not be asked), a disk command
-(and gets the bytes that were read and what failed, empty: nothing) or the time at which it goes on."""
+"""Consecutive steps of the conversation. A flow yields a call (and gets the answer; None: the peer could not be asked), a disk command (and
+gets the bytes read and the error, empty: none), or the time at which to continue."""
 
 
 class Commands:
-    """Commands on their way to the shell, and the flows that wait for them."""
+    """Commands for the shell, and the flows that wait for their outcomes."""
 
     def __init__(self) -> None:
         self._commands: list[Command] = []
@@ -151,11 +151,11 @@ class Commands:
         self._commands.append(command)
 
     def start(self, flow: Flow[None]) -> None:
-        """Go through its steps, as far as they do not wait now."""
+        """Run a flow up to its first step that waits."""
         self._advance(flow, None)
 
     def to_disk(self, command: DiskCommand) -> None:
-        """Have the disk `command` carried out, and ignore its outcome."""
+        """Have the shell carry out the disk `command`, and ignore the outcome."""
 
         def once() -> Flow[None]:
             yield command
@@ -163,23 +163,23 @@ class Commands:
         self.start(once())
 
     def answered(self, command: SendCall, reply: Message | None) -> None:
-        """The shell has the answer to a call. None: the link broke, or the time was over."""
+        """The shell has the answer to a call. None: the link broke, or the call timed out."""
         self._advance(self._flows.pop(command), reply)
 
     def disk_done(self, command: DiskCommand, data: bytes | None = None, error: str = "") -> None:
-        """The shell carried a disk command out. `data`: what was read; `error`: why it failed."""
+        """The shell has carried out a disk command. `data`: the bytes read; `error`: why it failed."""
         self._advance(self._flows.pop(command), (data, error))
 
     @property
     def disk_idle(self) -> bool:
-        """Whether nothing is on its way to or from the disk."""
+        """Whether no disk command is in progress."""
         return all(isinstance(command, SendCall) for command in self._flows)
 
     def at(self, when: float, then: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (when, next(self._numbers), then))
 
     def next_timer(self) -> float | None:
-        """When `run_timers` has something to do next."""
+        """When `run_timers` next has work to do."""
         return self._timers[0][0] if self._timers else None
 
     def run_timers(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The worker between its links, ledger, disk and runs. Pure: the trio service and the seeded simulation are shells around it.
+"""The worker's logic between its links, ledger, disk and runs. Pure: the trio service and the seeded simulation are shells around it.
 
     received, connected, disconnected        links        SendReply, SendCall, SendNote, DropLink
     commands.answered                        calls        the flows that yielded them go on
@@ -7,12 +7,12 @@
     processes_ended, finish_run
     run_timers                               time         next_deadline
 
-After every input the shell takes and carries out the commands. What is promised to a scheduler:
+After every input the shell takes the commands and carries them out. Promises to a scheduler:
 
-* A result is sent only once it is on disk (or, where no disk takes it, held in memory), and again until it is answered.
-* `Stopped` is sent when the processes of the runs are dead.
-* `AdoptReply` is sent when the campaign's results are the adopter's on disk too.
-* A restart is a new incarnation: leases of an earlier one are lost, their results are not.
+* A result is sent only once it is on disk (or in memory, if the disk does not take it), and again until the scheduler answers.
+* `Stopped` is sent only once the processes of the runs are dead.
+* `AdoptReply` is sent only once the campaign's results are redirected to the adopter on disk too.
+* A restart is a new incarnation: leases of an earlier incarnation are lost, their results are not.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ REQUESTS: Final = (
     StatusRequest,
     Forget,
 )
-"""What is answered, if the caller is permitted. `ShowCredentials` and `ManifestMessage`, which show why, are accepted from anybody."""
+"""Requests answered for permitted callers. `ShowCredentials` and `ManifestMessage`, which prove permission, are accepted from anybody."""
 OFFER_S: Final = 5.0
 """Seconds within which a scheduler must answer an offer with Start or Skip; after that it counts as gone."""
 REVEAL_S: Final = 5.0
-"""Wait for the answer to one request for a reveal; then it is asked again."""
+"""Seconds to wait for the answer to one request for a reveal, before the worker asks again."""
 LINK_WAIT_S: Final = 1.0
-"""Seconds that an offer waits for a new link when none of the existing links may carry it."""
+"""Seconds that an offer waits for a new link if none of the existing links may carry it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,14 +110,14 @@ class _Run:
 
     allocation: Allocation
     progress: Progress | None = None
-    """The newest."""
+    """The latest progress."""
     seq: int = 0
     alive: bool = True
-    """Its processes may be."""
+    """Whether its processes may be alive."""
     revealed: Literal[True] | None = None
-    """Its inputs were."""
+    """Whether its inputs were revealed."""
     holds: bool = True
-    """The device, as far as is known: not in a gap between its launches."""
+    """Whether it holds the device, as far as is known: it does not in a gap between its launches."""
 
     @property
     def phase(self) -> Phase:
@@ -126,7 +126,7 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _Stop:
-    """A request that is answered once runs are dead."""
+    """A request that is answered once the runs in `dying` are dead."""
 
     request: object
     message: Cancel | Release
@@ -134,7 +134,7 @@ class _Stop:
 
 
 class WorkerConversation:
-    """What this worker answers, sends, stores and runs."""
+    """Decides what this worker answers, sends, stores and runs."""
 
     def __init__(self, ledger: Ledger, outbox: Outbox, context: WorkerContext) -> None:
         self.ledger = ledger
@@ -160,28 +160,28 @@ class WorkerConversation:
     # -- links -----------------------------------------------------------------------------------------------------------
 
     def connected(self, link: SchedulerLink) -> None:
-        """A permitted scheduler opened a link: what waits for it goes out."""
+        """A permitted scheduler opened a link: deliver the results that wait for it."""
         self.links.add(link)
         self.ledger.link_up(link.peer, self._now())
         self.carry_out()
         self.delivery.start(link)
 
     def disconnected(self, link: SchedulerLink) -> None:
-        """A link is gone, or of no use any more. Said twice changes nothing."""
+        """A link is gone, or no longer of use. A repeated call changes nothing."""
         if self.links.remove(link):
             self.delivery.stop(link)
             self.ledger.link_down(link.peer, self._now())
             self.carry_out()
 
     def received(self, link: SchedulerLink, message: Message, request: object) -> None:
-        """Answer a scheduler; `SendReply` carries the token `request`. Raises `RemoteProtocolError` for a message no scheduler may send."""
+        """Answer a scheduler. `SendReply` carries the token `request`. Raises `RemoteProtocolError` for a message no scheduler may send."""
         reply = self._reply(link, message, request)
         self.carry_out()
         if reply is not None:
             self.commands.emit(SendReply(request, reply))
 
     def _reply(self, link: SchedulerLink, message: Message, request: object) -> Message | None:
-        """The reply; None: it is sent later."""
+        """The reply; None: the reply is sent later."""
         if isinstance(message, (ShowCredentials, ManifestMessage)):
             return self._context.authenticate(link.peer, message)
         if not isinstance(message, REQUESTS):
@@ -228,14 +228,14 @@ class WorkerConversation:
     def _adopt(
         self, link: SchedulerLink, permission: CallPermission, message: AdoptRequest, request: object
     ) -> Message | None:
-        """The campaign's results go to the adopter from now on, as long as it speaks for the campaign; then it is answered."""
+        """Redirect the campaign's results to the adopter for as long as it speaks for the campaign, then answer it."""
         if stale := self.requests.adopt(link, permission, message):
             return stale
         principal = permission.principal
         records = self.outbox.of(message.campaign, principal) if message.cursor == 0 else []
         to_adopter = {"peer": link.peer, "owner": principal}
         fresh = [(item.model_copy(update=to_adopter), item, settled) for item, settled in records]
-        items = [  # one that this adopter has already costs no write
+        items = [  # a record that already waits for this adopter costs no write
             new for new, old, settled in fresh if (message.again and settled) or (not settled and new != old)
         ]
         self.delivery.outbox_changed()
@@ -248,13 +248,13 @@ class WorkerConversation:
         for item in items:
             if self.ledger.epoch(principal, message.campaign) != message.epoch:
                 break
-            if error := (yield from self._redirect(item)):  # the adopter asks again
+            if error := (yield from self._redirect(item)):  # the adopter will ask again
                 self._context.log.warning("results.not_handed_over", campaign=message.campaign, why=error)
                 break
         self.commands.emit(SendReply(request, self.requests.page(principal, message)))
 
     def _redirect(self, item: OutboxItem) -> Flow[str]:
-        """A record that is here waits for `item.peer` from now on. Gives what failed."""
+        """Make a stored record wait for `item.peer` from now on. Returns the error, empty: none."""
         error = ""
         if self.outbox.in_memory(item.sha256) is None:
             _, error = yield WriteHead(item)
@@ -265,7 +265,7 @@ class WorkerConversation:
     def _forget(
         self, link: SchedulerLink, permission: CallPermission, message: Forget, request: object
     ) -> Message | None:
-        """What waits or is kept of the campaign goes; then it is answered."""
+        """Remove all records and files of the campaign, then answer the request."""
         key = (permission.principal, message.campaign)
         if refused := why_not_forgotten(self.ledger, self.outbox, link.peer, permission.principal, message):
             return refused
@@ -290,7 +290,7 @@ class WorkerConversation:
     # -- carrying out ----------------------------------------------------------------------------------------------------
 
     def carry_out(self) -> None:
-        """Do what the ledger orders; to be called after each change of the ledger."""
+        """Carry out the ledger's commands. Call this after each change of the ledger."""
         if not self.ledger.condition.serves_queue:
             self.ledger.close_queue()
         while orders := self.ledger.take_commands():
@@ -306,7 +306,7 @@ class WorkerConversation:
                         self._send_note(peer, campaign_key, note)
 
     def _offer(self, lease: str) -> Flow[None]:
-        """Ask the scheduler of a queued lease whether it starts."""
+        """Ask the scheduler of a queued lease whether the lease should start."""
         allocation = self.ledger.allocation(lease)
         if allocation is None:
             return
@@ -315,7 +315,7 @@ class WorkerConversation:
         may_go_unanswered = link is not None
         if link is None and self.links.of(
             peer
-        ):  # of another machine: wait a little, not to come back over and over
+        ):  # the links are another machine's: wait a little, or the offer would be repeated at once
             yield self._now() + LINK_WAIT_S
             link = self.links.best(allocation.peer, about)
         reply: Message | None = None
@@ -342,12 +342,12 @@ class WorkerConversation:
     # -- time ------------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `run_timers` has something to do next."""
+        """When `run_timers` next has work to do."""
         times = (self.ledger.next_deadline(), self.commands.next_timer())
         return min((time for time in times if time is not None), default=None)
 
     def run_timers(self) -> None:
-        """Leases that are not renewed lapse, and what waited goes on."""
+        """Let leases lapse that were not renewed, and continue flows whose time has come."""
         now = self._now()
         deadline = self.ledger.next_deadline()
         if deadline is not None and deadline <= now:
@@ -359,11 +359,11 @@ class WorkerConversation:
 
     @property
     def busy(self) -> bool:
-        """Whether something runs, or its result is not on disk yet."""
+        """Whether a task runs, or a result is not on disk yet."""
         return bool(self._runs) or self._storing > 0
 
     def phase(self, lease: str) -> Phase | None:
-        """How far the run of a lease is; None: it does not run here."""
+        """The phase of a lease's run; None: it does not run here."""
         run = self._runs.get(lease)
         return run.phase if run is not None else None
 
@@ -383,7 +383,7 @@ class WorkerConversation:
         total: int | None = None,
         median_ms: float | None = None,
     ) -> None:
-        """A run reached a phase, or moved on in it. Raises `ValidationError` for what no message can hold."""
+        """A run reached a phase, or progressed within it. Raises `ValidationError` for values that no message can hold."""
         run = self._runs[lease]
         run.seq += 1
         note = Progress(
@@ -399,7 +399,7 @@ class WorkerConversation:
         self._send_note(run.allocation.peer, run.allocation.request.campaign_key, note)
 
     def report_reading(self, reading: DeviceReading) -> None:
-        """Send the sensor `reading` to the schedulers of the running tasks: not while others may have the device, and not to strangers."""
+        """Send `reading` to the schedulers of running tasks, but not to strangers, and not while other programs may have the device."""
         for run in self._runs.values():
             request = run.allocation.request
             if run.progress is None or run.phase is Phase.QUEUED or not (run.alive and run.holds):
@@ -411,7 +411,7 @@ class WorkerConversation:
             self._send_note(run.allocation.peer, request.campaign_key, note)
 
     def ask_reveal(self, lease: str) -> None:
-        """A witnessed run has nothing left to wait for but its inputs: `RevealRun` follows, unless the run ends before."""
+        """A witnessed run waits only for its inputs: `RevealRun` follows, unless the run ends first."""
         self.commands.start(self._ask_reveal(self._runs[lease]))
 
     def _ask_reveal(self, run: _Run) -> Flow[None]:
@@ -430,7 +430,7 @@ class WorkerConversation:
             yield self._now() + LINK_WAIT_S
 
     def report_launch(self, lease: str, launch: int, digest: str) -> None:
-        """A launch of a witnessed run has made its inferences."""
+        """A launch of a witnessed run has finished its inferences."""
         run = self._runs[lease]
         note = LaunchEnded(lease=lease, fence=run.allocation.fence, launch=launch, digest=digest)
         self._send_note(run.allocation.peer, run.allocation.request.campaign_key, note)
@@ -440,16 +440,16 @@ class WorkerConversation:
         self.carry_out()
 
     def set_holding(self, lease: str, held: bool) -> None:
-        """Whether a run has the device, or others may have it."""
+        """Note whether a run holds the device, or other programs may have it."""
         self._runs[lease].holds = held
 
     def yield_between_launches(self, lease: str) -> None:
-        """A launch of a run is over and the next has not begun: `KillCommand` follows where a higher priority waits for its slot."""
+        """A launch of a run is over, and the next has not begun. `KillCommand` follows if a higher priority waits for the run's slot."""
         self.ledger.between_launches(lease, self._now())
         self.carry_out()
 
     def processes_ended(self, lease: str, record: Record) -> None:
-        """The processes of a run are dead; `finish_run` is to follow, before another run begins on the device."""
+        """The processes of a run are dead. `finish_run` must follow before another run begins on the device."""
         self._runs[lease].alive = False
         self.ledger.condition.end(record.outcome, record.reason, record.permanent, record.model_sha256)
         for stop in tuple(self._stops):
@@ -459,7 +459,7 @@ class WorkerConversation:
                 self.commands.emit(SendReply(stop.request, _stopped(stop.message)))
 
     def finish_run(self, lease: str, record: Record) -> None:
-        """The device is free again; the run's result goes to disk, then to its scheduler."""
+        """The device is free again: store the run's result on disk, then send it to the scheduler."""
         run = self._runs.pop(lease)
         self.ledger.finish(lease, self._now())
         self._store(run.allocation, record)
@@ -491,7 +491,7 @@ class WorkerConversation:
         self.commands.start(self._stored(allocation, item, body))
 
     def _stored(self, allocation: Allocation, item: OutboxItem, body: bytes) -> Flow[None]:
-        """To disk, or into memory where no disk takes it; then it waits for the scheduler that speaks for the run by then."""
+        """Store a record on disk, or in memory if the disk fails. It then waits for the scheduler that leads the campaign by now."""
         log = self._context.log
         _, error = yield WriteRecord(item, body)
         if error:
@@ -502,7 +502,7 @@ class WorkerConversation:
         else:
             if error:
                 log.warning("result.in_memory", task=item.task, why=error)
-            while allocation.peer != item.peer:  # its campaign was adopted meanwhile
+            while allocation.peer != item.peer:  # the campaign was adopted meanwhile
                 fresh = item.model_copy(update={"peer": allocation.peer})
                 if error := (yield from self._redirect(fresh)):
                     log.warning("results.not_handed_over", campaign=item.campaign, why=error)

@@ -1,6 +1,6 @@
-"""Results on their way to their schedulers: one at a time over each link, again and again until they are answered. Pure.
+"""Delivery of results to their schedulers: one at a time over each link, repeated until the scheduler answers. Pure.
 
-A result that cannot be delivered stands in no other's way, and a slow link holds up nobody else's.
+A result that cannot be delivered does not block other results, and a slow link does not delay results on other links.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ RESULT_S: Final = 10.0
 LARGE_RESULT_S: Final = 120.0
 """The scheduler pulls a large record before it answers."""
 RESEND_S: Final = 15.0
-"""Seconds after which results that were not settled are sent again."""
+"""Seconds after which unsettled results are sent again."""
 WORTHLESS: Final = frozenset({Reason.CANCELLED, Reason.BAD_REQUEST})
-"""A result that is stale for another reason is kept as if it had been taken: an adopter of the campaign may have use for it. So is one
-that is called stale by somebody who is not known to be the campaign's scheduler."""
+"""Reasons for which a stale result is removed. A result that is stale for another reason is kept as if it had been accepted, because an
+adopter of the campaign may need it; so is a result that a peer not known to lead the campaign calls stale."""
 
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """One pass over what waits for the peer of a link."""
+    """One pass over the results that wait for the peer of a link."""
 
     left: list[OutboxItem]
     repeat: bool = False
-    """The outbox changed since it began."""
+    """The outbox has changed since the pass began."""
     resend_at: float | None = None
-    """It is over; the next one begins then."""
+    """When the next pass begins; None: this pass is not over."""
 
 
 class ResultDelivery:
-    """Sends what waits in the outbox over the links in the table."""
+    """Sends the waiting results in the outbox over the links in the table."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ResultDelivery:
         unreachable: Callable[[SchedulerLink], None],
         log: EventLog,
     ) -> None:
-        """`settled`: a result needs no more sending. `unreachable`: a link is of no use any more."""
+        """`settled`: called when a result need not be sent again. `unreachable`: called when a link is no longer of use."""
         self._commands = commands
         self._links = links
         self._outbox = outbox
@@ -84,7 +84,7 @@ class ResultDelivery:
         self._rounds.pop(link, None)
 
     def outbox_changed(self) -> None:
-        """More waits than before, or for somebody else."""
+        """New results wait, or a result now waits for another peer."""
         for link, current in tuple(self._rounds.items()):
             if current.resend_at is not None:
                 self._begin_round(link)
@@ -127,7 +127,7 @@ class ResultDelivery:
         body, error = self._outbox.in_memory(item.sha256), ""
         if body is None:
             body, error = yield ReadRecord(item)
-            if error:  # it stays: the next try may find it
+            if error:  # keep the result: the next read may succeed
                 self._log.warning("result.unreadable", task=item.task, why=error)
                 self._failures[item.sha256] += 1
             elif body is None:
@@ -155,7 +155,7 @@ class ResultDelivery:
             leads = self._links.speaks_for(link, (item.principal, item.campaign))
             keep = isinstance(reply, Accepted) or reply.reason not in WORTHLESS or not leads
             self._settle(item, keep=keep)
-        else:  # the campaign was adopted meanwhile: the result stays for the adopter
+        else:  # the campaign was adopted meanwhile: keep the result for the adopter
             self._log.info("result.adopted", task=item.task, attempt=item.attempt)
         self._next(link)
 

@@ -1,4 +1,4 @@
-"""Whether a campaign may be forgotten on somebody's word. Pure."""
+"""Whether a worker may forget a campaign at a peer's request. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from protocol.words import Reason
 def why_not_forgotten(
     ledger: Ledger, outbox: Outbox, peer: str, principal: str, message: Forget
 ) -> Denied | None:
-    """None: it may. Only the campaign's own scheduler may ask, not who acts for it or adopted it, and not while something of it runs."""
+    """The refusal; None: the worker may forget the campaign. Only the campaign's own scheduler may ask, not a delegate or an adopter, and
+    only while none of its tasks runs.
+    """
     if peer != principal:
         detail = f"only the scheduler that submitted {message.campaign} may have it forgotten"
         return Denied(reason=Reason.NOT_ALLOWED, detail=detail)

@@ -1,8 +1,8 @@
-"""The live links with schedulers, and which of them carries what. Pure.
+"""The live links with schedulers, and which link carries which messages. Pure.
 
-Two machines may have one key, as when a campaign was adopted with it while its old scheduler was still up. What is about a campaign goes
-over a link that has spoken of it under the newest epoch; over one that has not spoken of it only while there is none that has; and never
-over one that has spoken of it under an older epoch, or was refused for it.
+Two machines may have one key, as when a campaign was adopted with the key while its old scheduler was still running. Messages about a
+campaign go over a link that has mentioned the campaign under its newest epoch. Only if there is none do they go over a link that has not
+mentioned the campaign. They never go over a link that has mentioned it under an older epoch, or was refused for it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from node.capacity.allocations import CampaignKey
 from node.conversation.commands import SchedulerLink
 
 MAX_CAMPAIGNS: Final = 1_024
-"""Campaigns of one link whose epochs are remembered."""
+"""Campaigns whose epochs are remembered for one link."""
 
 
 class LinkTable:
     """Links by peer, newest last."""
 
     def __init__(self, newest_epoch: Callable[[str, str], int]) -> None:
-        """`newest_epoch` of a principal's campaign, as far as is known."""
+        """`newest_epoch`: the newest epoch known of (principal, campaign)."""
         self._newest_epoch = newest_epoch
         self._links: dict[str, list[SchedulerLink]] = {}
         self._epochs: WeakKeyDictionary[SchedulerLink, dict[str, int]] = WeakKeyDictionary()
@@ -31,7 +31,7 @@ class LinkTable:
         self._links.setdefault(link.peer, []).append(link)
 
     def remove(self, link: SchedulerLink) -> bool:
-        """Take `link` out of use. Returns False if it was not in use."""
+        """Remove `link`. Returns False if it is not in the table."""
         links = self._links.get(link.peer, [])
         if link not in links:
             return False
@@ -47,23 +47,23 @@ class LinkTable:
         return tuple(self._links.get(peer, ()))
 
     def epochs(self, link: SchedulerLink) -> dict[str, int]:
-        """Campaign → the highest epoch that a link has spoken under, for requests that name leases without one."""
+        """Campaign → the highest epoch that the link has used, for requests that name leases without an epoch."""
         return self._epochs.setdefault(link, {})
 
     def set_epoch(self, link: SchedulerLink, campaign: str, epoch: int) -> None:
-        """The link spoke of the campaign under this epoch."""
+        """The link mentioned the campaign under this epoch."""
         epochs = self.epochs(link)
         epochs[campaign] = max(epoch, epochs.pop(campaign, 0))
         while len(epochs) > MAX_CAMPAIGNS:
             del epochs[next(iter(epochs))]
 
     def speaks_for(self, link: SchedulerLink, about: CampaignKey) -> bool | None:
-        """Whether `link` has spoken of a campaign under its newest epoch; False: under an older one; None: not of that campaign yet."""
+        """Whether `link` has mentioned a campaign under its newest epoch; False: under an older one; None: not mentioned it yet."""
         epoch = self.epochs(link).get(about[1])
         return None if epoch is None else epoch >= self._newest_epoch(*about)
 
     def best(self, peer: str, about: CampaignKey) -> SchedulerLink | None:
-        """The link to `peer` for messages about a campaign: the newest of the links that suit the campaign best."""
+        """The link to `peer` for messages about a campaign: the newest of those that suit the campaign best."""
         silent = None
         for link in reversed(self.of(peer)):
             speaks = self.speaks_for(link, about)

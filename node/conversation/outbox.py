@@ -1,4 +1,4 @@
-"""The records that wait for their schedulers, and settled ones for whoever adopts the campaign. Pure; `node.store` has the files."""
+"""The records that wait for their schedulers, and settled records for an adopter of the campaign. Pure; `node.store` has the files."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from protocol.values.lease import Fence
 from protocol.wire.base import MAX_INLINE, Count, Id, Message, PeerName, Sha256, Signature
 
 RETENTION_S: Final = 24 * 3600.0
-"""Seconds after which a scheduler that has not come back is assumed never to come back."""
+"""Seconds after which a scheduler that has not returned is assumed never to return."""
 CLOCK_JUMP_S: Final = 30 * 24 * 3600.0
-"""What looks older than this was stored by a clock that had not been set yet, as on boards that start in 1970: no age at all."""
+"""A record that looks older than this was stored by a clock that was not set yet, as on boards that start in 1970. Its age is ignored."""
 CLOCK_STEP_S: Final = 60.0
 CLOCK_STEADY_S: Final = 3600.0
-"""Seconds without a jump by CLOCK_STEP_S after which the wall clock is trusted about the time before this process."""
+"""Seconds without a jump by CLOCK_STEP_S after which the wall clock is trusted for times before this process started."""
 MAX_ITEMS: Final = 2_000
 MAX_BYTES: Final = 512 * 1024**2
 MAX_SETTLED_BYTES: Final = 64 * 1024**2
-"""Settled records, all together; the oldest go first. They go after `RETENTION_S` too."""
+"""Most bytes of all settled records together; the oldest are removed first. All are removed after `RETENTION_S`."""
 MAX_IN_MEMORY: Final = 64
-"""Records that no disk could take, each of at most MAX_INLINE bytes: better delivered late than lost."""
+"""Most records that are kept in memory because the disk could not take them, each of at most MAX_INLINE bytes."""
 
 
 class OutboxItem(Message):
-    """The head of a record: whose it is, and what it is of."""
+    """The head of a record: its scheduler, campaign, task and attempt."""
 
     peer: PeerName
-    """The scheduler that is to get the record."""
+    """The scheduler that must get the record."""
     owner: PeerName | None = None
-    """The owner of the campaign, where another scheduler acts for the owner."""
+    """The owner of the campaign, if another scheduler acts for the owner."""
     campaign: Id
     task: Id
     attempt: Attempt
@@ -45,15 +45,15 @@ class OutboxItem(Message):
     size: Count
     signature: Signature
     stored: float = Field(ge=0)
-    """Wall clock, seconds since the epoch: retention goes on while no process runs."""
+    """Wall clock, in seconds since the epoch, because retention continues while no process runs."""
 
     @property
     def principal(self) -> str:
-        """Whose campaign it is of."""
+        """The owner of the record's campaign."""
         return self.owner or self.peer
 
     def result(self, body: bytes | None) -> Result:
-        """The message that delivers it. A large record is only named; the scheduler pulls it."""
+        """The message that delivers the record. A large record is only named; the scheduler pulls it."""
         return Result(**self.model_dump(include=set(Result.model_fields)), body=body)
 
 
@@ -70,9 +70,9 @@ class Outbox:
         """`now`: monotonic seconds. `waiting`, `settled`: records that an earlier process left on disk."""
         self._wall, self._now = wall, now
         self._ahead, self._steady_since = -math.inf, 0.0
-        """Of the wall clock: seconds before the monotonic one, and since when it is so."""
+        """Seconds that the wall clock is ahead of the monotonic clock, and since when."""
         self._put_at: dict[str, float] = {}
-        """sha256 → when the record was stored, on the monotonic clock; only records stored since this process started."""
+        """sha256 → when the record was stored, on the monotonic clock. Only records stored since this process started."""
         self._waiting = {item.sha256: item for item in waiting}
         self._settled = {item.sha256: item for item in settled}
         self._in_memory: dict[str, bytes] = {}
@@ -81,7 +81,7 @@ class Outbox:
         return len(self._waiting)
 
     def waiting(self, peer: str) -> list[OutboxItem]:
-        """What waits for one scheduler, oldest first."""
+        """The records that wait for one scheduler, oldest first."""
         return _oldest_first(item for item in self._waiting.values() if item.peer == peer)
 
     def is_for(self, peer: str, sha256: str) -> bool:
@@ -92,18 +92,18 @@ class Outbox:
         return self._in_memory.get(sha256)
 
     def of(self, campaign: str, principal: str) -> list[tuple[OutboxItem, bool]]:
-        """All records of a campaign, oldest first, each with whether it is settled."""
+        """All records of a campaign, oldest first, each with a flag that says whether it is settled."""
         items = (*self._waiting.values(), *filter(self._is_young, self._settled.values()))
         matches = (item for item in items if (item.campaign, item.principal) == (campaign, principal))
         return [(item, item.sha256 in self._settled) for item in _oldest_first(matches)]
 
     def campaigns(self) -> tuple[str, ...]:
-        """Campaigns with records here, the one with the newest first."""
+        """Campaigns with records here, the campaign with the newest record first."""
         items = _oldest_first((*self._waiting.values(), *self._settled.values()))
         return tuple(dict.fromkeys(item.campaign for item in reversed(items) if self._is_young(item)))
 
     def make_room(self, incoming: OutboxItem) -> list[OutboxItem]:
-        """The records to give up for `incoming`: those too old, and the oldest ones of the principal that takes the most room."""
+        """The records to give up for `incoming`: those that are too old, and the oldest of the principal that takes the most room."""
         items = [*_oldest_first(self._waiting.values()), incoming]
         return [item for item in self._excess(items, MAX_BYTES) if item is not incoming]
 
@@ -114,7 +114,7 @@ class Outbox:
         self._put_at[item.sha256] = self._now()
 
     def put_in_memory(self, item: OutboxItem, body: bytes) -> bool:
-        """Keep a record that no disk could take; False: it is too large, or there are too many."""
+        """Keep a record that the disk could not take. Returns False if it is too large, or too many are kept already."""
         spare = [sha256 for sha256 in self._in_memory if sha256 in self._settled]
         if len(body) > MAX_INLINE or len(self._in_memory) - len(spare) >= MAX_IN_MEMORY:
             return False
@@ -125,9 +125,10 @@ class Outbox:
         return True
 
     def settle(self, sha256: str, *, keep: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The scheduler has it, or never will. `keep` it a while: the scheduler may be lost, and the campaign adopted by another.
+        """The scheduler has the record, or never will. `keep`: keep it for a while, in case the scheduler is lost and another one adopts
+        the campaign.
 
-        Gives (what to keep on disk as settled, what to remove there).
+        Returns the hashes of the records (to keep on disk as settled, to remove from disk).
         """
         item = self._waiting.pop(sha256, None)
         if item is None:
@@ -143,7 +144,7 @@ class Outbox:
 
     def drop(self, campaign: str, principal: str) -> tuple[tuple[OutboxItem, ...], tuple[str, ...]]:
         """Forget all records of a campaign. Returns the records, and the hashes of those to remove from disk."""
-        items = (*self._waiting.values(), *self._settled.values())  # those that are too old as well
+        items = (*self._waiting.values(), *self._settled.values())  # including records that are too old
         dropped = tuple(item for item in items if (item.campaign, item.principal) == (campaign, principal))
         for item in dropped:
             self._waiting.pop(item.sha256, None)

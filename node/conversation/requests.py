@@ -1,6 +1,6 @@
-"""What a scheduler asks of this worker: may it ask, is it signed, does it fit; then the ledger decides. Pure.
+"""Requests from schedulers: checks the permission, the signature and the fit to this device; then the ledger decides. Pure.
 
-Every request is checked for permission by itself.
+Every request is checked for permission on its own.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from swarm.base.text import ascii_line, shorten
 from swarm.base.units import show_duration
 
 MAX_UNMET: Final = 8
-"""Clauses that are not met, in the quote for one shape."""
+"""Unmet clauses listed in the quote for one shape."""
 MAX_UNMET_LINES: Final = 32
-"""Of them, and of other reasons, in a refusal."""
+"""Unmet clauses and other reasons listed in a refusal."""
 NO_PROGRAMS: Final = (
     "TorchScript and torch.export models carry programs, which are run only for this device's owner and for people"
     " whom the owner let in; send ONNX, or weights as safetensors"
 )
 RESULT_CURSOR: Final = 2**52
-"""Cursors from here on go through what is in the outbox, by rising fence; no fence's number comes near."""
+"""Cursors from here on go through the outbox in the order of the fences. No fence's number comes near this value."""
 
 
 class ManifestEntry(Protocol):
-    """A campaign manifest that is on this worker."""
+    """A campaign manifest stored on this worker."""
 
     @property
     def sha256(self) -> str: ...
@@ -57,7 +57,7 @@ class ManifestEntry(Protocol):
 
 
 class ManifestIndex(Protocol):
-    """The campaign manifests on this worker, and those that schedulers named."""
+    """The campaign manifests on this worker, and those that schedulers have named."""
 
     def of(self, campaign: str, owner: str) -> ManifestEntry | None: ...
     def note(self, campaign: str, owner: str, peer: str, sha256: str, size: int) -> None: ...
@@ -65,17 +65,17 @@ class ManifestIndex(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerContext:
-    """What the worker provides to the conversation; none of these functions waits."""
+    """Functions and values that the worker provides to the conversation. None of the functions waits."""
 
     now: Callable[[], float]
     """Monotonic seconds."""
     wall: Callable[[], float]
     """Seconds since the epoch, for retention over restarts."""
     permit: Callable[[str, Message, str | None], CallPermission | work.Denied]
-    """The permission of a peer, if it covers the request (and the campaign, where the request names one); else the refusal."""
+    """The permission of a peer, if it covers the request (and the campaign, if the request names one); else the refusal."""
     authenticate: Callable[[str, work.ShowCredentials | ManifestMessage], work.CredentialsReply | work.Denied]
     advert: Callable[[], Advert]
-    """This worker's own, as others see it."""
+    """This worker's own advert, as other nodes see it."""
     has_model: Callable[[str], bool]
     manifests: ManifestIndex
     sign: Callable[[bytes], bytes]
@@ -83,29 +83,29 @@ class WorkerContext:
     """Whether (peer, message, signature) belong together."""
     log: EventLog
     max_duration_s: float = math.inf
-    """The most that a task of others than the owner may take by its own limits, and may wait in the queue."""
+    """The longest that a task of anyone but the owner may take by its own limits, and may wait in the queue."""
     reach: Callable[[], str] = str
-    """How others reach this node, in words."""
+    """How other nodes reach this node, in words."""
     read_task: Callable[[bytes], Task] = read_task
     reading: Callable[[], DeviceReading | None] = lambda: None
-    """What the device's sensors showed last, while it runs something."""
+    """The latest reading of the device's sensors, while a task runs."""
 
 
 @dataclass(frozen=True)
 class RequestHandlers:
-    """The replies that depend on nothing but the state of this worker."""
+    """The replies that depend only on the state of this worker."""
 
     context: WorkerContext
     ledger: Ledger
     links: LinkTable
     outbox: Outbox
     phase: Callable[[str], Phase | None]
-    """How far the run of a lease is; None: it does not run here."""
+    """The phase of a lease's run; None: it does not run here."""
 
     def permit(
         self, peer: str, message: Message, campaign: str | None = None
     ) -> CallPermission | work.Denied:
-        """What the peer may do; else the refusal."""
+        """The peer's permission for the request, or the refusal."""
         permission = self.context.permit(peer, message, campaign)
         if isinstance(permission, work.Denied):
             self.context.log.info(
@@ -121,7 +121,7 @@ class RequestHandlers:
         *,
         to_end: bool = False,
     ) -> dict[str, Reason]:
-        """The leases that the peer may not speak of over this link, with the reason."""
+        """The leases that the peer may not speak for over this link, with the reasons."""
         return self.ledger.refusals(
             link.peer,
             permission.principal,
@@ -131,10 +131,10 @@ class RequestHandlers:
             to_end=to_end,
         )
 
-    # -- could you? ------------------------------------------------------------------------------------------------------
+    # -- quotes ----------------------------------------------------------------------------------------------------------
 
     def unmet(self, requirement: Requirement, *units: str) -> tuple[str, ...]:
-        """Why this device does not fit, clause by clause; empty when it does. `units`: all that it needs."""
+        """Why this device does not fit, clause by clause; empty: it fits. `units`: all units that the task needs."""
         advert = self.context.advert()
         working = [offer.unit for offer in advert.units]
         has = ", ".join(working) or "no unit that works"
@@ -174,10 +174,10 @@ class RequestHandlers:
             preempts=preempts,
         )
 
-    # -- take it, keep it ------------------------------------------------------------------------------------------------
+    # -- commit and renew ------------------------------------------------------------------------------------------------
 
     def commit(self, link: SchedulerLink, request: work.Commit) -> Message:
-        """Take an attempt of a task, if it is the peer's, signed, allowed and fits."""
+        """Accept an attempt of a task if the task is the peer's, signed, permitted, and fits this device."""
         peer = link.peer
         try:
             task = self.context.read_task(request.task)
@@ -196,7 +196,7 @@ class RequestHandlers:
         programs = [model.name for model, unit in placed if may_run_code(unit, model.name)]
         if permission.stranger and programs:
             why = shorten(f"{ascii_line(programs[0])}: {NO_PROGRAMS}")
-            # with a clause: it is this task that is refused, not all that this scheduler has
+            # an unmet clause says that this task alone is refused, not all tasks of the scheduler
             return work.Denied(
                 reason=Reason.NOT_ALLOWED, detail=why, unmet=("a model that carries no program",)
             )
@@ -223,19 +223,19 @@ class RequestHandlers:
         return reply
 
     def renew(self, link: SchedulerLink, permission: CallPermission, request: work.Renew) -> work.Renewed:
-        """Renew leases. Those that the peer may not speak of any more are lost to it; the others of the same message are kept."""
+        """Renew leases. The peer loses those that it may no longer speak for; the other leases of the same message are renewed."""
         refused = self.refusals(link, permission, request.held)
         rest = [item for item in request.held if item.lease not in refused]
         renewed = self.ledger.renew(link.peer, rest, self.context.now())
         lost = tuple(work.LeaseLost(lease=lease, reason=reason) for lease, reason in refused.items())
         return renewed.model_copy(update={"lost": renewed.lost + lost})
 
-    # -- carry on --------------------------------------------------------------------------------------------------------
+    # -- adoption --------------------------------------------------------------------------------------------------------
 
     def adopt(
         self, link: SchedulerLink, permission: CallPermission, request: work.AdoptRequest
     ) -> work.Denied | None:
-        """From now on the peer alone speaks for the campaign, and lower epochs are refused; else the refusal."""
+        """Let the peer alone speak for the campaign from now on, and refuse lower epochs. Returns the refusal if the peer may not adopt."""
         now = self.context.now()
         stale = self.ledger.adopt(
             link.peer, permission.principal, request.campaign, request.epoch, now, rests=permission.rests
@@ -250,7 +250,7 @@ class RequestHandlers:
     def page(self, principal: str, request: work.AdoptRequest | work.ListLeases) -> work.AdoptReply:
         """The leases of a campaign from the cursor on, then the results of ended leases.
 
-        In the order of the fences, which never changes: what begins to run or ends between two pages is listed once.
+        Both follow the order of the fences, which never changes: a run that begins or ends between two pages is listed once.
         """
         campaign, cursor = request.campaign, request.cursor
         allocations = self.ledger.of_campaign(principal, campaign)
@@ -292,8 +292,8 @@ class RequestHandlers:
     # -- status ----------------------------------------------------------------------------------------------------------
 
     def status(self, permission: CallPermission | None = None) -> work.WorkerStatus:
-        """The worker's status, runs before queued leases. Others than the owner (None) see their own work, and how much there is in all;
-        so does who acts for the owner in some campaigns only."""
+        """The worker's status, runs before queued leases. The owner (None) sees everything. All others, including a peer that acts for the
+        owner in some campaigns only, see their own work and the totals."""
         ledger, now = self.ledger, self.context.now()
         position = {lease: index for index, lease in enumerate(ledger.queue_order(now))}
         shown = [
@@ -329,7 +329,7 @@ class RequestHandlers:
 
 
 def max_seconds(task: Task) -> float:
-    """How long it may hold its slot by its own limits."""
+    """How long a task may hold its slot by its own limits."""
     limits = task.timeouts
     return limits.fetch_s + timed_launches(task) * limits.load_s + limits.run_s
 
@@ -346,7 +346,7 @@ def _ended_lease(item: OutboxItem, settled: bool) -> work.LiveLease:
 
 
 def _result_cursor(fence: Fence) -> int:
-    """Where a result stands in the pages: fences are never used again, so what comes or goes meanwhile moves nothing."""
+    """A result's position in the pages. Fences are never reused, so results that come or go meanwhile move no other."""
     return RESULT_CURSOR + (min(fence.incarnation, 2**22 - 1) << 30) + min(fence.number, 2**30 - 1)
 
 

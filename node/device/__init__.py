@@ -1,1 +1,1 @@
-"""What this device is: hardware probe, calibration, device lock."""
+"""This device: hardware probe, calibration, device lock."""

@@ -1,10 +1,10 @@
-"""Calibrates this device: what measuring on it needs and what it can do at best. A round takes seconds.
+"""Calibrates this device: finds what measurements on it need, and its best possible performance. A round takes seconds.
 
     quiet? ─▶ warm-up and spread of each unit on its driver's samples ─▶ micro-benchmarks of processor and GPU ─▶ still quiet? ─▶ a round
 
 Rounds are joined in `node.device.calibration_rounds`.
 
-A unit or GPU that does not work, or a full disk, raises nothing: its part is left out and a note says why.
+A unit or GPU that does not work, or a full disk, raises no error: the affected part is left out, and a note says why.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from node.device.gpu_units import GpuChoice
 from node.device.probe import Profile
 
 IDLE_S: Final = 0.35
-"""Time over which the idle host is looked at."""
+"""Seconds for which the idle host is observed."""
 FLOOR_LIMITS: Final = Limits(load_s=20, run_s=20)
 SPREAD_LIMITS: Final = Limits(load_s=20, run_s=10)
-"""No launch is begun that would end later."""
+"""A launch that would end later is not begun."""
 RUNS: Final = 60
 UNABLE: Final = (DriverError, OSError)
 """Errors that leave out a part of a round; `OSError` means that this host has no space, files or processes left."""
 ANY_PRECISION: Final = 1.0
-"""Stops at the first look: launches of the very windows that orders by precision have."""
+"""Ends at the first look, with launches of the same windows as orders with a precision."""
 
 
 class CalibrationLaunch(Protocol):
-    """The part of `drivers.launch.launch.Launch` that is used here."""
+    """The part of `drivers.launch.launch.Launch` that a calibration needs."""
 
     def events(self) -> Iterator[Event]: ...
 
@@ -75,7 +75,7 @@ class RunMicro(Protocol):
 
 
 class RoundStop:
-    """Ends a round from another thread: what runs is killed, and the round raises `Cancelled`."""
+    """Ends a round from another thread: kills the running process, and makes the round raise `Cancelled`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,20 +83,20 @@ class RoundStop:
         self.stopped = False
 
     def now(self) -> None:
-        """End it; it is over when this or the running step returns."""
+        """End the round. It is over when this call or the running step returns."""
         with self._lock:
             self.stopped, kill = True, self._kill
         if kill is not None:
             kill()
 
     def check(self) -> None:
-        """Raises `Cancelled` once it was stopped."""
+        """Raises `Cancelled` if the round was stopped."""
         if self.stopped:
             raise Cancelled("the calibration was stopped")
 
     @contextlib.contextmanager
     def killing(self, kill: Callable[[], object]) -> Iterator[None]:
-        """A block that `now` ends by this. Raises `Cancelled`."""
+        """A block that `now` ends by calling `kill`. Raises `Cancelled`."""
         with self._lock:
             self.check()
             self._kill = kill
@@ -109,7 +109,7 @@ class RoundStop:
 
 @dataclass(frozen=True)
 class CalibrationTools:
-    """The edges of a calibration; tests put in doubles."""
+    """The external functions of a calibration; tests use doubles."""
 
     launch: Launcher
     samples: Callable[[str], Mapping[str, bytes]]
@@ -130,7 +130,7 @@ class CalibrationTools:
 def calibration_tools(
     launch: Launcher, samples: Callable[[str], Mapping[str, bytes]], choice: GpuChoice
 ) -> CalibrationTools:
-    """The real ones, on the first GPU that was chosen."""
+    """The real tools, for the first chosen GPU."""
     if not choice.chosen:
         return CalibrationTools(launch, samples)
     gpu = choice.chosen[0]
@@ -146,8 +146,8 @@ def gpu_kind(profile: Profile, system: str = sys.platform, could: Callable[[], b
 
 
 def wait_until_quiet(tools: CalibrationTools, most_s: float, stop: RoundStop) -> float | None:
-    """Wait at most `most_s` (blocking). Returns the share of the processors that others still use; None: the host is quiet, or does not
-    tell. Raises `Cancelled` once stopped."""
+    """Wait at most `most_s` (blocking). Returns the share of the processors that other processes still use; None: the host is quiet, or
+    does not say. Raises `Cancelled` if stopped."""
     waiting = tools.idle_wait(most_s).wait(tools.wait)
     while True:
         stop.check()
@@ -166,9 +166,9 @@ def make_round(
     *,
     full: bool = False,
 ) -> Calibration:
-    """Measure everything once; the caller holds the device lock (blocking). `busy_share`: what `wait_until_quiet` found.
+    """Measure everything once (blocking). The caller holds the device lock. `busy_share`: the result of `wait_until_quiet`.
 
-    Raises `Cancelled` once stopped.
+    Raises `Cancelled` if stopped.
     """
     before = _idle_host(tools)
     at, notes = tools.wall(), list[str]()
@@ -223,7 +223,7 @@ def _quiet(busy_share: float | None, before: HostFigures, after: HostFigures) ->
 def _learn(
     profile: Profile, tools: CalibrationTools, notes: list[str], stop: RoundStop
 ) -> tuple[dict[str, int], dict[str, float]]:
-    """Warm-up floor and spread between launches by unit; `notes` gets why one was not learned."""
+    """Warm-up floors and spreads between launches, by unit. Adds to `notes` why a figure was not learned."""
     floors, spreads = dict[str, int](), dict[str, float]()
     for driver in dict.fromkeys(profile.driver_of(offer.unit) for offer in profile.units):
         units = [offer.unit for offer in profile.units if profile.driver_of(offer.unit) == driver]
@@ -253,8 +253,8 @@ def _learn(
 def learn(
     unit: str, samples: Mapping[str, bytes], launch: Launcher, stop: RoundStop
 ) -> tuple[int, float | None]:
-    """Inferences until a fresh session on a unit is warm, the most that any sample needs; and the spread between launches of the last one,
-    None where there were too few. Raises `DriverError`."""
+    """(inferences until a fresh session on a unit is warm, the most that any sample needs; the spread between launches of the last sample,
+    None: too few launches). Raises `DriverError`."""
     with tempfile.TemporaryDirectory(prefix="sark-calibrate-") as folder:
         paths = [Path(folder) / name for name in samples]
         for path, content in zip(paths, samples.values(), strict=True):
@@ -279,7 +279,7 @@ def learn(
 def _micro(
     kind: str, plan: MicroPlan, profile: Profile, tools: CalibrationTools, stop: RoundStop
 ) -> tuple[MicroResult, dict[str, Any]]:
-    """What was measured, and what is shown with it."""
+    """The result of the micro-benchmarks, and the facts shown with it."""
     if kind == "cpu":
         plan = micro.fit_plan(plan, micro.last_cache_bytes(), profile.ram or 1 << 32)
         result = tools.run_micro(kind, plan, tools.threads(), killing=stop.killing)

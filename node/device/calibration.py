@@ -1,9 +1,9 @@
-"""The calibration of a device: warm-up floors, launches, timer, idle host, micro-benchmarks, and how sure each of them is. Pure.
+"""The calibration of a device: warm-up floors, launches, timer, idle host, micro-benchmarks, and how certain each of them is. Pure.
 
     Calibration(fingerprint, quiet=True, floors={"CPU (ONNX)": Known(value=7, …)}, micro=(…), …)
 
-It is the sum of rounds: each measures everything once (`node.device.calibrate`) and joins those before it. It is valid while the hardware's
-fingerprint stays the same. Where it is kept: `node.device.calibration_file`.
+A calibration combines rounds. Each round measures everything once (`node.device.calibrate`) and joins the earlier ones. A calibration is
+valid while the hardware's fingerprint stays the same. `node.device.calibration_file` stores it.
 """
 
 from __future__ import annotations
@@ -22,50 +22,50 @@ from drivers.measure.stopping import CHECKED_AFTER, first_look, launches_for
 FLOOR_UNKNOWN: Final = WorkOrder("", "").warmup_floor
 LEAST_FLOOR: Final = 2
 MOST_FLOOR: Final = 50
-"""The floor applies to large models too, where each inference takes long."""
+"""Limited because the floor also applies to large models, whose inferences take long."""
 SETTLED: Final = 0.05
-"""An inference is warm once those around it are this close to the median of the last half."""
+"""An inference is warm once the inferences around it are this close to the median of the last half."""
 AROUND: Final = 5
 HEADLINES: Final = ("fp32_gflops_max", "memory_gb_s", "fp16_gflops_max", "bf16_gflops_max")
 KEPT: Final = 9
-"""Rounds of which a figure is made: the newest."""
+"""A figure is computed from this many of the newest rounds."""
 FEWEST_LAUNCHES: Final = 4
-"""Of which a spread between launches says something."""
+"""Fewest launches whose spread is meaningful."""
 SHOWN_PRECISION: Final = 0.02
 COMES_BACK: Final = "measured on a busy host; a running worker measures again when it is quiet"
 
 
 class Known(BaseModel):
-    """A figure of a device and how sure it is."""
+    """A figure of a device and how certain it is."""
 
     model_config = ConfigDict(frozen=True)
 
     value: float
     """The best of its rounds for speeds, their median for counts and spreads."""
     spread: float | None = None
-    """Half of the range of its rounds, as a share of the value; None: of one round."""
+    """Half of the range of its rounds, as a share of the value; None: there is only one round."""
     runs: int = 1
-    """Rounds that measured it."""
+    """Number of rounds that measured it."""
     quiet: bool | None = True
-    """The host was quiet in all of them. None: this system does not tell."""
+    """Whether the host was quiet in all rounds. None: this system does not say."""
     at: float = 0.0
-    """Seconds since the epoch: the newest round."""
+    """Time of the newest round, in seconds since the epoch."""
     last: tuple[float, ...] = ()
-    """Of the newest rounds, oldest first: what `value` and `spread` are made of."""
+    """The figures of the newest rounds, oldest first, from which `value` and `spread` are computed."""
 
 
 Pick = Callable[[Sequence[float]], float]
-"""Rounds → the figure."""
+"""Computes a figure from the figures of its rounds."""
 
 
 def known(value: float, quiet: bool | None, at: float) -> Known:
-    """A figure of one round."""
+    """A figure from one round."""
     return Known(value=value, quiet=quiet, at=at, last=(value,))
 
 
 def joined_figure(old: Known | None, new: Known | None, pick: Pick) -> Known | None:
-    """One figure of two sets of rounds, `new` after `old`. A round on a busy host never changes what quiet ones found, and a quiet one
-    takes the place of all busy ones."""
+    """One figure from two sets of rounds, `new` after `old`. A round on a busy host never changes a figure from quiet rounds, and a quiet
+    round replaces all busy rounds."""
     if old is None or new is None:
         return new if old is None else old
     if (old.quiet is False) is not (new.quiet is False):
@@ -77,7 +77,7 @@ def joined_figure(old: Known | None, new: Known | None, pick: Pick) -> Known | N
 
 
 def joined_figures(old: Mapping[str, Known], new: Mapping[str, Known], pick: Pick) -> dict[str, Known]:
-    """By name, those of `old` first."""
+    """The joined figures by name, those of `old` first."""
     both = {name: joined_figure(old.get(name), new.get(name), pick) for name in (*old, *new)}
     return {name: figure for name, figure in both.items() if figure is not None}
 
@@ -93,7 +93,7 @@ class MicroFigures(BaseModel):
     figures: dict[str, Known]
     seconds: float
     clock_mhz: float | None = None
-    """Mean during the newest round."""
+    """Mean clock during the newest round."""
     temperature_c: float | None = None
     power_w: float | None = None
     throttled: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class MicroFigures(BaseModel):
 
     @property
     def what(self) -> tuple[str, str, int]:
-        """Rounds of the same can be joined."""
+        """(device, backend, threads): rounds can be joined if these are equal."""
         return self.device, self.backend, self.threads
 
 
@@ -119,7 +119,7 @@ class HostFigures(BaseModel):
 
     @property
     def quiet(self) -> bool | None:
-        """Whether others left the processors alone; None: unknown."""
+        """Whether other processes hardly used the processors; None: unknown."""
         shares = (self.others_share, self.steal_share, self.stall_share)
         reported = [share for share in shares if share is not None]
         return max(reported) <= BUSY if reported else None
@@ -133,19 +133,19 @@ class Calibration(BaseModel):
     v: Literal[2] = 2
     fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
     at: float
-    """Seconds since the epoch: the newest round that counts."""
+    """Time of the newest round that counts, in seconds since the epoch."""
     quiet: bool | None = True
-    """The host was quiet. None: this system does not tell."""
+    """Whether the host was quiet. None: this system does not say."""
     rounds: int = 1
     full: bool = False
-    """With whole curves; the quick calibration has shorter ones."""
+    """Whether the curves are complete. A quick calibration has shorter curves."""
     timer_ns: int
     """Cost of reading the clock."""
     host: HostFigures = HostFigures()
     floors: dict[str, Known] = {}
-    """Unit → fewest warm-up inferences, where learned."""
+    """Unit → fewest warm-up inferences, for units where they were learned."""
     spreads: dict[str, Known] = {}
-    """Unit → standard deviation between launches, as a share, where learned."""
+    """Unit → standard deviation between launches, as a share, for units where it was learned."""
     micro: tuple[MicroFigures, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -154,13 +154,13 @@ class Calibration(BaseModel):
         return round(self.floors[unit].value) if unit in self.floors else FLOOR_UNKNOWN
 
     def first_look(self, unit: str, precision: float) -> int:
-        """Launches after which a unit's times may be as precise as that for the first time."""
+        """Launches after which a unit's times may reach `precision` for the first time."""
         return first_look(self.spreads[unit].value if unit in self.spreads else None, precision)
 
 
 def joined(old: Calibration | None, new: Calibration) -> Calibration:
-    """What is known after a new round. `old` is of the same fingerprint. A first full round, which somebody asked for, counts on a busy
-    host too, and then the sum is called busy until a quiet one."""
+    """The calibration after a new round. `old` must have the same fingerprint. A first full round, which was requested explicitly, counts
+    on a busy host too; the calibration then counts as busy until a quiet round."""
     if old is None:
         return new
     fuller = new.full and not old.full
@@ -189,9 +189,9 @@ def joined(old: Calibration | None, new: Calibration) -> Calibration:
 
 
 def warm_after(samples: Sequence[int], each: int = 1) -> int:
-    """Inferences before times settle at the level of the last half; `samples` in ns, `each`: inferences per sample.
+    """Inferences before times settle at the level of the last half. `samples`: in ns; `each`: inferences per sample.
 
-    Compares medians of `AROUND` samples, so single slow ones do not count.
+    Compares medians of `AROUND` samples, so that single slow samples do not count.
     """
     if len(samples) < 4 * AROUND:
         return FLOOR_UNKNOWN
@@ -205,7 +205,7 @@ def warm_after(samples: Sequence[int], each: int = 1) -> int:
 
 
 def spread_of(launches: Sequence[float]) -> float | None:
-    """Standard deviation of the launches' medians as a share of them; None: there are too few, or the clock is too coarse."""
+    """Standard deviation of the launches' medians, as a share; None: there are too few launches, or the clock is too coarse."""
     if len(launches) < FEWEST_LAUNCHES or min(launches) <= 0:
         return None
     return stdev(map(log, launches))
@@ -231,7 +231,7 @@ def headline(calibration: Calibration) -> str:
 
 
 def launches_text(calibration: Calibration, unit: str) -> str:
-    """In words such as `8 launches`: the number needed to measure a unit's times to ±2 %."""
+    """The launches needed to measure a unit's times to ±2 %, in words such as `8 launches`."""
     count = launches_for(calibration.spreads[unit].value, SHOWN_PRECISION)
     return f"{count} launches" if count is not None else f"more than {CHECKED_AFTER[-1]} launches"
 

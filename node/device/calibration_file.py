@@ -1,6 +1,6 @@
-"""Where a device's calibration is kept: one file for each device and fingerprint in this user's own data folder, whatever `--home` says.
+"""Stores a device's calibration: one file for each device and fingerprint in this user's own data folder, whatever `--home` says.
 
-Only files of this user that nobody else may write count: what they say decides how everything here is measured.
+A file counts only if this user owns it and nobody else may write it, because it determines how everything here is measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StoredCalibration:
 
 
 def calibration_file(fingerprint: str, device: str | None = None) -> Path:
-    """The file of this device; of `device` where that is given. The folder follows the platform: see `Home`."""
+    """The file of this device, or of `device` if given. The folder follows the platform: see `Home`."""
     name = re.sub(r"[^\w-]+", "-", device or lock_name())
     return Home.at().data / "calibrations" / f"{name}-{fingerprint[:16]}.json"
 
@@ -60,7 +60,7 @@ def read_calibration(path: Path, fingerprint: str) -> StoredCalibration:
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Write it durably. Raises `ResourceError`."""
+    """Write the calibration durably. Raises `ResourceError`."""
     write_durably(path, calibration.model_dump_json(indent=1).encode() + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""The rounds of a device's calibration: the first, those asked for, those at quiet moments; joined in one file under the device lock.
+"""The rounds of a device's calibration: the first, requested ones, and those on a quiet host, joined in one file under the device lock.
 
 calibrator = Calibrator(calibration_file(profile.fingerprint), profile, tools, DeviceLock(lock_name()))
 await calibrator.ensure(print)      the stored calibration, or a first round, whatever the host does
@@ -26,29 +26,29 @@ from protocol.errors import ResourceError
 from swarm.base.threads import DISK, WAITING
 
 MAX_WAIT_S: Final = 3.0
-"""Longest wait of a first round for a quiet host; ten times that for a full one."""
+"""Longest wait of a first round for a quiet host, in seconds; a full round waits ten times as long."""
 QUIET_S: Final = 1.0
-"""Longest wait of one that comes back at a quiet moment."""
+"""Longest wait of a later round for a quiet host, in seconds."""
 OF_OLD: Final = "calibration.json"
-"""In the worker's folder of a home, until every device had one file for all homes."""
+"""An earlier version's file, in the worker's folder of a home. A device now has one file for all homes."""
 
 
 T = TypeVar("T")
 
 
 class RoundEnd(StrEnum):
-    """What became of a round at a quiet moment."""
+    """The outcome of a round that needs a quiet host."""
 
     JOINED = "joined"
     DISTURBED = "disturbed"
-    """The host did not stay quiet, so it does not count where quiet ones do."""
+    """The host did not stay quiet, so the round does not count beside quiet ones."""
     BUSY = "busy"
     """The host is not quiet: nothing was measured."""
 
 
 @dataclass
 class Calibrator:
-    """What is known of this device, and how to know more."""
+    """This device's calibration, and the means to improve it."""
 
     path: Path
     profile: Profile
@@ -61,7 +61,7 @@ class Calibrator:
         return self.current.floor(unit) if self.current is not None else FLOOR_UNKNOWN
 
     def first_look(self, unit: str, precision: float) -> int:
-        """Launches after which a unit's times may be as precise as that for the first time."""
+        """Launches after which a unit's times may reach `precision` for the first time."""
         return self.current.first_look(unit, precision) if self.current is not None else CHECKED_AFTER[0]
 
     async def ensure(
@@ -73,10 +73,10 @@ class Calibrator:
         wait_s: float | None = None,
         old: Path | None = None,
     ) -> Calibration:
-        """The stored calibration if it is valid and not `force`, else one more round, made under the device lock and stored.
+        """The stored calibration if it is valid and not `force`, else the result of another round, made under the device lock and stored.
 
-        `wait_s`: the longest wait for a quiet host; `old`: a worker's folder, whose file of an earlier version is removed. `report` gets
-        a line for each of these.
+        `wait_s`: the longest wait for a quiet host; `old`: a worker's folder, from which an earlier version's file is removed. `report`
+        gets a line for each step.
         """
         if old is not None and await DISK.run(_remove, old / OF_OLD):
             report(
@@ -104,9 +104,9 @@ class Calibrator:
         return self.current
 
     async def at_quiet(self) -> RoundEnd:
-        """One more round, if the host is quiet now. Cancelling it ends what it runs, and returns when that is dead.
+        """One more round, if the host is quiet now. Cancelling kills its processes, and returns once they are dead.
 
-        Raises `ResourceError` if it cannot be stored.
+        Raises `ResourceError` if the calibration cannot be stored.
         """
         async with self.lock.hold():
             if await _in_thread(lambda stop: wait_until_quiet(self.tools, QUIET_S, stop)) is not None:
@@ -119,7 +119,7 @@ class Calibrator:
         return RoundEnd.DISTURBED if made.quiet is False else RoundEnd.JOINED
 
     async def _keep(self, made: Calibration) -> tuple[Calibration, str]:
-        """Join a round to what the file has by now. Returns all, and why they are not stored; empty: they are."""
+        """Join a round to the file's current calibration. Returns the result, and why it is not stored; empty: it is."""
 
         def keep() -> tuple[Calibration, str]:
             stored = read_calibration(self.path, made.fingerprint).calibration
@@ -134,7 +134,7 @@ class Calibrator:
 
 
 async def _in_thread(work: Callable[[RoundStop], T]) -> T:
-    """The work, in a thread; cancelling ends it early and returns when its processes are dead."""
+    """Run `work` in a thread. Cancelling ends it early, and returns once its processes are dead."""
     stop, results, ended = RoundStop(), list[T](), False
 
     def go() -> None:

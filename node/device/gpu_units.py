@@ -1,10 +1,10 @@
-"""Which of this device's GPUs its units run on, as its owner chose: the setting `gpus` of a worker.
+"""The GPUs that this device's units use, as its owner chose: the setting `gpus` of a worker.
 
-    one        the first that the runtimes find: `GPU (ONNX)`
-    each       every one: `GPU (ONNX)` is the first, `GPU 1 (ONNX)` the next …
-    1,3        these: `GPU (ONNX)` is GPU 1, `GPU 3 (ONNX)` the other
+    one        the first GPU that the runtimes find: `GPU (ONNX)`
+    each       every GPU: `GPU (ONNX)` is the first, `GPU 1 (ONNX)` the next …
+    1,3        these GPUs: `GPU (ONNX)` is GPU 1, `GPU 3 (ONNX)` the other
 
-Whatever runs on a chosen GPU sees no other. GPUs are counted from 0, as `sark-node info` lists them. A device measures one task at a time,
+A process on a chosen GPU sees no other GPU. GPUs are counted from 0, as `sark-node info` lists them. A device measures one task at a time,
 on whichever GPU.
 """
 
@@ -23,7 +23,7 @@ from protocol.errors import ResourceError
 from protocol.formats.gpu_units import gpu_number, numbered
 
 VARIABLES: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""What shows a process some GPUs alone: NVIDIA's by index or UUID, AMD's by index."""
+"""Variables that restrict a process to some GPUs: NVIDIA's by index or UUID, AMD's by index."""
 NVML: Final = "nvml"
 VULKAN: Final = "Vulkan"
 """Beginning of the detail of a llama.cpp unit that ignores all of these variables."""
@@ -34,22 +34,22 @@ class ChosenGpu:
     number: int
     gpu: Gpu
     environment: Mapping[str, str]
-    """What shows it alone to a process."""
+    """The variables that show only this GPU to a process."""
 
     @property
     def shown(self) -> str:
-        """The value by which those variables name this GPU."""
+        """The value by which these variables name this GPU."""
         return next(iter(self.environment.values()))
 
     @property
     def nvml(self) -> str:
-        """How a `Sampler` finds it."""
+        """The id by which a `Sampler` finds this GPU."""
         return self.gpu.uuid or str(self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """The GPUs of a device that were chosen; none: the runtimes choose, which is the first."""
+    """The chosen GPUs of a device; none: the runtimes choose, which means the first GPU."""
 
     chosen: tuple[ChosenGpu, ...] = ()
 
@@ -70,19 +70,19 @@ ANY_GPU: Final = GpuChoice()
 
 @dataclass(frozen=True)
 class DeviceGpus:
-    """All GPUs of a device, and those that were chosen."""
+    """All GPUs of a device, and the chosen ones."""
 
     report: GpuReport
     choice: GpuChoice = ANY_GPU
 
     @property
     def used(self) -> tuple[Gpu, ...]:
-        """Those that units run on."""
+        """The GPUs that units use."""
         return tuple(one.gpu for one in self.choice.chosen) or self.report.gpus[:1]
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Of `used`."""
+        """The numbers of the GPUs in `used`."""
         return tuple(one.number for one in self.choice.chosen) or (0,)
 
 
@@ -90,7 +90,7 @@ NO_GPUS: Final = DeviceGpus(GpuReport())
 
 
 def choose(setting: str, report: GpuReport, environ: Mapping[str, str] = os.environ) -> GpuChoice:
-    """Raises `ResourceError` for a GPU that is not here."""
+    """The GPUs that `setting` selects. Raises `ResourceError` for a GPU that is not here."""
     listed = read_gpus_setting(setting)
     numbers = listed if listed is not None else tuple(range(len(report.gpus)))
     if missing := [number for number in numbers if number >= len(report.gpus)]:
@@ -104,7 +104,7 @@ def choose(setting: str, report: GpuReport, environ: Mapping[str, str] = os.envi
 
 
 def _shown(report: GpuReport, number: int, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The variables that show only this GPU: NVIDIA's by UUID, AMD's by its index among the GPUs that are already shown."""
+    """The variables that show only this GPU: an NVIDIA GPU by UUID, an AMD GPU by its index among the GPUs already shown."""
     uuid = report.gpus[number].uuid
     if report.source == NVML and uuid:
         return MappingProxyType({VARIABLES[0]: uuid})
@@ -114,7 +114,7 @@ def _shown(report: GpuReport, number: int, environ: Mapping[str, str]) -> Mappin
 
 
 class ProbeDrivers(Protocol):
-    """`drivers.launch.launch.probe_units` with the rest of its arguments given."""
+    """`drivers.launch.launch.probe_units` with its other arguments bound."""
 
     def __call__(
         self, *, private: Mapping[str, Mapping[str, str]], only: Sequence[str] | None = None
@@ -123,7 +123,7 @@ class ProbeDrivers(Protocol):
 
 @dataclass(frozen=True)
 class UnitsOnGpus:
-    """Tries the units of all drivers, and those on GPUs on each that was chosen, which then is the only one that they see."""
+    """Tries the units of all drivers. GPU units are tried on each chosen GPU, which is then the only GPU that they see."""
 
     probe: ProbeDrivers
     gpus: DeviceGpus
@@ -159,6 +159,6 @@ def units_on_gpus(
     private: Mapping[str, Mapping[str, str]] | None = None,
     find: Callable[[], GpuReport] = find_gpus,
 ) -> UnitsOnGpus:
-    """Looks for GPUs now (blocking), for units when it is called. Raises `ResourceError` for a GPU that is not here."""
+    """Looks for GPUs now (blocking); the returned object looks for units when called. Raises `ResourceError` for a GPU that is not here."""
     report = find()
     return UnitsOnGpus(probe, DeviceGpus(report, choose(setting, report)), private or {})

@@ -1,9 +1,9 @@
-"""The units that were found to work here, kept so that a measurement need not start every runtime before it begins.
+"""The units found to work here, stored so that a measurement need not first start every runtime.
 
     units = known_units(cache / "units.json", state_of(gpus, boot_environment), look)
 
-They count as long as nothing has changed of what decides them: packages, drivers' code, Python, GPUs, system, boot, and the environment
-that drivers get.
+They are valid until something changes on which they depend: packages, drivers' code, Python, GPUs, system, boot, and the environment that
+drivers get.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_FILE: Final = 64 * 1024
 
 
 def state_of(gpus: DeviceGpus, environ: Mapping[str, str] = os.environ) -> str:
-    """The sha256 of all that decides which units work."""
+    """The sha256 of everything that decides which units work."""
     folder = Path(__file__).parents[2] / "drivers"
     what: list[Any] = [
         *(sys.version, sys.prefix, platform.platform(), _boot(), repr(gpus), sorted(clean_environment(environ).items())),
@@ -42,7 +42,7 @@ def state_of(gpus: DeviceGpus, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def known_units(file: Path, state: str, look: Callable[[], ProbedUnits]) -> ProbedUnits:
-    """The units that `file` stores for this `state`, else the units that `look` finds, which are stored if they are sure."""
+    """The units that `file` stores for this `state`, else the units that `look` finds, which are stored if `sure` is set."""
     kept = _read(file, state)
     if kept is not None:
         return kept
@@ -50,7 +50,7 @@ def known_units(file: Path, state: str, look: Callable[[], ProbedUnits]) -> Prob
     if found.sure:
         units = [asdict(unit) for unit in found.units]
         content = {"state": state, "units": units, "troubles": list(found.troubles)}
-        with contextlib.suppress(ResourceError):  # the next measurement looks again
+        with contextlib.suppress(ResourceError):  # the next measurement probes again
             write_durably(file, json.dumps(content).encode())
     return found
 
@@ -70,7 +70,7 @@ def _read(file: Path, state: str) -> ProbedUnits | None:
 
 
 def _times(folder: Path, endings: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Names and times of what lies there with these endings."""
+    """Names and times of the files in `folder` with these endings."""
     try:
         with os.scandir(folder) as entries:
             return sorted(

@@ -1,8 +1,8 @@
-"""One run at a time measures on a device, whoever on this host runs it: nodes of other users and other homes too.
+"""Lets one run at a time measure on a device, across all nodes on this host, including those of other users and homes.
 
-Two file locks in the host's temporary folder, which end with their process, however that ends, or some milliseconds later, when a zygote
-that shares the device's has prepared a launch. A waiter first takes the lock of the
-next in line, then the device's: whoever just had the device queues behind it, so that none of several workers starves.
+There are two file locks in the host's temporary folder. They end with their process, however it ends, or some milliseconds later if a
+zygote that shares the device's lock is preparing a launch. A waiter first takes the lock of the next in line, then the device's lock. The
+previous holder queues behind it, so that no worker starves.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from filelock import lock_descriptor
 from protocol.errors import ResourceError
 
 POLL_S: Final = (0.001, 0.05)
-"""Between two looks at a lock that another process has, from first to last. A zygote that prepares has it for some 10 ms."""
+"""Shortest and longest pause, in seconds, before the next try for a lock of another process. A preparing zygote holds it for some 10 ms."""
 LATE: Final = 8
-"""A pause lasts an eighth of the wait so far, so a wait ends at most that much too late."""
+"""A pause lasts an eighth of the wait so far, so a wait ends at most an eighth too late."""
 
 
 def shared_folder() -> Path:
@@ -33,20 +33,20 @@ def shared_folder() -> Path:
 
 
 class DeviceLock:
-    """The lock of one device. Each `hold` waits for all others, in this process or any other."""
+    """The lock of one device. Each `hold` excludes all others, in this process or any other."""
 
     def __init__(self, device: str, folder: Path | None = None) -> None:
         name = hashlib.sha256(device.encode()).hexdigest()[:16]
         self.path = (folder or shared_folder()) / f"sark-device-{name}.lock"
         self._next = self.path.with_suffix(".next")
         self.handle = -1
-        """The locked file, open, while this process has the device. Whoever is given it shares the lock until both have closed it."""
+        """The open, locked file while this process has the device. A process that inherits it shares the lock until both have closed it."""
 
     @contextlib.asynccontextmanager
     async def hold(self, on_wait: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
-        """Have the device for the block. Calls `on_wait` once if it is not free at once; waiting can be cancelled.
+        """Hold the device for the block. Calls `on_wait` once if the device is not free at once. Waiting can be cancelled.
 
-        Raises `ResourceError` where a file cannot be used.
+        Raises `ResourceError` if a lock file cannot be used.
         """
         device, head = _open(self.path), _open(self._next)
         try:
@@ -57,7 +57,7 @@ class DeviceLock:
                     if not waited_s:
                         on_wait()
                     pause_s = min(max(shortest_s, waited_s / LATE), longest_s)
-                    await trio.sleep(pause_s)  # another process has it: there is no event to wait for
+                    await trio.sleep(pause_s)  # poll: another process gives no event to wait for
                     waited_s += pause_s
             os.close(head)
             head, self.handle = -1, device
@@ -74,7 +74,7 @@ class DeviceLock:
         os.close(_open(self.path))
 
     def wanted(self) -> bool:
-        """Whether somebody waits for the device, which the caller holds. Raises `ResourceError`."""
+        """Whether another run waits for the device, which the caller holds. Raises `ResourceError`."""
         head = _open(self._next)
         try:
             return not lock_descriptor(head, blocking=False)
@@ -83,8 +83,8 @@ class DeviceLock:
 
 
 def _open(path: Path) -> int:
-    """The lock file, made for all users if there is none. Opened for reading, which is enough for a lock: other users' files permit it, and
-    a link that somebody put there cannot have anything overwritten. Raises `ResourceError`."""
+    """The lock file, created for all users if there is none. Raises `ResourceError`. The file is opened for reading, which suffices for a
+    lock: other users' files permit it, and a malicious link cannot make it overwrite anything."""
     flags = (
         (os.O_RDWR if os.name == "nt" else os.O_RDONLY)
         | getattr(os, "O_NOFOLLOW", 0)

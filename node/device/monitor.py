@@ -3,9 +3,9 @@
     sensors = DeviceMonitor().open()
     sensors.read()                  a DeviceReading; blocks for about a millisecond
 
-Read in the worker's process, never in the one that is timed: what it costs is measured by `benchmarks/measuring/live_readings.py`.
-Processor and memory by psutil, temperature and power by the files of Linux (`drivers.measure.host`, `drivers.measure.meters`), GPUs by
-NVML or amdgpu's files. macOS tells power to root's powermetrics alone, which is left to the measured runs.
+The worker's process reads the sensors, never the process that is timed; `benchmarks/measuring/live_readings.py` measures the cost.
+Processor and memory are read with psutil, temperature and power from Linux's files (`drivers.measure.host`, `drivers.measure.meters`), GPUs
+with NVML or from amdgpu's files. On macOS only root's powermetrics shows power, which is left to the measured runs.
 
 https://www.kernel.org/doc/html/latest/gpu/amdgpu/thermal.html, https://docs.kernel.org/admin-guide/cgroup-v2.html
 """
@@ -32,11 +32,11 @@ from protocol.values.reading import MAX_GPUS, DeviceReading, GpuReading, Sensor
 T = TypeVar("T")
 _NOT_BUSY: Final = ("idle", "iowait", "steal")
 _COUNTED_TWICE: Final = ("guest", "guest_nice", "interrupt", "dpc")
-"""They are in `user`, `nice` and (Windows) `system` too."""
+"""Fields that are also counted in `user`, `nice` and (on Windows) `system`."""
 
 
 def load_nvml() -> Any:
-    """pynvml; None where it is not installed."""
+    """pynvml; None: it is not installed."""
     try:
         return importlib.import_module("pynvml")
     except ImportError:
@@ -45,29 +45,29 @@ def load_nvml() -> Any:
 
 @dataclass(frozen=True)
 class DeviceMonitor:
-    """What this device can show."""
+    """The sensors that this device can show."""
 
     root: Path = Path("/")
-    """Below it are the system's files."""
+    """The root of the system's files."""
     nvml: Callable[[], Any] = load_nvml
-    """Gives pynvml, a double, or None."""
+    """Returns pynvml, a double, or None."""
     cpu_times: Callable[[], Any] = psutil.cpu_times
     memory: Callable[[], Any] = psutil.virtual_memory
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     clock: Callable[[], int] = time.perf_counter_ns
     """Nanoseconds."""
     gpus: tuple[int, ...] | None = None
-    """Which are shown, counted as `drivers.measure.gpu.find_gpus` does; None: all."""
+    """Numbers of the GPUs shown, as `drivers.measure.gpu.find_gpus` counts them; None: all."""
 
     def open(self) -> OpenSensors:
-        """Its sensors, with the counters as they are now; to be closed. Blocking. Raises OSError."""
+        """The opened sensors, with counters that begin now. The caller must close them. Blocking. Raises OSError."""
         with contextlib.ExitStack() as stack:
             opened = OpenSensors(self, self._open_gpus(stack))
             opened.files = stack.pop_all()
             return opened
 
     def sensors(self) -> tuple[Sensor, ...]:
-        """Those that work, in a fixed order. Blocking."""
+        """The working sensors, in a fixed order. Blocking."""
         with contextlib.closing(self.open()) as opened:
             return opened.working()
 
@@ -92,7 +92,7 @@ class OpenSensors:
     """Made by `DeviceMonitor.open`. All methods block."""
 
     files: contextlib.ExitStack
-    """What is closed with it."""
+    """Closed with the sensors."""
 
     def __init__(self, monitor: DeviceMonitor, gpus: Callable[[], tuple[GpuReading, ...]]) -> None:
         self._monitor, self._gpus = monitor, gpus
@@ -115,7 +115,7 @@ class OpenSensors:
         )
 
     def working(self) -> tuple[Sensor, ...]:
-        """The sensors that tell something."""
+        """The sensors that give values."""
         now = self.read()
         shown = {
             Sensor.CPU: self._times[1] > 0,
@@ -130,17 +130,17 @@ class OpenSensors:
         return tuple(sensor for sensor, works in shown.items() if works)
 
     def close(self) -> None:
-        """Call it once."""
+        """Close the sensors. Call this once."""
         self.files.close()
 
     def _joules(self) -> tuple[MeterReading, ...] | None:
-        """Of each package; None: not all tell."""
+        """The energy reading of each package; None: not all packages give one."""
         readings = tuple(reading for meter in self._packages if (reading := meter.read()) is not None)
         return readings if readings and len(readings) == len(self._packages) else None
 
 
 def used_memory(root: Path, machine: Any) -> int | None:
-    """Bytes in use: on the machine, or in this process's container if it may use less. `machine`: as psutil tells it."""
+    """Bytes in use on the machine, or in this process's container if its limit is lower. `machine`: the memory as psutil gives it."""
     group = probe_parsers.cgroup_of(_text(root / "proc/self/cgroup"))
     for folder in (root / "sys/fs/cgroup", *(root / "sys/fs/cgroup" / part for part in group)):
         limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
@@ -151,7 +151,7 @@ def used_memory(root: Path, machine: Any) -> int | None:
 
 
 def _cpu(times: Any) -> tuple[float, float]:
-    """Busy and all seconds of all processors. `times`: as psutil tells them. The hypervisor's are not this device's."""
+    """(busy seconds, all seconds) of all processors. `times`: as psutil gives them. Time taken by the hypervisor does not count as busy."""
     fields = times._asdict()
     total = sum(value for name, value in fields.items() if name not in _COUNTED_TWICE)
     return total - sum(fields.get(name, 0.0) for name in _NOT_BUSY), total
@@ -176,7 +176,7 @@ def _watts(before: tuple[MeterReading, ...] | None, after: tuple[MeterReading, .
 
 
 def _nvidia(nvml: Any, device: NvmlDevice) -> GpuReading:
-    """Of an instance of a divided GPU its memory alone: heat and power are of the whole."""
+    """The reading of an NVIDIA GPU. For an instance of a divided GPU only its memory, because heat and power are the whole GPU's."""
     handle = device.handle
     memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
     used = None if memory is None else int(memory.used)

@@ -1,6 +1,6 @@
-"""What this device is: read once at start, cleaned for the wire, and made into an advert.
+"""Probes this device once at start, cleans the values for the wire, and makes an advert of them.
 
-The reading is thin; what a text means is decided in `node.device.probe_parsers`. What cannot be found out stays empty, and a note says why.
+This module only reads; `node.device.probe_parsers` interprets the texts. An unknown value stays empty, and a note says why.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from swarm.base.text import ascii_line, ascii_name
 TOOL_S: Final = 5.0
 ROOT: Final = Path("/")
 MAX_UNITS: Final = 12
-"""Of an advert."""
+"""Most units in an advert."""
 NOT_TRIED: Final = TierProbe(Tier.NONE, ("not tried out",))
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One device, as far as it is known. Sizes in bytes; empty or None: not known."""
+    """One device, as far as it is known. Sizes are in bytes; empty or None: unknown."""
 
     device: str
     name: str
@@ -59,22 +59,22 @@ class Profile:
     """Unit → name of the driver that has it."""
     gpus: tuple[GpuInfo, ...] = ()
     gpu_report: GpuReport = field(default_factory=GpuReport)
-    """The GPUs with all that their source tells of them, also those that no unit runs on."""
+    """All GPUs with everything that their source reports, including those that no unit uses."""
     gpu_choice: GpuChoice = ANY_GPU
     notes: tuple[str, ...] = ()
-    """What could not be found out, and why."""
+    """The facts that could not be determined, and why."""
     sandbox: Tier = Tier.NONE
     """The sandbox tier of a run on this device, found by trying it."""
     sandbox_notes: tuple[str, ...] = ()
-    """Why it is not further."""
+    """Why the tier is not higher."""
     simulated: bool = False
-    """It pretends: see `node.device.simulated`."""
+    """The device is simulated; see `node.device.simulated`."""
     monitors: tuple[Sensor, ...] = ()
-    """What of it can be shown live."""
+    """The sensors that can be shown live."""
 
     @property
     def fingerprint(self) -> str:
-        """Of the hardware and what it runs: the same for two devices of the same make with the same system and runtimes."""
+        """The fingerprint of hardware and software: equal for two devices of the same make with the same system and runtimes."""
         return probe_parsers.fingerprint(
             soc=self.soc,
             cores=self.cores,
@@ -99,8 +99,8 @@ def probe_device(
     on: DeviceGpus = NO_GPUS,
     monitor: DeviceMonitor | None = None,
 ) -> Profile:
-    """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none; `sandbox`: what
-    `drivers.launch.probe_tier.probe` found. `on`: its GPUs.
+    """Probe this device (blocking, a second or two for the units). `data`: the folder for a device id if the system has none; `sandbox`:
+    the result of `drivers.launch.probe_tier.probe`; `on`: the device's GPUs.
     """
     notes: list[str] = []
     result = probe_units()
@@ -138,7 +138,7 @@ def probe_device(
 
 
 def trouble_with(profile: Profile, probe_units: Callable[[], ProbedUnits]) -> str:
-    """Whether the units of this device still run their one-line models (blocking, a second or two). Empty: they do."""
+    """Which units of this device no longer run their one-line models, in words (blocking, a second or two). Empty: all run."""
     result = probe_units()
     works = {ascii_line(unit.unit) for unit in result.units}
     gone = [offer.unit for offer in profile.units if offer.unit not in works]
@@ -184,7 +184,7 @@ def read_os(system: str = sys.platform, root: Path = ROOT) -> str:
 
 
 def read_machine_id(system: str = sys.platform, root: Path = ROOT) -> str:
-    """The system's own id of this machine; it goes no further than the hash that is made of it."""
+    """The system's own id of this machine, of which only a hash is used."""
     if system == "darwin":
         return probe_parsers.uuid_of_ioreg(_tool("/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"))
     if system == "win32":
@@ -193,14 +193,14 @@ def read_machine_id(system: str = sys.platform, root: Path = ROOT) -> str:
 
 
 def lock_name(system: str = sys.platform, root: Path = ROOT) -> str:
-    """What the workers of one host lock while they measure. The same for all of them also where the host has no id (containers):
-    the device id is each home's own there.
+    """The name that the workers of one host lock while they measure. It is the same for all of them even if the host has no id
+    (containers), where each home has a device id of its own.
     """
     return probe_parsers.device_of(read_machine_id(system, root)) or "a host without an id"
 
 
 def kept_device_id(path: Path) -> str:
-    """A random id for a machine that has none, the same at each start. A damaged one is replaced."""
+    """A random id for a machine that has none, the same at each start. A damaged id is replaced."""
     try:
         stored = path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -213,7 +213,7 @@ def kept_device_id(path: Path) -> str:
 
 
 def read_ram(root: Path = ROOT) -> int | None:
-    """Bytes of memory that this process may use: the machine's, or those of its container if they are less."""
+    """Bytes of memory that this process may use: the machine's memory, or its container's limit if that is lower."""
     limits = [int(psutil.virtual_memory().total)]
     group = probe_parsers.cgroup_of(_text(root / "proc/self/cgroup"))
     folders = [root / "sys/fs/cgroup", *(root / "sys/fs/cgroup" / part for part in group)]
@@ -221,12 +221,12 @@ def read_ram(root: Path = ROOT) -> int | None:
         text = _text(folder / "memory.max").strip()
         if text.isdigit():
             limits.append(int(text))
-    text = _text(root / "sys/fs/cgroup/memory/memory.limit_in_bytes").strip()  # the older kind of groups
+    text = _text(root / "sys/fs/cgroup/memory/memory.limit_in_bytes").strip()  # version 1 of control groups
     return min([*limits, int(text)] if text.isdigit() else limits) or None
 
 
 def read_gpus(gpus: Sequence[Gpu], numbers: Sequence[int] = ()) -> tuple[GpuInfo, ...]:
-    """`numbers`: theirs, where units name them."""
+    """The GPUs for an advert. `numbers`: their numbers, if units name them."""
     named: Sequence[int | None] = numbers or [None] * len(gpus)
     return tuple(
         GpuInfo(name=ascii_line(gpu.name), vram=gpu.vram, driver=ascii_line(gpu.driver), number=number)
@@ -242,7 +242,7 @@ def _text(path: Path) -> str:
 
 
 def _tool(*command: str) -> str:
-    """What a system tool prints; empty when it is not there or fails."""
+    """The output of a system tool; empty if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=TOOL_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -262,7 +262,7 @@ def _registry(key: str, value: str) -> str:
     return ""
 
 
-# -- telling -------------------------------------------------------------------------------------------------------------
+# -- adverts and records -------------------------------------------------------------------------------------------------
 
 
 def build_advert(
@@ -275,9 +275,9 @@ def build_advert(
     version: str = "",
     pools: Sequence[str] = (),
 ) -> Advert:
-    """The advert of a device. What is optional is left out, the least useful first, until it fits in 1 KiB.
+    """The advert of a device. Optional parts are left out, the least useful first, until the advert fits in 1 KiB.
 
-    Raises `LocalProtocolError` when labels alone make it too large: they are the owner's and never dropped silently.
+    Raises `LocalProtocolError` if labels alone make it too large: the owner set them, and they are never dropped silently.
     """
     advert = Advert(
         peer=peer,
@@ -306,7 +306,7 @@ def build_advert(
 
 
 def _diets(advert: Advert) -> list[Advert]:
-    """The advert, then ever thinner ones."""
+    """The advert, then smaller and smaller versions of it."""
     diets = [advert]
 
     def without(**changes: Any) -> None:
@@ -330,7 +330,7 @@ def _diets(advert: Advert) -> list[Advert]:
 
 
 def _fewer(addresses: Sequence[str], count: int) -> tuple[str, ...]:
-    """The best `count` of `addresses`; if nobody can dial the node but through gates, an address through a gate is among them."""
+    """The best `count` of `addresses`, among them one through a gate if there is any."""
     through = [address for address in addresses if address.endswith("/p2p-circuit")]
     direct = [address for address in addresses if address not in through]
     gates = through[: max(1, count // 2)]
@@ -347,13 +347,13 @@ def device_facts(profile: Profile, version: str) -> DeviceFacts:
 
 
 def _shared(profile: Profile) -> dict[str, Any]:
-    """What an advert and a record say of a device under the same names."""
+    """The facts about a device that have the same names in an advert and in a record."""
     names = ("device", "name", "soc", "ram", "os", "arch", "cores")
     return {name: getattr(profile, name) for name in names}
 
 
 def memory_cap(profile: Profile, share: float) -> int:
-    """Bytes a run may take: a share of this device's memory, or of what is left when that is not known."""
+    """Bytes that a run may take: a share of this device's memory, or of the available memory if the total is unknown."""
     ram = None if profile.simulated else profile.ram
     total = ram or int(psutil.virtual_memory().available)
     return max(64 * 1024**2, int(total * share))

@@ -1,6 +1,6 @@
-"""Reading what systems say of themselves: pure functions from the text of a file or a tool's output to one fact.
+"""Parsers of system information: pure functions from the text of a file or a tool's output to one fact.
 
-Each gives an empty string or None where the text does not say; nothing is guessed. The readers are in `node.device.probe`.
+Each returns an empty string or None if the text does not state the fact; nothing is guessed. The readers are in `node.device.probe`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ARM_PARTS: Final = {
 
 
 def cgroup_of(text: str) -> tuple[str, ...]:
-    """Folders of a process's control group and of those above it, from `/proc/self/cgroup`: `a`, `a/b`; nothing for the root."""
+    """Folders of a process's control group and of the groups above it, from `/proc/self/cgroup`: `a`, `a/b`; none for the root."""
     for shown in text.splitlines():
         number, _, rest = shown.partition("::")
         parts = [part for part in rest.split("/") if part]
@@ -50,7 +50,7 @@ def cgroup_of(text: str) -> tuple[str, ...]:
 
 
 def cpu_of_cpuinfo(text: str) -> str:
-    """Processor's name from `/proc/cpuinfo`: x86 says `model name`, some ARM kernels `Hardware` or only numbers."""
+    """The processor's name from `/proc/cpuinfo`. x86 has `model name`, some ARM kernels `Hardware` or only numbers."""
     fields = _fields(text)
     for key in ("model name", "Hardware", "cpu model"):
         if fields.get(key) and not fields[key].isdigit():
@@ -62,7 +62,7 @@ def cpu_of_cpuinfo(text: str) -> str:
 
 
 def board_of(device_tree: str, dmi_vendor: str, dmi_product: str) -> str:
-    """A board's name: the device tree's model (ends in a zero byte), else what the firmware calls the machine."""
+    """A board's name: the device tree's model (which ends in a zero byte), else the firmware's name for the machine."""
     model = device_tree.replace("\x00", "").strip()
     if model:
         return model
@@ -89,7 +89,7 @@ def uuid_of_ioreg(text: str) -> str:
 
 
 def device_of(machine_id: str) -> str:
-    """The device id: a hash under a name of ours, so that the machine's own id never leaves it. Empty for an unset one."""
+    """The device id: a hash with a context of our own, so that the machine's own id never leaves it. Empty if the machine's id is unset."""
     plain = machine_id.strip().lower()
     if len(plain) < 8 or plain == "uninitialized" or set(plain) <= {"0", "-"}:
         return ""
@@ -107,9 +107,9 @@ def fingerprint(
     gpus: Sequence[tuple[str, int | None, str]],
     runtimes: Sequence[tuple[str, str]],
 ) -> str:
-    """A sha256 over what a device is made of and what it runs, 64 hexadecimal digits. `gpus`: name, bytes, driver; `runtimes`: of units.
+    """The sha256 of a device's hardware and software, as 64 hexadecimal digits. `gpus`: name, bytes, driver; `runtimes`: unit, runtime.
 
-    Memory counts in quarters of a GiB: kernels keep a little more or less of it for themselves.
+    Memory is rounded to quarters of a GiB, because the amount that kernels reserve varies a little.
     """
     parts = {
         "soc": soc,
@@ -126,7 +126,7 @@ def fingerprint(
 
 
 def windows_name(release: str, version: str) -> str:
-    """`Windows 11 10.0.26100` from what `platform` says; builds from 22000 on are 11, whatever the registry calls them."""
+    """`Windows 11 10.0.26100` from the values of `platform`. Builds from 22000 on are Windows 11, whatever the registry calls them."""
     build = version.rsplit(".", 1)[-1]
     if release == "10" and build.isdigit() and int(build) >= 22_000:
         release = "11"

@@ -1,7 +1,7 @@
-"""A worker that pretends to be another device, for demonstrations: it offers the simulated unit alone, and says everywhere what it is.
+"""A worker that pretends to be another device, for demonstrations. It offers only the simulated unit, and always says that it is simulated.
 
-What it pretends is given as JSON. It goes into its advert and its signed records with `simulated` set, which every reader keeps apart
-from what was measured.
+The simulated device is given as JSON. The worker's advert and signed records describe it with `simulated` set, so that every reader keeps
+them apart from measurements.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from protocol.values.advert import GpuInfo
 from protocol.wire.base import Count, Line, Name
 
 KIND: Final = "SARK_FAKE_KIND"
-"""Where the simulated driver looks for the kind of device whose figures it is to give."""
+"""The variable that tells the simulated driver the kind of device whose figures it must give."""
 
 
 class SimulatedDevice(BaseModel):
-    """A device that is not there."""
+    """The description of a simulated device."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Name
-    """What scripts call it."""
+    """The name of its kind in scripts."""
     device: Name
     soc: Line
     os: Line
@@ -39,7 +39,7 @@ class SimulatedDevice(BaseModel):
     vram: Count | None = None
 
     def profile(self, real: Profile) -> Profile:
-        """The profile announced in place of this device's own: of its units only the simulated ones are left."""
+        """The profile announced in place of this device's own, with only the simulated units."""
         drivers = {unit: driver for unit, driver in real.drivers.items() if driver in SIMULATED}
         return replace(
             real,
@@ -58,12 +58,12 @@ class SimulatedDevice(BaseModel):
         )
 
     def private(self) -> DriverSecrets:
-        """What its simulated driver is given."""
+        """The variables for its simulated driver."""
         return DriverSecrets({driver: {KIND: self.kind} for driver in SIMULATED})
 
 
 def read_pretended(text: str) -> SimulatedDevice:
-    """Raises `SettingsError`."""
+    """The device in the JSON `text`. Raises `SettingsError`."""
     try:
         return SimulatedDevice.model_validate_json(text)
     except ValidationError as exc:

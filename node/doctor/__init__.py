@@ -1,1 +1,1 @@
-"""What stands in the way of measuring or of being reached, and what to do about it."""
+"""Finds problems with measuring on this device or reaching it, and says what to do about them."""

@@ -1,4 +1,4 @@
-"""What `sark-node doctor` checks on the device itself.
+"""The checks of `sark-node doctor` on the device itself.
 
 gather(…): reads for a second or two ─▶ HostFacts ─▶ checks(facts): pure ─▶ Check(subject, ok | note | bad, what, todo)
 """
@@ -54,7 +54,7 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line: what was found, and what to do about it."""
+    """One line of output: a finding, and what to do about it."""
 
     subject: str
     state: CheckState
@@ -76,7 +76,7 @@ def bad(subject: str, what: str, todo: str = "") -> Check:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What was read. None: unknown on this system."""
+    """The facts that were read. None: unknown on this system."""
 
     profile: Profile
     calibration: StoredCalibration
@@ -89,9 +89,9 @@ class HostFacts:
     clock_synchronised: bool | None = None
     timer_ns: int = 0
     forbids: tuple[str, ...] = ()
-    """Kernel settings that deny users namespaces, with the value they need: `user.max_user_namespaces=15000`."""
+    """Kernel settings that deny namespaces to users, with the value that is needed: `user.max_user_namespaces=15000`."""
     meters: tuple[str, ...] = ()
-    """Of energy, such as `rapl package-0`, without GPUs' own."""
+    """Energy meters, such as `rapl package-0`, without the GPUs' own."""
     hidden_meters: int = 0
     """Number of energy meters that only root may read."""
 
@@ -104,7 +104,7 @@ def gather(
     root: Path = Path("/"),
     wait: Callable[[float], None] = time.sleep,
 ) -> HostFacts:
-    """Read everything; blocking. `calibration`: its file; `cache`: of the models."""
+    """Read everything (blocking). `calibration`: the calibration file; `cache`: the folder of the model cache."""
     reader = host.HostReader(root)
     before = reader.look()
     wait(LOOK_S)
@@ -140,7 +140,7 @@ _NAMESPACES: Final = (
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("user.max_user_namespaces", "0", "15000"),
 )
-"""Setting, the value that denies namespaces, the value that permits them."""
+"""(setting, value that denies namespaces, value that permits them)."""
 
 
 def _forbids(root: Path) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""What `sark-node doctor` checks of the network: gates, whether this device can be dialled, its clock, neighbours.
+"""The network checks of `sark-node doctor`: gates, whether this device can be dialled, its clock, neighbours.
 
     look(…): a node for a few seconds ─▶ NetworkFacts ─▶ net_checks(facts): pure ─▶ Check(subject, ok | note | bad, what, todo)
 
-If no worker of this home is running, the node uses the worker's key and port. Otherwise it is an ephemeral node on any port, and the
-running worker is asked how it is reached.
+If no worker of this home is running, the node uses the worker's key and port. Otherwise it is an ephemeral node on any port, and asks the
+running worker how that is reached.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class GateFacts:
     name: str
     """`192.0.2.7:4101`."""
     why: str = ""
-    """Why it does not answer; empty: it does."""
+    """Why the gate does not answer; empty: it does."""
     here: bool = False
-    """Its address is of this very machine alone."""
+    """All its addresses are loopback addresses."""
     expected: str = ""
     """The peer id in its address."""
     other: str = ""
@@ -62,20 +62,20 @@ class GateFacts:
     ms: float | None = None
     dials_back: bool = True
     observed: str = ""
-    """The IP address it sees this device at."""
+    """The IP address at which the gate sees this device."""
     ahead_s: float | None = None
-    """Its wall clock minus this device's."""
+    """The gate's wall clock minus this device's."""
     reserved: bool = False
-    """It gave this device a reservation."""
+    """The gate gave this device a reservation."""
     no_reservation: str = ""
-    """Why it gave none."""
+    """Why the gate gave no reservation."""
     relayed_ms: float | None = None
-    """Round trip through it."""
+    """Round trip through the gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFacts:
-    """All that was found out."""
+    """All facts about the network."""
 
     gates: tuple[GateFacts, ...] = ()
     reach: Reach = Reach.UNKNOWN
@@ -89,23 +89,23 @@ class NetworkFacts:
     fixed: bool = False
     """The user chose the port."""
     behind_router: bool = False
-    """Gates see this device at an address it does not have."""
+    """Gates see this device at an address that it does not have."""
     neighbours: int | None = None
-    """Found on the LAN; None: discovery is off."""
+    """Number of neighbours found on the LAN; None: discovery is off."""
     worker: str | None = None
-    """How the running worker says it is reached; None: none is running."""
+    """How the running worker is reached, in its own words; None: no worker is running."""
     connected: bool = True
-    """This device has an address besides loopback."""
+    """This device has an address other than loopback."""
     trouble: str = ""
-    """Why nothing could be tried; empty: it was."""
+    """Why the network could not be tried; empty: it was."""
 
 
 async def look(
     gates: Sequence[str], identity: Identity, listen: Sequence[Address], *, given: Sequence[Address] = ()
 ) -> NetworkFacts:
-    """Join as a node for a few seconds. Network failures end up in the facts and raise nothing.
+    """Join as a node for a few seconds. Network failures are recorded in the facts and raise no error.
 
-    `given`: addresses from the owner, which a worker dials even if they are of this machine or of another private network.
+    `given`: addresses from the owner, which a worker dials even if they belong to this machine or to another private network.
     """
     contacts = gate_contacts(gates)[:GATES]
     if not contacts:
@@ -169,7 +169,7 @@ async def _try_gate(
         here = all(one is not None and one.ip is not None and one.ip.is_loopback for one in where)
         return GateFacts(name, why=error.what, here=here, expected=contact.peer, other=other)
     fact = GateFacts(name, dials_back=False)
-    for _ in range(TRIES):  # one try may be lost
+    for _ in range(TRIES):  # a single try may be lost
         try:
             reply = await ask(network, contact, ports, wall=time.time)
         except (Unreachable, Refused, RemoteProtocolError):
@@ -220,7 +220,7 @@ def gate_text(contact: Contact) -> str:
 
 
 def usable_gates(gates: Sequence[str]) -> tuple[str, ...]:
-    """Those whose address can be parsed."""
+    """The gates whose addresses can be parsed."""
     usable = []
     for gate in gates:
         try:
@@ -240,7 +240,7 @@ def net_checks(facts: NetworkFacts) -> list[Check]:
 
 
 def pool_checks(joined: Iterable[tuple[Membership, bool]], now: float) -> list[Check]:
-    """Whether each pool admitted this device: `joined` has each with whether its manifest lists the device. `now`: wall seconds."""
+    """Whether each pool admitted this device. `joined`: (pool, whether its manifest lists the device); `now`: wall-clock seconds."""
     return [_pool(pool, listed, now) for pool, listed in joined]
 
 

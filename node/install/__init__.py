@@ -1,1 +1,1 @@
-"""The service that joins again after a reboot."""
+"""The service that starts this home's worker or server after a reboot."""

@@ -1,4 +1,4 @@
-"""Writes the service that joins again after a reboot, has the system take it up, and says what was done: what `service_files.py` plans."""
+"""Installs the services that `service_files.py` describes: writes the files, has the system start them, and says what was done."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ STEP_S: Final = 60.0
 NO_PROGRAM: Final = 127
 
 Run = Callable[[Sequence[str]], tuple[int, str]]
-"""Runs a command to its end: exit code and what it said. 127: there is no such program."""
+"""Runs a command to its end. Returns its exit code and its message. 127: there is no such program."""
 Say = Callable[[str], object]
 
 
 def run_command(command: Sequence[str]) -> tuple[int, str]:
-    """The real one. Blocking, a minute at most."""
+    """The real `Run`. Blocking, a minute at most."""
     try:
         done = subprocess.run(
             list(command), capture_output=True, text=True, errors="replace", timeout=STEP_S, check=False
@@ -82,22 +82,22 @@ def setting_here(
 def _carried(
     environment: Mapping[str, str], folder: Path, *, root: bool, own_home: bool
 ) -> tuple[tuple[str, str], ...]:
-    """What the service must hear of this shell. `sudo` may leave HOME as it was, and the system would put root's in its place: keys and
-    pools would be others."""
+    """The variables of this shell that the service needs. `sudo` may leave HOME unchanged, where the system would set root's HOME: the
+    service would then have other keys and pools."""
     carried = [("HOME", str(folder))] if root else []
     names = _LIBRARIES if own_home else (*_FOLDERS, *_LIBRARIES)
     return (*carried, *((name, environment[name]) for name in names if environment.get(name)))
 
 
 _FOLDERS: Final = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
-"""Where the platform's folders are, if somewhere else than usual."""
+"""Variables that move the platform's folders."""
 _LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""Where runtimes find theirs: with others, other units work."""
+"""Variables that say where runtimes find their libraries, and so decide which units work."""
 
 
 def _user_name(environment: Mapping[str, str], *, windows: bool) -> str:
     name = environment.get("USERNAME", "")
-    if windows:  # `DOMAIN\name`, as tasks want it
+    if windows:  # `DOMAIN\name`, the form that tasks need
         return f"{environment['USERDOMAIN']}\\{name}" if environment.get("USERDOMAIN") else name
     if sys.platform == "win32":
         return name
@@ -118,14 +118,14 @@ def _administrator() -> bool:
 
 
 def service_command(home_flag: Path | None, words: Sequence[str]) -> tuple[str, ...]:
-    """The command line of `sark-node WORDS…` for this home, by this very Python."""
+    """The command line of `sark-node WORDS…` for this home, with this Python."""
     home = () if home_flag is None else ("--home", str(home_flag.expanduser().absolute()))
     return (*own_command("-X", "utf8"), "--log-level", "info", *home, *words)
 
 
 def not_carried(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of variables that this start hears and a service would not."""
-    options = ("SARK_HOME", "SARK_LOG_LEVEL")  # as options in the command line
+    """Names of variables that this process has and a service would not get."""
+    options = ("SARK_HOME", "SARK_LOG_LEVEL")  # given as options in the command line
     return tuple(sorted(name for name in environment if name.startswith("SARK_") and name not in options))
 
 
@@ -140,7 +140,7 @@ _NO_MORE: Final = {
 
 
 def works_here(home: Home) -> bool:
-    """Whether a worker has this home now."""
+    """Whether a worker of this home is running now."""
     try:
         with lock_folder(home.folder("worker")):
             return False
@@ -157,10 +157,10 @@ def install(
     busy: Callable[[], bool] = lambda: False,
     pause: Callable[[float], object] = time.sleep,
 ) -> bool:
-    """Write the service and have it started, now and after each reboot. False: it is written, but not running yet. `busy`: whether a worker
-    has this home now; `pause`: between two tries.
+    """Write the service file and have the service started, now and after each reboot. Returns False if it is written but not running yet.
 
-    Raises `ResourceError` when the file is somebody else's or cannot be written.
+    `busy`: whether a worker of this home is running now; `pause`: waits between two tries. Raises `ResourceError` if the file is somebody
+    else's or cannot be written.
     """
     service = service_for(setting, command)
     _refuse_others(service)
@@ -192,7 +192,7 @@ def install(
 
 
 def uninstall(setting: Setting, run: Run, say: Say) -> bool:
-    """Stop the service and remove its file. False: there was none. Raises `ResourceError` when the file is somebody else's."""
+    """Stop the service and remove its file. Returns False if there was none. Raises `ResourceError` if the file is somebody else's."""
     service = service_for(setting, ())
     if not service.path.exists():
         say(f"nothing is installed for this home: there is no {service.path}")
@@ -229,7 +229,7 @@ def _refuse_others(service: Service) -> None:
 def _take(
     steps: Sequence[InstallStep], run: Run, say: Say, pause: Callable[[float], object] = time.sleep
 ) -> bool:
-    """Run them in order; after the first that must work and does not, the rest are only shown."""
+    """Run the steps in order. After the first required step that fails, the rest are only shown."""
     well = True
     for step in steps:
         line = subprocess.list2cmdline(step.command)

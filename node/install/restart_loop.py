@@ -1,6 +1,6 @@
-"""Runs a worker again and again, for a system that starts again only what it could not start: the Task Scheduler of Windows.
+"""Restarts a worker whenever it fails, for a system that does not restart ended tasks: the Task Scheduler of Windows.
 
-python -m node.again COMMAND…     until the worker left in good order, or says that its settings are wrong
+python -m node.install.restart_loop COMMAND…     until the worker exits normally, or says that its settings are wrong
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 AGAIN_S: Final = 10
-"""From the end of a worker that failed to the next one."""
+"""Seconds from the end of a failed worker to the next start."""
 WRONG: Final = (2, 5)
-"""Exit codes that would come again: bad settings, and what is not permitted."""
+"""Exit codes that a restart would repeat: invalid settings, and not permitted."""
 
 
 def again(run: Callable[[], int], pause: Callable[[float], object]) -> int:
-    """Run until it ends well or its settings are wrong; gives that exit code."""
+    """Run until the command ends well or its settings are wrong. Returns that exit code."""
     while (code := run()) not in (0, *WRONG):
         pause(AGAIN_S)
     return code

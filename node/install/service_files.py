@@ -1,10 +1,10 @@
-"""What makes a system start the worker or the server again after a reboot: the texts of its service files, and commands around them. Pure.
+"""The service files and commands that make a system start the worker or the server again after a reboot. Pure.
 
-    Linux     a unit of systemd: of the user, or as root of the system
+    Linux     a systemd unit: of the user, or as root of the system
     macOS     a property list for launchd: an agent of the user, or as root a daemon
     Windows   a task of the Task Scheduler: at log-on, or for an administrator at start-up
 
-Each file says in words that this program wrote it, and for which home: a file that does not is somebody else's, and is left alone.
+Each file says that this program wrote it, and for which home. A file without this text belongs to somebody else, and is left alone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from protocol.errors import ResourceError
 
 NAME: Final = "sark-node"
 STILL_THERE: Final = 15
-"""Tries to start a launchd job: launchd says that a job is gone before it is, and takes it up again only after that."""
+"""Tries to start a launchd job, because launchd reports that a job is gone before it is, and only then can start it again."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _UNTOLD: Final = re.compile(r"[\ud800-\udfff]")
-"""What stands for the bytes of a file name that is not UTF-8."""
+"""Characters that stand for the bytes of a file name that is not UTF-8."""
 
 
 class ServiceManager(StrEnum):
-    """Which of them starts things here."""
+    """The system component that starts services."""
 
     SYSTEMD = "systemd"
     LAUNCHD = "launchd"
@@ -48,37 +48,37 @@ class ServiceRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Whose service, and where."""
+    """The owner and the place of a service."""
 
     system: ServiceManager
     root: bool
-    """As the system's, not one user's."""
+    """Whether it is a service of the system, not of one user."""
     user: str
     uid: int
     folder: Path
     """The user's own folder."""
     config: Path
-    """Where that user's programs keep their settings: `~/.config`."""
+    """The folder for settings of that user's programs: `~/.config`."""
     data: Path
     """This home's data folder."""
     logs: Path
     home: Path | None
-    """As given by --home; None: the platform's folders."""
+    """The folder given by --home; None: the platform's folders."""
     role: ServiceRole = ServiceRole.WORKER
     environment: tuple[tuple[str, str], ...] = ()
-    """Variables of this shell without which the worker would be another: where its folders are, and the runtimes' libraries."""
+    """Variables of this shell that the worker needs to be the same worker: those of its folders, and of the runtimes' libraries."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstallStep:
-    """A command, and whether its failure is one of the whole."""
+    """A command, and whether its failure makes the whole installation fail."""
 
     command: tuple[str, ...]
     must: bool = True
     hint: str = ""
-    """What to do by hand where it fails."""
+    """What to do by hand if it fails."""
     tries: int = 1
-    """A second apart."""
+    """Number of tries, a second apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +89,21 @@ class Service:
     path: Path
     text: str
     mark: str
-    """Stands in the file if it is this home's own."""
+    """The text that marks the file as this home's own."""
     enable: tuple[InstallStep, ...]
     disable: tuple[InstallStep, ...]
     log: str
     """The command that shows the log."""
     state: str
-    """The command that shows how it stands."""
+    """The command that shows the service's state."""
     notes: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
-    """Succeeds where the name is taken; for systems that keep their tasks elsewhere than in the file."""
+    """The command that succeeds if the name is taken, for systems that store their tasks outside the file."""
     encoding: str = "utf-8"
 
 
 def name_for(home: Path | None, role: ServiceRole = ServiceRole.WORKER) -> str:
-    """One name for each home and role, so that several of one machine do not meet."""
+    """A name for each home and role, so that services on one machine do not collide."""
     name = NAME if role is ServiceRole.WORKER else f"{NAME}-{role}"
     if home is None:
         return name
@@ -111,7 +111,7 @@ def name_for(home: Path | None, role: ServiceRole = ServiceRole.WORKER) -> str:
 
 
 def service_for(setting: Setting, command: Sequence[str]) -> Service:
-    """The service that runs `command`, which is a worker's. Raises `ResourceError` for a word that the system's files cannot carry."""
+    """The service that runs `command`. Raises `ResourceError` for a word that the system's files cannot express."""
     for word in (*command, str(setting.data), str(setting.logs), setting.user, *sum(setting.environment, ())):
         if _CONTROL.search(word):
             raise ResourceError(
@@ -173,7 +173,7 @@ def _systemd(setting: Setting, command: Sequence[str]) -> Service:
 
 
 def unit_text(setting: Setting, command: Sequence[str]) -> str:
-    """The unit file. A worker that leaves in good order (drain) stays away; one that fails starts again, unless its settings are wrong."""
+    """The unit file. A worker that exits normally (drain) is not restarted; a worker that fails is, unless its settings are wrong."""
     target = "multi-user.target" if setting.root else "default.target"
     network = "After=network-online.target\nWants=network-online.target\n" if setting.root else ""
     user = f"User={setting.user}\n" if setting.root else ""
@@ -198,13 +198,13 @@ WantedBy={target}
 
 
 def _systemd_word(word: str) -> str:
-    """In quotes, with what systemd would replace written twice."""
+    """The word in quotes, with the characters doubled that systemd would replace."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{plain}"'
 
 
 def _systemd_variable(variable: tuple[str, str]) -> str:
-    """A line for one variable; `$` is not replaced there."""
+    """The line for one variable. systemd does not replace `$` there."""
     plain = "=".join(variable).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'Environment="{plain}"\n'
 
@@ -241,7 +241,7 @@ def _launchd(setting: Setting, command: Sequence[str]) -> Service:
 
 
 def plist_text(setting: Setting, label: str, command: Sequence[str]) -> str:
-    """The property list. `Interactive`: macOS slows other processes down, and a measurement with them."""
+    """The property list. It says `Interactive` because macOS slows down other processes, which would distort measurements."""
     return plistlib.dumps(
         {
             "Label": label,
@@ -299,9 +299,9 @@ def _windows(setting: Setting, command: Sequence[str]) -> Service:
 
 
 def task_text(setting: Setting, command: Sequence[str]) -> str:
-    """The task. Priority 5 is the usual one of programs; tasks have 7 if nothing is said, which is background and slows a measurement.
+    """The task. Priority 5 is the usual priority of programs; the default of tasks is 7, which is background and slows measurements down.
 
-    The Task Scheduler starts again what it could not start, and nothing that ended: `node.install.restart_loop` does that.
+    The Task Scheduler retries a task that it could not start, but does not restart one that ended: `node.install.restart_loop` does that.
     """
     line = " ".join(map(_cmd_word, (*command[:1], "-P", "-m", "node.install.restart_loop", *command)))
     arguments = f'/d /s /c "{line} >> {_cmd_word(str(_log(setting)))} 2>&1"'
@@ -349,7 +349,7 @@ def task_text(setting: Setting, command: Sequence[str]) -> str:
 
 
 def _cmd_word(word: str) -> str:
-    """In quotes, in which cmd.exe leaves everything but % and quotes alone."""
+    """The word in quotes, inside which cmd.exe changes only % and quotes."""
     if '"' in word or "%" in word:
         raise ResourceError(
             f'the Task Scheduler cannot pass an argument with " or %: {word}',

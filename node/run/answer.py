@@ -1,4 +1,4 @@
-"""What a model puts out on this machine's processor, for inputs that a seed makes: what a submitter holds a stranger's outputs against."""
+"""A model's outputs on this machine's processor, for inputs made from a seed. A submitter compares a stranger's outputs with them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ DRIVERS: Final = {
         for unit in (cpu_unit(framework),)
     },
 }
-"""By framework: the driver, and its unit on the processor."""
+"""Framework → (driver, its unit on the processor)."""
 MOST_S: Final = 20.0
-"""For the load, and for the inferences."""
+"""Time limit for the load, and for the inferences."""
 READABLE: Final = 0o444
-"""File mode of the model: the child of a node run by root runs as `nobody`. The mode of the folder decides who may enter it."""
+"""File mode of the model, because a root node's child process runs as `nobody`. The mode of the folder decides who may enter it."""
 MEMORY: Final = 8 * 1024**3
 
 
 class LocalAnswers:
-    """Runs a model in a sandboxed child, one inference each time. Keeps one zygote for each driver that is used. Blocking; thread-safe."""
+    """Runs a model in a sandboxed process, one inference for each call. Keeps one zygote for each driver used. Blocking; thread-safe."""
 
     def __init__(self) -> None:
         self._zygotes: dict[str, Zygote] = {}
@@ -54,8 +54,7 @@ class LocalAnswers:
                 self._zygotes.popitem()[1].close()
 
     def __call__(self, model: Path, task: Task, seed: int) -> LaunchOutput:
-        """The outputs of the model in the file, for the inputs that the task has with this seed. Raises `ResourceError` if it cannot run
-        here."""
+        """The outputs of the model file for the task's inputs with this seed. Raises `ResourceError` if the model cannot run here."""
         framework = framework_of(task.unit)
         if framework not in DRIVERS:
             raise ResourceError(f"this home does not run models for {task.unit}")
@@ -105,7 +104,7 @@ def _outputs(order: WorkOrder, allowed: Limits, zygote: Zygote) -> Generator[Out
 
 
 def _on_disk(model: Path, scratch: Path) -> Path:
-    """The model as its driver reads it: a bundle is unpacked."""
+    """The path at which a driver reads the model. A bundle is unpacked."""
     if not bundles.is_bundle(model):
         model.chmod(stat.S_IMODE(model.stat().st_mode) | READABLE)
         return model

@@ -1,4 +1,4 @@
-"""Holds the device for one run: nobody else measures while a launch runs; in the gaps between launches others may.
+"""Holds the device for one run. No other run measures during a launch; in the gaps between launches others may.
 
 take ─▶ launch ─▶ gap: give … take ─▶ launch ─▶ … ─▶ give
 """
@@ -19,7 +19,7 @@ SHORTEST_GAP_S: Final = 1.0
 
 
 class DeviceHold:
-    """The device, as one run has it. Call its methods from the task that runs the run."""
+    """One run's hold on the device. Call its methods from the trio task of the run."""
 
     def __init__(
         self,
@@ -29,15 +29,15 @@ class DeviceHold:
         on_wait: Callable[[], None],
         on_change: Callable[[bool], None] = lambda held: None,
     ) -> None:
-        """`exclusive`: of this node. `lock`: of the host. `wait_idle`: waits for this node's own work. `on_wait`: called when another
-        run has the device. `on_change`: called when the run has it, and when it has given it away."""
+        """`exclusive`: this node's lock. `lock`: the host's lock. `wait_idle`: waits for this node's own work. `on_wait`: called when
+        another run has the device. `on_change`: called when the run has taken the device (True), and when it has given it up (False)."""
         self._exclusive, self._lock = exclusive, lock
         self._wait_idle, self._on_wait, self._on_change = wait_idle, on_wait, on_change
         self._locks = AsyncExitStack()
         self.held = False
 
     async def take(self) -> None:
-        """Wait until the device is free, and have it. Raises `ResourceError` where its lock cannot be used."""
+        """Wait until the device is free, and take it. Raises `ResourceError` if its lock cannot be used."""
         await self._locks.enter_async_context(hold(self._exclusive, self._on_wait))
         await self._locks.enter_async_context(self._lock.hold(self._on_wait))
         await self._wait_idle()
@@ -45,13 +45,15 @@ class DeviceHold:
         self._on_change(True)
 
     async def give(self) -> None:
-        """Let others have it."""
+        """Give up the device."""
         self.held = False
         self._on_change(False)
         await self._locks.aclose()
 
     async def between_launches(self, gap_s: float) -> None:
-        """The next launch begins in `gap_s` seconds; 0: as soon as this returns. Raises `ResourceError`."""
+        """Give up or take the device between launches. The next launch begins in `gap_s` seconds; 0: as soon as this returns. Raises
+        `ResourceError`.
+        """
         if self.held and gap_s >= SHORTEST_GAP_S:
             await self.give()
         elif not (self.held or gap_s):
@@ -60,7 +62,7 @@ class DeviceHold:
 
 @contextlib.asynccontextmanager
 async def hold(lock: trio.Lock, on_wait: Callable[[], None]) -> AsyncIterator[None]:
-    """The lock for the block; `on_wait` is called when another run has it."""
+    """Hold `lock` for the block. `on_wait` is called first if another run has it."""
     if lock.locked():
         on_wait()
     async with lock:

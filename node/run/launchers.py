@@ -32,13 +32,13 @@ from results.row.rounds import LaunchRounds, enough
 
 
 def enough_rounds(launches: Sequence[RoundsReport]) -> bool:
-    """Whether these launches of models that took turns decide all comparisons, or no more are to be made."""
+    """Whether these launches of models that took turns decide all comparisons, or the maximum number of launches is reached."""
     return enough([LaunchRounds(each.wall_ns, each.cpu_ns) for each in launches])
 
 
 class Launchers:
-    """Starts a driver's zygote with its first launch, or in advance (`start`). On each chosen GPU a driver has one of its own, whose
-    launches see no other. Ends all of them on leaving the block."""
+    """Starts a driver's zygote with its first launch, or in advance (`start`). A driver has a separate zygote for each chosen GPU, whose
+    launches see no other GPU. Leaving the block ends all zygotes."""
 
     def __init__(
         self,
@@ -49,17 +49,17 @@ class Launchers:
         make: Callable[..., Zygote] = Zygote,
         **zygote: Any,
     ) -> None:
-        """`max_wait_s`: the longest that a launch waits for an idle host; 0: it does not wait. `zygote`: for `make`."""
+        """`max_wait_s`: the longest that a launch waits for an idle host; 0: no wait. `zygote`: options of `make`."""
         self._profile = profile
         self._secrets = secrets
         self._idle_wait = IdleWait(max_wait_s)
         self._make, self._options = make, zygote
         self._meters = HostMeters(meter_file)
         self._zygotes: dict[tuple[str, int | None], Zygote] = {}
-        """(driver, GPU number) → its zygote; GPU None: no GPU has been chosen."""
+        """(driver, GPU number) → zygote; GPU None: no GPU was chosen."""
 
     def start(self, drivers: Iterable[str]) -> None:
-        """Raises `DriverError`."""
+        """Start the zygotes of these drivers. Raises `DriverError`."""
         for driver in drivers:
             self._zygote(driver, None)
 
@@ -98,7 +98,7 @@ class Launchers:
         return NamedLaunch(launch, order)
 
     def _sampler(self, order: WorkOrder) -> Sampler | None:
-        """The sampler of the GPU that was chosen for the order's unit; None: the launch finds its own."""
+        """The sampler of the GPU chosen for the order's unit; None: the launch finds a sampler itself."""
         gpu = self._profile.gpu_choice.of(order.unit)
         every_s = interval_s(order.lasts_s)
         return None if gpu is None else Sampler(gpu.nvml, every_s=every_s)
@@ -110,12 +110,12 @@ class Launchers:
         return driver
 
     def launch_at_once(self, order: WorkOrder, limits: Limits) -> NamedLaunch:
-        """Without waiting for an idle host, and without meters of energy."""
+        """A launch that does not wait for an idle host, and has no energy meters."""
         launch = Launch(plain_order(order), limits, self.zygote_of(order.unit), sampler=self._sampler(order))
         return NamedLaunch(launch, order)
 
     def samples(self, driver: str) -> dict[str, bytes]:
-        """Sample models that a driver makes, from small to large. Raises `DriverError`."""
+        """The sample models of a driver, from small to large. Raises `DriverError`."""
         return sample_models(self._zygote(driver, None))
 
     def __enter__(self) -> Self:
@@ -127,13 +127,13 @@ class Launchers:
 
 
 def plain_order(order: WorkOrder) -> WorkOrder:
-    """As the drivers know it: to them there is one GPU."""
+    """The order without GPU numbers: a driver sees only one GPU."""
     beside = tuple(map(without_number, order.beside_units))
     return replace(order, unit=without_number(order.unit), beside_units=beside)
 
 
 class NamedLaunch:
-    """A launch whose events call the units as its task does."""
+    """A launch whose events name the units as the task does."""
 
     def __init__(self, launch: Launch, order: WorkOrder) -> None:
         self._launch = launch
@@ -152,5 +152,5 @@ class NamedLaunch:
 
 
 def renamed(described: ModelDescription, unit: str) -> ModelDescription:
-    """As having run on `unit`, if it did; what ran elsewhere keeps the name of where."""
+    """`described` with the numbered name `unit`, if the model ran on that unit. A model that ran elsewhere keeps its unit's name."""
     return replace(described, unit=unit) if described.unit == without_number(unit) else described

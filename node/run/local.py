@@ -1,9 +1,9 @@
-"""Measuring on this device without any network: the same runner, device lock and signed record as a worker's, for `bench` and Python.
+"""Measures on this device without a network, for `bench` and Python, with the same runner, device lock and signed record as a worker.
 
     with LocalDevice(home) as device:
         task, signed = device.measure(Path("m.onnx"), "CPU (ONNX)", Measure(runs=100))
 
-Blocking. A running worker of the same host is not disturbed: the device lock lets one measure at a time.
+Blocking. A running worker on the same host is not disturbed, because the device lock allows one measurement at a time.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from swarm.blobs.bundles import contents
 from swarm.net.identity import load_or_create
 
 MEMORY_SHARE: Final = 0.8
-"""Share of this device's memory that a run may take: the device's owner works at it."""
+"""Share of this device's memory that a run may take, so that the owner can keep working."""
 MAX_WAIT_S: Final = WorkerSettings().max_wait_s
-"""The default of a worker."""
+"""A worker's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What was measured: the task as a scheduler would have signed it, and the record under this device's key."""
+    """A local measurement: the task as a scheduler would have signed it, and the record signed with this device's key."""
 
     task: Task
     signed: SignedRecord
 
 
 class LocalDevice:
-    """This device, looked at once. Keeps one zygote for each driver that is used, so that several models share one start."""
+    """This device, probed once. Keeps one zygote for each driver used, so that several models share one start."""
 
     def __init__(
         self,
@@ -70,19 +70,19 @@ class LocalDevice:
         meter_file: Path | None = None,
         gpus: str = ONE,
     ) -> None:
-        """`private`: what the owner gives single drivers. `max_wait_s`: the longest that a
-        measurement waits for other work on this device to end; 0: it does not wait. `lock_folder`: where the device lock is, if not
-        where everybody on this host looks for it. `gpus`: which of its GPUs units run on, as in a worker's settings.
+        """`private`: the owner's variables for single drivers. `max_wait_s`: the longest that a measurement waits for other work on this
+        device to end; 0: no wait. `lock_folder`: the folder of the device lock, if not the host's usual one. `gpus`: the GPUs that units
+        use, as in a worker's settings.
         """
         self._home = home
         self._private = private or DriverSecrets()
         self._identity = load_or_create(home.key("worker"))
         trying = units_on_gpus(gpus, partial(probe_units, simulate), self._private)
         look: Callable[[], ProbedUnits] = trying
-        if not simulate and not self._private:  # an owner's server comes and goes
+        if not simulate and not self._private:  # an owner's server is always probed: it comes and goes
             look = partial(known_units, home.cache / "units.json", state_of(trying.gpus), trying)
         self.profile: Profile = probe_device(home.folder("worker"), look, on=trying.gpus)
-        """What this device is, and the units that work here."""
+        """The device's properties, and the units that work here."""
         self._lock = DeviceLock(lock_name(), lock_folder)
         self._launchers = Launchers(self.profile, self._private, max_wait_s, meter_file, simulate=simulate)
         self._campaign, self._count = f"bench-{secrets.token_hex(4)}", 0
@@ -114,15 +114,15 @@ class LocalDevice:
         beside: Sequence[Path] = (),
         beside_units: Sequence[str] = (),
     ) -> Local:
-        """Measure the model in the file at `path`. A model that fails is a record that says so, not an error. `beside`: other models'
-        files, with which it takes turns in one process until it is compared with the first of them. `beside_units`: where each of those
-        runs, in a process of its own.
+        """Measure the model in the file at `path`. A failed model gives a record that says so, not an error. `beside`: files of other
+        models, with which the model takes turns in one process until it is compared with the first of them. `beside_units`: the unit of
+        each of those models, which then runs in a process of its own.
 
-        Raises `CampaignError` for a file that is not there, `ResourceError` for a unit that does not work here.
+        Raises `CampaignError` for a missing file, `ResourceError` for a unit that does not work here.
         """
         for each in (unit, *beside_units):
             self._require(each)
-        with contextlib.suppress(DriverError):  # which the launch meets again, and the record tells
+        with contextlib.suppress(DriverError):  # the launch meets the error again, and puts it in the record
             # imports their runtimes while the models are read
             self._launchers.start([self.profile.drivers[each] for each in (unit, *beside_units)])
         task = self._task(path, unit, measure, timeouts or Timeouts(), beside, beside_units)
@@ -140,7 +140,7 @@ class LocalDevice:
         return Local(task, SignedRecord(body=made, signature=self._identity.sign(record_message(made))))
 
     def _require(self, unit: str) -> None:
-        """Raises `ResourceError` where the unit does not work."""
+        """Raises `ResourceError` if the unit does not work."""
         if self.profile.driver_of(unit) is None:
             works = ", ".join(self.units) or "none"
             notes = "; ".join(self.profile.notes)
@@ -163,7 +163,7 @@ class LocalDevice:
         )
 
     def _learned(self) -> dict[str, Any]:
-        """What this device's calibration has for a run, if there is one."""
+        """The options of a run that come from this device's calibration, if there is one."""
         fingerprint = self.profile.fingerprint
         calibration = read_calibration(calibration_file(fingerprint), fingerprint).calibration
         if calibration is None:
@@ -197,8 +197,8 @@ class LocalDevice:
 
 
 def _interruptible(measured: Callable[[], Awaitable[Record]]) -> Record:
-    """Run it so that Ctrl-C ends it at once: trio interrupts its main task, and a task that waits for a thread cannot be interrupted.
-    Raises `KeyboardInterrupt` when its processes are dead.
+    """Run a measurement so that Ctrl-C ends it at once. Trio interrupts its main task, and a task that waits for a thread cannot be
+    interrupted, so the measurement runs in another task. Raises `KeyboardInterrupt` once the processes are dead.
     """
     records: list[Record] = []
 
@@ -218,7 +218,7 @@ def _interruptible(measured: Callable[[], Awaitable[Record]]) -> Record:
 
 
 def _model(path: Path) -> Model:
-    """By its content. Raises `CampaignError`."""
+    """The model with the hash of its content. Raises `CampaignError`."""
     try:
         size, sha256 = _hashed(path)
     except ValueError as exc:
@@ -231,7 +231,7 @@ def _model(path: Path) -> Model:
 
 
 def _hashed(path: Path) -> tuple[int, str]:
-    """Size and sha256 of a model's bytes, those of a folder as a scheduler would send it."""
+    """Size and sha256 of a model's bytes; a folder counts as the bundle that a scheduler would send."""
     digest = hashlib.sha256()
     size = 0
     for piece in contents(path):

@@ -1,4 +1,4 @@
-"""What meters and a sustained run showed, as a record has it. Pure."""
+"""Converts the reports of meters and of a sustained run to a record's values. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swarm.base.text import ascii_line, shorten
 
 
 def sustained_sample(report: SustainedReport, telemetry: Telemetry | None) -> SustainedSample:
-    """Heat and clock of the GPU where it was read, else of the processor."""
+    """The sample, with heat and clock of the GPU if they were read, else of the processor."""
     part, heat, clock = "processor", report.temperature_mk, report.clock_khz
     if telemetry is not None and len(telemetry.stretch_clock_mhz) == len(report.starts_ns):
         part = "gpu"
@@ -37,7 +37,7 @@ def _known(column: Sequence[int]) -> bytes | None:
 
 
 def meter_samples(meters: Sequence[MeterReport], telemetry: Telemetry | None) -> tuple[MeterSample, ...]:
-    """Of all meters, the accelerator's own first."""
+    """The samples of all meters, the accelerator's own first."""
     reports = list(meters)
     if telemetry is not None and telemetry.energy_j is not None:
         own = MeterReport(

@@ -1,9 +1,9 @@
-"""Where a run's model comes from when it is not in the cache: the scheduler that speaks for the run and the workers that it names, and
-the URL that the task names, if it names one: for the device's owner side by side with them, else where those have none or cannot be
-reached. For what is brought for somebody in pieces counts as theirs, and others of theirs are given it: a URL shows no such thing.
+"""The sources of a model that is not in the cache: the scheduler that speaks for the run, the workers that it names, and the task's URL.
 
-For the device's owner a URL may lead anywhere the device reaches, for all others to the public internet by https
-(`swarm/download/urls.py`). The content counts only with the task's hash; a URL that holds another file by now is an error that says so.
+For the device's owner, the URL is used in parallel with the peers. For all others it is used only if the peers do not have the model or
+are unreachable: pieces fetched for a principal count as that principal's and are shared with its other workers, but a URL proves no right
+to them. For the device's owner a URL may lead anywhere that the device reaches, for all others to the public internet by https
+(`swarm/download/urls.py`). The content counts only if it has the task's hash. If the URL now has another file, the error says so.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def task_source(
     rng: random.Random,
     edge: Edge | None = None,
 ) -> Source:
-    """All there is for a model of a task of `principal`, which may name a `url` for it. `owner`: that is the device's owner, whose URLs
-    may lead anywhere.
+    """All sources for a model in a task of `principal`. `url`: the model's URL, if the task names one. `owner`: the task is the device
+    owner's, whose URLs may lead anywhere.
     """
     if url is None:
         return model_source(network, model, speaker, principal=principal, rng=rng)
-    from node.run.url_source import (  # an HTTP client: not for a worker that nobody gives a URL
+    from node.run.url_source import (  # an HTTP client, which a worker without URLs does not need
         url_pieces,
         url_source,
     )
@@ -72,9 +72,10 @@ def model_source(
     retry_leader: bool = True,
     mirror: Mirror | None = None,
 ) -> Source:
-    """`model` for a task of `principal`, for whom `speaker` speaks at that moment: as far as it is here, others of theirs can have it too.
+    """The source of `model` among peers, for a task of `principal`. `speaker`: returns the scheduler that speaks for the run now. Other
+    workers of `principal` can fetch the pieces that have arrived.
 
-    `retry_leader`: while nobody can be reached, retry until the fetch's time is over.
+    `retry_leader`: if no peer can be reached, retry until the time for the fetch is over.
     """
 
     def relayed(peer: PeerId) -> bool:
@@ -91,9 +92,8 @@ def model_source(
 
 
 def with_url(first: Source, url: Source, origin: str = "a URL") -> Source:
-    """`first`, which gives up at once; the URL where that has nothing or cannot be reached for now; and so on, until one has it all.
-
-    What refuses is not asked again; the last refusal is raised. `origin`: the URL, for the device's owner, where the end came from there.
+    """Alternates between `first`, which gives up at once, and `url`, until one of them has fetched the rest. A source that refuses is not
+    asked again; the last refusal is raised. `origin`: words for the URL, shown to the device's owner if the last bytes came from it.
     """
 
     async def fetch(offset: int, target: PartialFile, progress: Progress) -> None:

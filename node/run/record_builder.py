@@ -1,4 +1,4 @@
-"""What a run showed, event by event, and the record that is made of it. Pure: times come in with the events."""
+"""Collects the observations of a run, event by event, and makes a record of them. Pure: times come in with the events."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from swarm.base.text import ascii_line, shorten
 _PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
 
 TIMED: Final = frozenset({Phase.LOAD, Phase.RUN})
-"""Phases in which time is taken: each load by itself, then all inferences."""
+"""Timed phases: each load on its own, then all inferences."""
 MAX_LAUNCHES: Final = 256
 MAX_LOADS: Final = 512
 MAX_SIZES: Final = 4096
-"""Sizes in all shapes of a record together: half of the elements that one may have."""
+"""Sizes in all shapes of a record together: half of the elements that a record may have."""
 MAX_OPERATORS: Final = 96
-"""Lines on operators of a record's models together: a fifth of its elements."""
+"""Lines about operators for all models of a record together: a fifth of its elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordJob:
-    """One attempt that was granted."""
+    """One granted attempt."""
 
     lease: str
     fence: Fence
@@ -44,16 +44,16 @@ class RecordJob:
     task: Task
     task_sha256: str
     waited_s: float = 0.0
-    """Seconds from the commit to the beginning."""
+    """Seconds from the commit to the beginning of the run."""
     stranger: bool = False
     """See `CallPermission.stranger`."""
     witnessed: bool = False
-    """Its scheduler reveals the inputs when it begins; see `protocol.formats.chain`."""
+    """The scheduler reveals the inputs when the run begins; see `protocol.formats.chain`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How it ended."""
+    """How a run ended."""
 
     outcome: RunOutcome
     reason: Reason | None = None
@@ -62,7 +62,7 @@ class RunEnd:
 
 
 def providers_of(unit: str) -> frozenset[str] | None:
-    """What must come first in the live session for the unit to have run; None: it is the driver's word."""
+    """The providers of which one must be first in the live session if the unit really ran; None: the driver's statement counts."""
     return _PROVIDERS.get(without_number(unit))
 
 
@@ -70,7 +70,7 @@ COMPLETE: Final = RunEnd(RunOutcome.COMPLETE)
 
 
 def failed(reason: Reason, why: str, *, permanent: bool = False) -> RunEnd:
-    """An end without a result."""
+    """The end of a failed run."""
     return RunEnd(RunOutcome.FAILED, reason, permanent, why)
 
 
@@ -92,17 +92,17 @@ def end_of(error: driver.DriverError) -> RunEnd:
 
 @dataclass(slots=True)
 class RunObservations:
-    """Everything one run showed, in order."""
+    """Everything observed in one run, in order."""
 
     stages: dict[str, float] = field(default_factory=dict)
     loads: list[driver.LoadReport] = field(default_factory=list)
     measured: list[driver.MeasureReport] = field(default_factory=list)
-    """One of each launch that timed inferences."""
+    """One report for each launch that timed inferences."""
     outputs: list[driver.OutputReport | None] = field(default_factory=list)
-    """Outputs of each of these launches; None: the driver does not report them."""
+    """Outputs of each of these launches; None: the driver does not report outputs."""
     opening: bytes | None = None
     reveal: bytes | None = None
-    """Of a witnessed run."""
+    """The reveal of a witnessed run."""
     baselines: list[int | None] = field(default_factory=list)
     """Resident bytes before the load of each of these launches."""
     findings: driver.RunFindings = field(default_factory=driver.RunFindings)
@@ -110,23 +110,23 @@ class RunObservations:
     described: driver.ModelDescription | None = None
     checked: driver.CheckReport | None = None
     timed: bool = False
-    """Something is being timed that must not be disturbed: a load, or the inferences. Once these have begun it stays so until the launch
-    ends: what was measured is worth more than the second that its check takes. Between two launches nothing is timed."""
+    """A load or the inferences are being timed and must not be disturbed. Once the inferences have begun this stays True until the launch
+    ends, because a measurement is worth more than the second that its check takes. It is False between two launches."""
     rounds: list[driver.RoundsReport] = field(default_factory=list)
-    """Of each launch in which models took turns."""
+    """One report for each launch in which models took turns."""
     beside: list[driver.BesideReport] = field(default_factory=list)
     sustained: driver.SustainedReport | None = None
     answers: driver.AnswersReport | None = None
     meters: list[driver.MeterReport] = field(default_factory=list)
     lasting: bool = False
-    """The run is sustained: it may be stopped during its inferences, else a more urgent task would have to wait for its end."""
+    """The run is sustained. It may be stopped during its inferences, or a more urgent task would have to wait for its end."""
     _output: driver.OutputReport | None = None
-    """Output of a launch whose times have not come yet."""
+    """Output of a launch whose times have not arrived yet."""
     _stage: str = ""
     _since: float = 0.0
 
     def enter(self, stage: str, now: float) -> None:
-        """A stage begins, and the one before ends. Stages that come again (a load for each launch) add up."""
+        """A stage begins, and the previous stage ends. Times of a repeated stage (a load for each launch) add up."""
         if self._stage:
             self.stages[self._stage] = self.stages.get(self._stage, 0.0) + max(0.0, now - self._since)
         self._stage, self._since = stage, now
@@ -139,7 +139,7 @@ class RunObservations:
                 if event.phase != self._stage:
                     self.enter(str(event.phase), now)
             case driver.LoadReport():
-                self.timed = self.timed and event.kind is driver.LoadKind.WARM  # which ends its launch
+                self.timed = self.timed and event.kind is driver.LoadKind.WARM  # a warm load ends its launch
                 self.loads.append(event)
             case driver.OutputReport():
                 self._output = event
@@ -174,8 +174,8 @@ class RunObservations:
                     self.enter("gap", now)
 
     def verdict(self, task: Task) -> RunEnd:
-        """How a launch that ended by itself is to be taken: as complete only if the units that were asked for ran, with the batch that was
-        asked for. Outputs that differ from the reference are marked in the row."""
+        """How a run that ended by itself counts: as complete only if the requested units ran, with the requested batch. Outputs that
+        differ from the reference are marked in the row."""
         if self.described is None or not self.measured:
             return failed(Reason.CRASHED, "the driver ended without a measurement")
         batch, ran = task.measure.batch, (self.described, *(other.described for other in self.beside))
@@ -190,7 +190,7 @@ class RunObservations:
         return COMPLETE
 
     def record(self, job: RecordJob, end: RunEnd, worker: str, facts: records.DeviceFacts) -> records.Record:
-        """The whole observation, whatever became of it: what was seen before a failure stays in."""
+        """The record of everything observed, including observations before a failure."""
         lines = MAX_OPERATORS // (1 + len(self.beside))
         return records.Record(
             campaign=job.task.campaign,
@@ -296,7 +296,7 @@ def run_facts(
     lines: int = MAX_OPERATORS,
     asked: str | None = None,
 ) -> records.RunFacts:
-    """What one model ran with. `lines`: most of them on its operators; `asked`: the type to compute in, if one was."""
+    """What one model ran with. `lines`: most lines about its operators; `asked`: the requested compute type, if any."""
     notes = described.notes + ((check.note,) if check is not None and check.note else ())
     if asked is not None and not described.compute_type:
         notes += (f"compute_type {asked}: {described.runtime} computes in the model's own types",)
@@ -356,13 +356,13 @@ def launch_output(report: driver.OutputReport) -> records.LaunchOutput:
 
 
 def _numbers(block: driver.SampleBlock) -> tuple[int, ...]:
-    """In the order of `protocol.values.record.BLOCK_FIELDS`."""
+    """The numbers of a block, in the order of `protocol.values.record.BLOCK_FIELDS`."""
     optional = tuple(0 if number is None else number + 1 for number in (block.stall_ns, block.switches))
     return (block.samples, block.wall_ns, block.cpu_ns, *optional)
 
 
 def _fitting(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """As many shapes as a record has room for."""
+    """The first shapes, as far as a record has room for them."""
     fitting: dict[str, tuple[int, ...]] = {}
     left = MAX_SIZES
     for name, shape in list(shapes.items())[:256]:

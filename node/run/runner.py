@@ -1,8 +1,8 @@
-"""The one place where a protocol task becomes a driver's work order, and what the driver shows becomes a record.
+"""The one place where a protocol task becomes a driver's work order, and the driver's events become a record.
 
     run(job, bench, stop, report)     fetch ─▶ wait for the device ─▶ launch in a thread ─▶ Record, whatever happened
 
-A run that is stopped returns when its processes are dead. The record is not signed.
+A stopped run returns once its processes are dead. The record is not signed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = structlog.get_logger("sark.runner")
 
 
 class RunLauncher(Protocol):
-    """What the runner needs of `drivers.launch.launch.Launch`; both methods block."""
+    """The part of `drivers.launch.launch.Launch` that the runner needs. Both methods block."""
 
     def events(self) -> Generator[Event]: ...
 
@@ -58,60 +58,60 @@ class RunLauncher(Protocol):
 PROGRESS_S: Final = 0.1
 
 Report = Callable[[Phase, int, int | None, float | None], None]
-"""(phase, done, total, median in ms), in the loop."""
+"""Called in trio's loop with (phase, done, total, median in ms)."""
 Timing = Callable[[bool], None]
-"""A timed measurement begins (True), or is over: in the loop, and only when it changes inside a launch."""
+"""Called in trio's loop when a timed measurement begins (True) or ends (False) inside a launch."""
 
 
 BetweenRunLaunches = Callable[[], None]
-"""Called in the loop when a launch is over. The next one waits until this returns, and is not made if the run was stopped by then."""
+"""Called in trio's loop when a launch is over. The next launch waits for it to return, and does not begin if the run was stopped."""
 
 
 class RunWitness(Protocol):
-    """The scheduler of a witnessed run, from inside it."""
+    """The scheduler of a witnessed run, as the run sees it."""
 
     async def reveal(self) -> tuple[bytes, bytes]:
         """Opening and reveal of the chain. Raises `RunError` if they are refused."""
         ...
 
     def launch_ended(self, launch: int, digest: str) -> None:
-        """A launch has made its inferences. Never waits."""
+        """A launch has finished its inferences. Never waits."""
         ...
 
 
 async def _at_once() -> None:
-    """No work of this node disturbs."""
+    """For nodes without work of their own that could disturb."""
 
 
 async def _no_manifest(job: RecordJob) -> None:
-    """There is no manifest to fetch."""
+    """For runs without a manifest."""
 
 
 @dataclass(frozen=True)
 class RunBench:
-    """What a run is made with."""
+    """Everything that a run uses."""
 
     worker: str
-    """Peer id, as it stands in the record."""
+    """The peer id written to the record."""
     facts: Callable[[], DeviceFacts]
     model: Callable[[RecordJob, Model, FetchProgress], AbstractAsyncContextManager[Path]]
-    """Has the file of one of the task's models, fetched if need be; it stays until the block ends."""
+    """Provides the file of one of the task's models, fetched if necessary. The file stays until the block ends."""
     lock: DeviceLock
     launch: Callable[..., RunLauncher]
-    """Makes a launch from an order and limits; for a witnessed run, also from the function that asks for its reveal (`Launch`)."""
+    """Makes a launch from an order and limits; for a witnessed run, also from the function that asks for the reveal (`Launch`)."""
     memory_cap: int
-    """Bytes a run may take here, whatever its task allows."""
+    """Bytes that a run may take here, whatever its task allows."""
     exclusive: trio.Lock = field(default_factory=trio.Lock)
-    """Held while a model is fetched and while a launch measures one: one disturbs the other."""
+    """Held while a model is fetched, and while a launch measures a model, because these disturb each other."""
     wait_idle: Callable[[], Awaitable[None]] = _at_once
     """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
     fetch_manifest: Callable[[RecordJob], Awaitable[None]] = _no_manifest
-    """Fetches the campaign's manifest; never fails, never takes long."""
+    """Fetches the campaign's manifest. Never fails or takes long."""
     warmup_floor: Callable[[str], int] = lambda unit: FLOOR_UNKNOWN
-    """Inferences that a unit of this device needs at least before its times settle, as its calibration has it."""
+    """Fewest inferences that a unit of this device needs before its times settle, according to the calibration."""
     clock: Callable[[], float] = time.monotonic
     first_look: Callable[[str, float], int] = lambda unit, precision: CHECKED_AFTER[0]
-    """Launches of a unit before an interval may be so narrow, as the device's calibration has it."""
+    """Launches of a unit before an interval may reach this precision, according to the device's calibration."""
 
 
 class StopRun:
@@ -122,7 +122,7 @@ class StopRun:
         self.reason: Reason | None = None
 
     def now(self, reason: Reason) -> None:
-        """End it; the first reason counts."""
+        """End the run. The first reason counts."""
         if self.reason is None:
             self.reason = reason
             self.scope.cancel()
@@ -137,8 +137,8 @@ def work_order(
     look: int = CHECKED_AFTER[0],
     examples: Path | None = None,
 ) -> WorkOrder:
-    """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us. `beside`: its other models. `look`: launches
-    before its precision is looked at."""
+    """The task as a driver's work order. `floor`: the least warm-up, if the task does not set one. `beside`: the task's other models.
+    `look`: launches before the precision is judged for the first time."""
     measure: dict[str, Any] = {**task.measure.to_wire(), "own_dims": task.measure.required_dims()}
     return WorkOrder(
         model=model,
@@ -154,7 +154,7 @@ def work_order(
 
 
 def limits(task: Task, memory_cap: int) -> Limits:
-    """What is enforced from outside: the task's own limits, its memory for each of its models, and never more than this device gives."""
+    """The limits enforced from outside: the task's own limits, and its memory for each of its models, but never more than `memory_cap`."""
     memory = task.memory * (1 + len(task.beside or ())) + (2 * task.examples.size if task.examples else 0)
     return Limits(
         load_s=task.timeouts.load_s, run_s=task.timeouts.run_s, memory_bytes=min(memory, memory_cap)
@@ -171,8 +171,8 @@ async def run(
     between: BetweenRunLaunches = lambda: None,
     holding: Timing = lambda on: None,
 ) -> Record:
-    """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does. `holding`: called in the loop when the run
-    has the device (True), and when others may have it.
+    """Run one attempt to its end. Never raises for anything that a model, a driver or a scheduler does. `holding`: called in trio's loop
+    when the run has the device (True), and when others may have it (False).
     """
     observations = RunObservations(lasting=job.task.measure.sustain_s is not None)
     observations.enter("queue", bench.clock() - job.waited_s)
@@ -189,9 +189,9 @@ async def run(
         if stop.reason is not None and (end is None or end.outcome is RunOutcome.CANCELLED):
             end = RunEnd(RunOutcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
         assert end is not None, "only a stop ends a run without an end"
-        # packing a million samples takes a second: not in the loop
+        # packing a million samples takes a second, too long for trio's loop
         return await COMPUTING.run(_record, observations, job, end, bench)
-    except Exception as exc:  # a bug costs this run, not the node with all others
+    except Exception as exc:  # a bug costs this run, not the node with all other runs
         log.exception("run.broke", task=job.task.task)
         end = failed(Reason.CRASHED, f"sark-node failed, not the model: {_first(exc)!r}; its log says where")
         return _failure_record(observations, job, end, bench)
@@ -202,7 +202,7 @@ def _first(exc: Exception) -> Exception:
 
 
 def _record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: RunBench) -> Record:
-    """The observations, or, where no record can hold what a driver reported, a failure that says so."""
+    """The record of the observations, or of a failure if no record can hold the driver's report."""
     try:
         return observations.record(job, end, bench.worker, bench.facts())
     except ValidationError as exc:
@@ -213,7 +213,7 @@ def _record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: R
 
 
 def _failure_record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: RunBench) -> Record:
-    """The record of a failure, without the observations except how long each stage took."""
+    """The record of a failure, with the duration of each stage but without other observations."""
     return RunObservations(stages=observations.stages).record(job, end, bench.worker, bench.facts())
 
 
@@ -283,7 +283,7 @@ async def _attempt(
 
 
 def _ask_from_thread(witness: RunWitness, observations: RunObservations) -> Callable[[], tuple[bytes, bytes]]:
-    """Asks for the reveal from the thread in which a launch is followed, and has it in the record."""
+    """A function that asks for the reveal from the thread that follows the launches, and stores it for the record."""
 
     def ask() -> tuple[bytes, bytes]:
         observations.opening, observations.reveal = trio.from_thread.run(witness.reveal)
@@ -302,7 +302,7 @@ async def _measure(
     witness: RunWitness | None,
     may_go_on: Callable[[], bool],
 ) -> RunEnd | None:
-    """Follow all launches in a thread; `device` is taken. Cancelling kills it, and returns when it is dead."""
+    """Follow all launches in a thread, while `device` is held. Cancelling kills the launch, and returns once it is dead."""
     token = trio.lowlevel.current_trio_token()
     ended = False
 
@@ -338,7 +338,7 @@ async def _measure(
             return failed(exc.reason, exc.what)
         except ResourceError as exc:
             return failed(Reason.CRASHED, exc.what)
-        except OSError as exc:  # of this device: its disk, its open files, its processes
+        except OSError as exc:  # this device's disk, open files or processes
             return failed(Reason.CRASHED, f"this device could not continue the run: {exc.strerror or exc}")
         return None
 
@@ -360,7 +360,7 @@ async def _measure(
 
 
 class ProgressReporter:
-    """Progress on its way out of a run: the first of a phase, then one in `PROGRESS_S`."""
+    """Passes on a run's progress: the first report of each phase, then at most one each `PROGRESS_S` seconds."""
 
     def __init__(self, report: Report, clock: Callable[[], float]) -> None:
         self._report = report

@@ -1,4 +1,4 @@
-"""A run's model from the URL that its task names, in one piece or in many."""
+"""Fetches a run's model from the URL that its task names, as a whole or in pieces."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from swarm.download.response import FileChanged, ResponseHead
 from swarm.download.urls import FOR_OTHERS, FOR_OWNER, read_url
 
 TRIES: Final = 3
-"""In a row; then another source, if there is one, is next."""
+"""Tries in a row before another source, if there is one, is next."""
 
 log = structlog.get_logger("sark.urls")
 
 
 def url_source(url: str, model: Model, *, owner: bool, edge: Edge | None = None) -> Source:
-    """Brings `model` from `url`. `owner`: the task is the device's owner's.
+    """A source that fetches `model` from `url`. `owner`: the task is the device owner's.
 
-    Raises `Refused` where the URL or a redirect is not followed, or there is no such file; `RunError` (wrong-hash) where it is not the
-    file that the campaign means any more; `Unreachable` where it may do better later.
+    The source raises `Refused` if the URL or a redirect may not be followed, or there is no such file; `RunError` (wrong-hash) if the file
+    is no longer the campaign's; `Unreachable` if a later try may succeed.
     """
     reach = FOR_OWNER if owner else FOR_OTHERS
 
     async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
         address = read_url(url, reach)
-        # of a resumed file only the cache has the beginning
+        # only the cache has the beginning of a resumed file
         digest = hashlib.sha256() if offset == 0 else None
         done, tag = offset, ""
 
@@ -79,7 +79,7 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge | None = None)
 
 
 def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge | None = None) -> Mirror:
-    """The same in pieces, for a download from the swarm; what each must be is the caller's to know."""
+    """Like `url_source`, but in pieces, for a download from the swarm. The caller verifies each piece."""
     reach, tag = FOR_OWNER if owner else FOR_OTHERS, ""
 
     async def piece(offset: int, length: int) -> bytearray:

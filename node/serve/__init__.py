@@ -1,1 +1,1 @@
-"""The worker process: links, request handlers, delivery of results, owner's commands."""
+"""The worker process: links, request handlers, delivery of results, the owner's commands."""

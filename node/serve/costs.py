@@ -1,4 +1,4 @@
-"""What a worker's calls cost it, in µs of its processor time (estimates). Pure."""
+"""Estimated costs of a worker's calls, in µs of its processor time. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from protocol.wire.base import Message
 from swarm.net.cost import MANIFEST_BYTE_US, TOKEN_US, VERIFY_US
 
 SHAPE_US: Final = 200.0
-"""A shape of a probe, besides its clauses: a clause that is not met is answered in words."""
+"""A shape of a probe, without its clauses. An unmet clause is answered in words."""
 PLACE_US: Final = 1_000.0
-"""A commit: task and proof are read, the ledger changes, and what follows is written."""
+"""A commit: read the task and the proof, change the ledger, and write the consequences."""
 LEASE_US: Final = 50.0
-"""A lease that a message names, or that its answer lists."""
+"""A lease that a message names or its answer lists."""
 
 
 def cost_us(message: Message) -> float:
-    """What serving a call takes, besides reading and answering it."""
+    """The cost of serving a call, without reading and answering it."""
     match message:
         case work.ShowCredentials():
             return TOKEN_US

@@ -1,4 +1,4 @@
-"""Reads the device's sensors every few seconds while something runs here, and hands each reading on."""
+"""Reads the device's sensors every few seconds while a task runs here, and passes each reading on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from swarm.base.threads import WAITING
 
 INTERVAL_S: Final = 2.0
 FIRST_S: Final = 0.5
-"""After a run began."""
+"""Seconds from the beginning of a run to its first reading."""
 REST: Final = 20.0
-"""Least wait, as a multiple of how long a reading takes: slow sensors, and those of a busy device, are read less often."""
+"""Least wait, as a multiple of the time that a reading takes, so that slow sensors and busy devices are read less often."""
 
 log = structlog.get_logger("sark.worker")
 
@@ -29,7 +29,7 @@ class ReadableSensors(Protocol):
 
 
 class LiveReadings:
-    """Of one worker. Nothing is read, and no library is open, while nothing runs."""
+    """The readings of one worker. While no task runs, no sensor is read and no library is open."""
 
     def __init__(
         self,
@@ -38,25 +38,25 @@ class LiveReadings:
         take: Callable[[DeviceReading], None],
         aside: Callable[..., Awaitable[Any]] = WAITING.run,
     ) -> None:
-        """`open_sensors`: of `DeviceMonitor`; None: nothing can be read. `take` gets each reading and never waits. `aside` calls what
-        blocks."""
+        """`open_sensors`: of `DeviceMonitor`; None: no sensor can be read. `take` gets each reading and never waits. `aside` runs blocking
+        functions."""
         self._open, self._running, self._take, self._aside = open_sensors, running, take, aside
         self._begun = trio.Event()
         self._latest: tuple[DeviceReading, float] | None = None
 
     def begin(self) -> None:
-        """Something runs. Never waits."""
+        """A task runs: begin to read. Never waits."""
         self._begun.set()
 
     def latest(self) -> DeviceReading | None:
-        """The newest, with its age; None: nothing runs, or nothing was read yet."""
+        """The latest reading, with its age; None: no task runs, or no sensor was read yet."""
         if self._latest is None:
             return None
         reading, at = self._latest
         return reading.model_copy(update={"age_s": trio.current_time() - at})
 
     async def keep(self) -> None:
-        """Read while something runs, for ever."""
+        """Read the sensors whenever a task runs, until cancelled."""
         while self._open is not None:
             await self._begun.wait()
             self._begun = trio.Event()
@@ -68,7 +68,7 @@ class LiveReadings:
                     self._latest = None
                     with trio.CancelScope(shield=True):
                         await self._aside(sensors.close)
-            except OSError as exc:  # such as too many open files: the run goes on without
+            except OSError as exc:  # such as too many open files: the run continues without readings
                 log.warning("sensors.unreadable", why=str(exc))
                 await trio.sleep(INTERVAL_S)
                 self._begun.set()

@@ -1,10 +1,10 @@
-"""The owner's control of a worker: pause, resume, drain, reset; and the owner's rules, which act the same way.
+"""The owner's control of a worker: pause, resume, drain and reset, and the owner's rules, which have the same effect.
 
     Control ─▶ OwnerControl ─▶ the worker's condition (held back, leaving, faulty) ─▶ the ledger takes no new work
     quiet hours, battery ─┘ checked every few seconds
 
-A pause survives a restart: it is a file in the worker's folder. Queued leases end when the worker takes no new work, so that their tasks
-can go elsewhere; runs go on, unless the owner stops them now.
+A pause survives a restart, because it is a file in the worker's folder. Queued leases end when the worker takes no new work, so that their
+tasks can go elsewhere. Runs continue, unless the owner stops them now.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from swarm.base.durable import remove_durably, write_durably
 from swarm.base.threads import DISK
 
 CHECK_S: Final = 15.0
-"""Between two checks of the rules."""
+"""Seconds between two checks of the rules."""
 HAND_OVER_S: Final = 10.0
-"""Seconds that a drained worker waits for schedulers to take its last results; the results are on disk in any case."""
+"""Seconds that a drained worker waits for schedulers to take its last results, which are also on disk."""
 UNFINISHED: Final = frozenset(LeaseState) - {LeaseState.REPORTING, LeaseState.CLOSED}
-"""States of runs and queued leases that a drain waits for."""
+"""States of runs and queued leases for which a drain waits."""
 HINTS: Final = {
     "paused by its owner": " (sark-node resume ends it)",
     "on battery": " (join --on-battery takes it all the same)",
 }
-"""What the owner can do about it."""
+"""Reason for taking no work → what the owner can do about it."""
 
 log = structlog.get_logger("sark.control")
 
@@ -47,12 +47,12 @@ class Pause:
     """Whether the owner paused this worker; survives restarts."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """`path`: the file that exists while it is paused (read now); None: not stored."""
+        """`path`: the file that exists while the worker is paused (checked now); None: the pause is not stored."""
         self._path = path
         self.on = path is not None and path.exists()
 
     def set(self, on: bool) -> None:
-        """Blocking. Raises `ResourceError` when it cannot be written; it holds for this process all the same."""
+        """Pause or resume. Blocking. Raises `ResourceError` if the file cannot be written; the change still holds for this process."""
         self.on = on
         if self._path is None:
             return
@@ -69,7 +69,7 @@ class Pause:
 
 
 def runs_on_battery() -> bool:
-    read = getattr(psutil, "sensors_battery", None)  # psutil has it only where the system does
+    read = getattr(psutil, "sensors_battery", None)  # missing in psutil on some systems
     try:
         battery = read() if read is not None else None
     except OSError:
@@ -79,7 +79,7 @@ def runs_on_battery() -> bool:
 
 @dataclass(frozen=True)
 class OwnerSenses:
-    """What the rules depend on."""
+    """The inputs of the rules."""
 
     local: Callable[[], datetime] = lambda: datetime.now().astimezone()
     """Wall clock, local time."""
@@ -95,23 +95,23 @@ class OwnerControl:
     pause: Pause
     senses: OwnerSenses
     leave: trio.Event
-    """Set when the worker was drained."""
+    """Set once the worker is drained."""
     carry_out: Callable[[], None]
-    """To be called after each change."""
+    """Called after each change."""
     stop_runs: Callable[[Reason], None]
     examine: Callable[[], Awaitable[None]]
-    """Runs what is known to work; the condition knows the outcome afterwards."""
+    """Runs a model that is known to work. The condition has the outcome afterwards."""
     unsettled: Callable[[], int]
-    """Results that no scheduler has yet."""
+    """Number of results that no scheduler has yet."""
     tell: Callable[[str], object]
-    """Where a line for the device's owner goes."""
+    """Called with a line for the device's owner."""
     _drains: bool = False
     _reported: tuple[bool, str] = (False, "")
-    """Whether it drains and why, as the owner was last informed."""
+    """Whether the worker drains and why, as last reported to the owner."""
     _changed: trio.Event = field(default_factory=trio.Event)
 
     async def do(self, message: Control) -> Denied | None:
-        """Carry out a command; None when it is done. The same again changes nothing."""
+        """Carry out a command. None: it is done. A repeated command changes nothing."""
         condition = self.ledger.condition
         log.info("owner.command", action=message.action, now=message.now, finish=message.finish)
         try:
@@ -139,7 +139,7 @@ class OwnerControl:
         return None
 
     def apply_rules(self) -> None:
-        """Hold the worker back, or let it serve, as the rules say now."""
+        """Hold the worker back, or let it serve, according to the rules now."""
         condition = self.ledger.condition
         now, on_battery = self.senses.local(), self.senses.on_battery()
         condition.hold(standing(self.rules, now, on_battery=on_battery, paused=self.pause.on))
@@ -153,18 +153,18 @@ class OwnerControl:
         self.carry_out()
 
     async def keep(self) -> None:
-        """Check the rules, for ever."""
+        """Check the rules repeatedly, until cancelled."""
         while True:
             self.apply_rules()
             await trio.sleep(CHECK_S)
 
     def changed(self) -> None:
-        """To be called after each change of the ledger, and when a result was taken."""
+        """Call this after each change of the ledger, and when a scheduler has taken a result."""
         self._changed.set()
         self._changed = trio.Event()
 
     async def keep_draining(self) -> None:
-        """Once it drains: have the worker leave when nothing runs or waits any more, and its results are taken or had their time."""
+        """Make a draining worker leave once no run or queued lease is left, and its results are delivered or HAND_OVER_S is over."""
         while True:
             if self._leaving() and not self._busy():
                 with trio.move_on_after(HAND_OVER_S):

@@ -1,4 +1,4 @@
-"""The worker process of a home: look at the device, onto the network, then the service until it is stopped."""
+"""The worker process of a home: probes the device, joins the network, and serves until it is stopped."""
 
 from __future__ import annotations
 
@@ -50,10 +50,9 @@ from swarm.pools.service import PoolNode
 from swarm.pools.tickets import read_ticket
 
 MAX_POOLS = 4
-"""As many as an advert names."""
-
+"""The most pools that an advert names."""
 AHEAD = 6
-"""Launches prepared for while nothing runs: those of one task."""
+"""Launches prepared while nothing runs: those of one task."""
 
 log = structlog.get_logger("sark.worker")
 
@@ -69,12 +68,12 @@ async def run_process(
     simulated: SimulatedDevice | None = None,
     must: Collection[str] = (),
 ) -> None:
-    """Be a worker until stopped. `joined` is called once others can reach it, `tell` with a line for each thing that happens; `probe`
-    (blocks) tries the sandbox out. `secrets`: what the owner gives single drivers; `simulated`: the device that it simulates, for
-    demonstrations. `must`: ids of pools for which it came with a ticket.
+    """Run a worker until stopped. `joined` is called once other nodes can reach it, `tell` with a line for each event; `probe` (blocks)
+    tries out the sandbox. `secrets`: the owner's variables for single drivers; `simulated`: the device that it simulates, for
+    demonstrations. `must`: ids of pools for which it has a ticket.
 
-    Raises `ResourceError` for a port, folder or key that cannot be had, and for a device on which no unit works; `NotPermitted` when
-    one of `must` says no.
+    Raises `ResourceError` for a port, folder or key that is not available, and for a device on which no unit works; `NotPermitted` if one
+    of the pools in `must` refuses it.
     """
     folder = home.folder("worker")
     secrets = secrets or DriverSecrets()
@@ -114,7 +113,7 @@ async def run_process(
         if not profile.units:
             raise ResourceError("no compute unit works on this device", hint="see why with: sark-node info")
         lock = DeviceLock(await DISK.run(lock_name))
-        with contextlib.suppress(ResourceError):  # the runs report it, and none is prepared for
+        with contextlib.suppress(ResourceError):  # the runs report the error; no launch is prepared
             await DISK.run(lock.make)
         with contextlib.ExitStack() as stack:
             launchers = stack.enter_context(
@@ -205,14 +204,14 @@ async def run_process(
 
 
 def units_at_start(file: Path, look: UnitsOnGpus) -> ProbedUnits:
-    """The units that work here: those in `file` if nothing has changed since the last look (blocks). An owner's server comes and goes."""
+    """The units that work here: those in `file` unless something has changed (blocks). With an owner's server, always probe them."""
     return known_units(file, state_of(look.gpus), look) if not look.private else look()
 
 
 def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[Membership, ...]:
-    """Take up a ticket and leave pools; gives those this device works for from now on. Changes nothing while a worker runs here.
+    """Use a ticket and leave pools. Returns the pools for which this device works from now on. Changes nothing while a worker runs here.
 
-    Raises `NotPermitted` for a ticket that cannot be used, `SettingsError` for a pool that is none of these, `ResourceError`.
+    Raises `NotPermitted` for a ticket that cannot be used, `SettingsError` for a pool that the device is not in, `ResourceError`.
     """
     if ticket is None and not leave:
         return joined_pools(home, Role.WORKER)
@@ -262,7 +261,7 @@ def with_gates_of(
 
 
 def near_addresses(listen: Sequence[str], announced: Sequence[str]) -> tuple[str, ...]:
-    """Where this machine reaches its own worker: where it listens, if that is fixed, and what it announces."""
+    """Where this machine reaches its own worker: its listen addresses, if their ports are fixed, and its announced addresses."""
     fixed = [address for address in listen if not address.endswith("/tcp/0")]
     return tuple(dict.fromkeys([*concrete(fixed), *announced]))
 

@@ -1,7 +1,7 @@
-"""Calibrates again at quiet moments: while this worker idles, whenever what is known is unsure or of yesterday.
+"""Calibrates again while this worker idles and the host is quiet, if the calibration is uncertain or a day old.
 
 idle, due ─▶ quiet? ─▶ one more round under the device lock ─▶ joined
-                          └ a task begins here, or somebody on this host waits for the device: ended at once, tried again later
+                          └ a task begins here, or another process on this host waits for the device: ended at once, retried later
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from protocol.errors import ResourceError
 
 LOOK_S: Final = 60.0
 WANTED_S: Final = 0.1
-"""How often it sees whether somebody waits for the device."""
+"""Seconds between checks for processes that wait for the device."""
 SURE_ROUNDS: Final = 3
 UNSURE_S: Final = 3600.0
-"""Age at which a calibration of fewer rounds is made surer."""
+"""Age at which a calibration of fewer rounds gets another one."""
 OLD_S: Final = 24 * 3600.0
 LONGEST_PAUSE_S: Final = 6 * 3600.0
-"""After rounds that were spoilt, each pause is twice the one before."""
+"""Longest pause. Each pause after a disturbed round is twice as long as the previous one."""
 
 log = structlog.get_logger("sark.worker")
 
 
 def is_due(calibration: Calibration | None, now: float) -> bool:
-    """Whether another round is worth its seconds. `now`: since the epoch; a clock that was put back makes it due."""
+    """Whether another round is due. `now`: seconds since the epoch; a clock that was set back makes a round due."""
     if calibration is None or calibration.quiet is False:
         return True
     return not 0 <= now - calibration.at < (OLD_S if calibration.rounds >= SURE_ROUNDS else UNSURE_S)
 
 
 def pause_after(end: RoundEnd | None, spoilt: int) -> float:
-    """Seconds until the next look. None: it gave way, or could not be stored or measured. `spoilt`: rounds in a row that were disturbed."""
+    """Seconds until the next check. None: the round gave way, or could not be stored or measured. `spoilt`: disturbed rounds in a row."""
     if end is RoundEnd.DISTURBED:
         return float(min(LONGEST_PAUSE_S, LOOK_S * 2**spoilt))
     return LOOK_S
@@ -47,11 +47,11 @@ def pause_after(end: RoundEnd | None, spoilt: int) -> float:
 
 @dataclass
 class Recheck:
-    """One for each worker that calibrates."""
+    """Repeats calibration rounds; each worker that calibrates has one."""
 
     calibrator: Calibrator
     idle: Callable[[], bool]
-    """Whether the worker serves, and nothing runs or waits here."""
+    """Whether the worker serves, and no task runs or waits here."""
     tell: Callable[[str], object] = lambda line: None
     wall: Callable[[], float] = time.time
     sleep: Callable[[float], Awaitable[None]] = trio.sleep
@@ -59,11 +59,11 @@ class Recheck:
     _spoilt: int = 0
 
     def give_way(self) -> None:
-        """A task begins: end what this runs. Never waits."""
+        """End a calibration round in progress, because a task begins. Never waits."""
         self._round.cancel()
 
     async def keep(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         end: RoundEnd | None = None
         while True:
             await self.sleep(pause_after(end, self._spoilt))
@@ -72,7 +72,7 @@ class Recheck:
                 self._spoilt = self._spoilt + 1 if end is RoundEnd.DISTURBED else 0
 
     async def once(self) -> RoundEnd | None:
-        """One round, if the host is quiet. None: it gave way, or its result could not be stored."""
+        """One round, if the host is quiet. None: the round gave way, or its result could not be stored."""
         end: RoundEnd | None = None
         self._round = trio.CancelScope()
         try:
@@ -90,13 +90,13 @@ class Recheck:
 
     async def _watch(self) -> None:
         while True:
-            await self.sleep(WANTED_S)  # other processes wait: there is no event to wait for
+            await self.sleep(WANTED_S)  # poll: other processes give no event to wait for
             if self.calibrator.lock.wanted():
                 self._round.cancel()
 
 
 def _first(error: BaseException) -> BaseException:
-    """Of a group that may have groups in it."""
+    """The first exception of a group, which may contain groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -2,9 +2,9 @@
 
     begin(lease) ─▶ runner.run ─▶ examined, if the device is suspect ─▶ reported to the conversation
 
-Nothing of another task is fetched by this worker while it times a run, however many slots it has: a download, its hashing and its
-writes would disturb the figures. A model is fetched once and stays cached, so only the first task of a model pays for it. Between
-workers of one host only the measuring is one at a time: another worker may fetch meanwhile. One worker for each host is the rule.
+While the worker times a run it fetches nothing for other tasks, however many slots it has: a download, its hashing and its writes would
+distort the figures. A model is fetched once and stays cached, so only the first task of a model pays for the download. Several workers on
+one host take turns only at measuring: one may fetch while another measures. Normally a host has one worker.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ log = structlog.get_logger("sark.worker")
 
 @dataclass(frozen=True)
 class DeviceParts:
-    """The device, and how it runs and examines models."""
+    """The device, with the functions that run models on it and examine it."""
 
     profile: Profile
     lock: DeviceLock
     launch: Callable[..., runner.RunLauncher]
     examine: Callable[[], str]
-    """Runs something that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
+    """Runs a model that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
     version: str = ""
-    """Of this program."""
+    """The version of this program."""
     retry_s: float = 60.0
     """Seconds until a faulty device is examined again."""
     calibrator: Calibrator | None = None
-    """Provides the device's calibration, and improves it; None: the device is not calibrated."""
+    """Provides the device's calibration and improves it; None: the device is not calibrated."""
     open_sensors: Callable[[], ReadableSensors] | None = None
-    """To be read while tasks run (blocks); None: nobody is shown them."""
+    """Opens the sensors to read while tasks run (blocks); None: no sensors are shown."""
 
 
 @dataclass(eq=False)
@@ -102,7 +102,7 @@ class _Witness:
 
 @dataclass
 class RunManager:
-    """What runs here now, by lease. Of the callables only `examine` and `disk_idle` wait."""
+    """The current runs, by lease. Of the callables only `examine` and `disk_idle` wait."""
 
     settings: WorkerSettings
     network: Network
@@ -111,19 +111,19 @@ class RunManager:
     sharing: BlobSources
     web: Edge | None
     carry_out: Callable[[], None]
-    """The conversation may have commands."""
+    """Called when the conversation may have commands."""
     advert_changed: Callable[[], None]
     examine: Callable[[], Awaitable[None]]
-    """See whether the device still works."""
+    """Tests whether the device still works."""
     disk_idle: Callable[[], Awaitable[None]]
-    """Wait until no result is on its way to the disk."""
+    """Waits until no result is being written to disk."""
     tell: Callable[[str], object]
-    """Takes a line about each run, for the device's owner."""
+    """Called with a line about each run, for the device's owner."""
     name_of: Callable[[str], str]
-    """What a scheduler is called, for people."""
+    """The name of a scheduler, for people."""
     _stops: dict[str, runner.StopRun] = field(default_factory=dict)
     _witnesses: dict[str, _Witness] = field(default_factory=dict)
-    """By lease: of the witnessed runs."""
+    """The schedulers of witnessed runs, by lease."""
     _rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ class RunManager:
         )
 
     def begin(self, lease: str, nursery: trio.Nursery) -> None:
-        """Run it in `nursery`. Never waits."""
+        """Begin the run of a lease in `nursery`. Never waits."""
         self._stops[lease] = stop = runner.StopRun()
         nursery.start_soon(self._run, lease, stop)
 
@@ -162,7 +162,7 @@ class RunManager:
             self._witnesses[command.lease].receive(command.message)
 
     def stop_all(self, reason: Reason) -> None:
-        """End all of them. Never waits."""
+        """End all runs. Never waits."""
         for stop in self._stops.values():
             stop.now(reason)
 
@@ -254,7 +254,7 @@ class RunManager:
         )
 
     async def _fetch_manifest(self, job: RecordJob) -> None:
-        """The campaign's manifest comes with the first model of it. That its principal has the models is seen once."""
+        """Fetch the campaign's manifest, along with its first model. Verify once that the principal has the models."""
         allocation = self._ledger.allocation(job.lease)
         if allocation is not None:
             for model in job.task.files():
@@ -279,7 +279,7 @@ def began_line(task: Task, who: str) -> str:
 
 
 def ended_line(record: Record, seconds: float) -> str:
-    """`c-1a2b/3: done in 3.2 s`, or how else it ended and why. `seconds` since it began."""
+    """`c-1a2b/3: done in 3.2 s`, or how else the run ended and why. `seconds`: since it began."""
     if record.outcome is RunOutcome.COMPLETE:
         return f"{escape_text(record.task)}: done in {seconds:.1f} s"
     why = f"{record.outcome}: {record.reason}"
@@ -292,7 +292,7 @@ RETRY_S: Final = 60.0
 
 
 class Examiner:
-    """Runs something that is known to work, while nothing is measured on this device."""
+    """Runs a model that is known to work, while nothing is measured on this device."""
 
     def __init__(
         self,
@@ -302,8 +302,8 @@ class Examiner:
         changed: Callable[[], None],
         retry_s: float = RETRY_S,
     ) -> None:
-        """`examine` says what is wrong (empty: nothing) and blocks; `changed`: the condition may have changed; `retry_s`: the pause before
-        a faulty device is examined again.
+        """`examine` says what is wrong (empty: nothing) and blocks; `changed` is called when the condition may have changed; `retry_s`: the
+        pause before a faulty device is examined again.
         """
         self._condition = condition
         self._lock = lock
@@ -313,7 +313,7 @@ class Examiner:
         self._faulty = trio.Event()
 
     async def examine(self) -> None:
-        """Once, now; waits for a measurement on this device to end. The condition has the outcome."""
+        """Examine the device once, now. Waits for a measurement on this device to end. The condition has the outcome."""
         try:
             async with self._lock.hold():
                 trouble = await WAITING.run(self._examine, abandon_on_cancel=True)
@@ -326,7 +326,7 @@ class Examiner:
             self._faulty.set()
 
     async def keep(self) -> None:
-        """Examine a faulty device from time to time, for ever; it serves as soon as it works."""
+        """Examine a faulty device repeatedly, until cancelled. It serves again as soon as it works."""
         while True:
             await self._faulty.wait()
             self._faulty = trio.Event()

@@ -1,4 +1,4 @@
-"""The worker: one nursery, to be read from top to bottom as the list of what it does.
+"""The worker: one nursery, whose tasks from top to bottom list what the worker does.
 
 links of schedulers ─▶ conversation (pure) ─▶ commands ─▶ shell: links, disk; runs in `node.serve.run_manager`
 """
@@ -54,21 +54,20 @@ if TYPE_CHECKING:
     from swarm.download.download import Edge
 
 LEAVE_S: Final = 3.0
-"""The longest that leaving waits for runs to be dead, and for their results to be on disk and with schedulers that are linked."""
+"""The longest that a leaving worker waits for its runs to die, and for their results to reach the disk and the linked schedulers."""
 WITHDRAW_S: Final = 2.0
 """The longest that withdrawing the advert takes."""
-
 SPACING_S: Final = 5.0
-"""Between two adverts, however much happens."""
+"""Least seconds between two adverts, however much changes."""
 CHECK_S: Final = 60.0
 FORGET_S: Final = 60.0
-"""When to ask again what could not be done now."""
+"""Seconds after which a request that failed now should be repeated."""
 
 log = structlog.get_logger("sark.worker")
 
 
 class AdvertIndex(Protocol):
-    """What the worker needs of `swarm.index.index.Index`."""
+    """The part of `swarm.index.index.Index` that the worker needs."""
 
     async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int: ...
 
@@ -77,7 +76,7 @@ class AdvertIndex(Protocol):
 
 @dataclass(frozen=True)
 class WorkerParts:
-    """What a worker is made of; the program puts the parts together, tests put in doubles."""
+    """The parts of a worker. The program assembles them; tests use doubles."""
 
     device: DeviceParts
     incarnation: int
@@ -88,21 +87,21 @@ class WorkerParts:
     wall: Callable[[], float]
     """Seconds since the epoch, for retention over restarts."""
     tell: Callable[[str], object] = lambda line: None
-    """Takes a line about each run, for the device's owner."""
+    """Called with a line about each run, for the device's owner."""
     pools: Mapping[str, str] = field(default_factory=dict)
-    """Id → name of the pools it works for."""
+    """Id → name of the pools for which it works."""
     manifests: Collection[PoolManifest] = ()
-    """The newest of these pools that are on disk."""
+    """The newest manifests of these pools on disk."""
     pause: Pause = field(default_factory=Pause)
     senses: OwnerSenses = field(default_factory=OwnerSenses)
     web: Edge | None = None
-    """Where models that tasks name by URL come from; None: the internet."""
+    """The source of models that tasks name by URL; None: the internet."""
     addresses: Callable[[], Sequence[str]] = tuple
-    """Where others reach this node now, best first; empty: where it listens."""
+    """Where other nodes reach this node now, best first; empty: where it listens."""
     reach: Callable[[], str] = str
-    """How they do, in words; empty: not known."""
+    """How other nodes reach this node, in words; empty: unknown."""
     leave: trio.Event = field(default_factory=trio.Event)
-    """Set it to make the worker leave in good order: runs are ended and reported, the advert is withdrawn."""
+    """Set it to make the worker leave in an orderly way: it ends and reports its runs, and withdraws its advert."""
 
 
 async def run_worker(
@@ -113,7 +112,7 @@ async def run_worker(
     *,
     task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `parts.leave` is set. Started means that it can be asked. Cancelling kills what runs and returns when it is dead."""
+    """Serve until `parts.leave` is set. Once started, it answers requests. Cancelling kills the runs, and returns once they are dead."""
     worker = Worker(settings, network, parts)
     async with trio.open_nursery() as nursery:
         worker.nursery = worker.shell.nursery = nursery
@@ -131,7 +130,7 @@ async def run_worker(
         nursery.start_soon(worker.owner_control.keep_draining)
         nursery.start_soon(worker.revocation.keep)
         nursery.start_soon(worker.sharing.keep, worker.announcer.changed)
-        async with trio.open_nursery() as announcing:  # nothing is to be published after it was withdrawn
+        async with trio.open_nursery() as announcing:  # publish no advert after its withdrawal
             announcing.start_soon(worker.announcer.keep, index)
             task_status.started(worker)
             await parts.leave.wait()
@@ -144,7 +143,7 @@ async def run_worker(
 
 
 class Worker:
-    """The conversation with its surroundings."""
+    """Connects the conversation with the network, the disk and the runs."""
 
     nursery: trio.Nursery
 
@@ -288,12 +287,12 @@ class Worker:
         )
 
     async def opened(self, link: Link) -> None:
-        """For each scheduler's link: what waits for it goes out once it may do anything here."""
+        """Called for each scheduler's link: deliver the waiting results once the scheduler has any permission here."""
         await self.revocation.admitted(link.peer)
         await self.shell.use(link)
 
     def carry_out(self) -> None:
-        """To be called after each change of the ledger. Never waits."""
+        """Call this after each change of the ledger. Never waits."""
         self.shell.carry_out()
 
     async def _control(self, command: ControlDevice) -> None:
@@ -304,7 +303,7 @@ class Worker:
     async def _forget(self, command: ForgetFiles) -> None:
         reply: Forgotten | Denied
         try:
-            # removing gigabytes would be in the figures, and a run needs its model for its next launch
+            # removing gigabytes would distort the figures, and a run needs its model for its next launch
             if self.sharing.exclusive.locked() or self.sharing.cache.in_use:
                 raise ResourceError("something is measured or fetched here now")
             async with self.sharing.exclusive:
@@ -322,14 +321,14 @@ class Worker:
         await fetch_blob(self._network, peer, (), sha256, sink=sink, size=size)
 
     async def wind_up(self) -> None:
-        """Take nothing new, end what runs, and put the results on disk; they go out as long as the links last."""
+        """Take no new work, end the runs, and store their results; the results are delivered as long as the links last."""
         self.ledger.condition.drain("leaving")
         self.runs.stop_all(Reason.NOT_SERVING)
         self.carry_out()
         await self.shell.wait_for(lambda: not self.conversation.busy and self.conversation.delivery.idle)
 
     def _campaigns(self) -> list[str]:
-        """The campaigns that this worker works for, and those whose results are stored here."""
+        """The campaigns for which this worker works, and those whose results are stored here."""
         live = {allocation.request.task.campaign for allocation in self.ledger.allocations()}
         return [*sorted(live), *self.conversation.outbox.campaigns()]
 
@@ -338,17 +337,17 @@ class Announcer:
     """Keeps this worker's advert in the index up to date."""
 
     def __init__(self, advert: Callable[[], Advert], campaigns: Callable[[], Iterable[str]]) -> None:
-        """`advert`: as of now. `campaigns`: those it works for, then those whose results are here."""
+        """`advert`: returns the current advert. `campaigns`: those for which it works, then those whose results are here."""
         self.advert = advert
         self._campaigns = campaigns
         self._changed = trio.Event()
 
     def changed(self) -> None:
-        """The advert may say something else now. Never waits."""
+        """The advert may have changed. Never waits."""
         self._changed.set()
 
     async def keep(self, index: AdvertIndex) -> None:
-        """Publish what changed, at once and then each `SPACING_S` at most."""
+        """Publish changes at once, but at most every `SPACING_S` seconds."""
         last: tuple[Advert, tuple[str, ...]] | None = None
         while True:
             current = (self.advert(), tuple(dict.fromkeys(self._campaigns()))[:MAX_CAMPAIGNS])

@@ -1,4 +1,4 @@
-"""The trio shell of the conversation: carries its commands out over links and on the disk, and tells it what came of them."""
+"""The trio shell of the conversation: carries out its commands over links and on disk, and reports the outcomes back."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ log = structlog.get_logger("sark.conversation")
 
 @dataclass(eq=False)
 class _Request:
-    """A call of a scheduler that is not answered yet."""
+    """A scheduler's call that is not answered yet."""
 
     reply: Message | None = None
     done: trio.Event = field(default_factory=trio.Event)
 
 
 class ConversationShell:
-    """Between one conversation and the world. `nursery` is to be set before anything comes in."""
+    """Connects one conversation to the outside world. Set `nursery` before the first input."""
 
     nursery: trio.Nursery
 
@@ -61,7 +61,7 @@ class ConversationShell:
         forget: Callable[[ForgetFiles], None],
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called after everything that happens; none of these waits."""
+        """`changed` is called after every input. None of these functions waits."""
         self.conversation = conversation
         self._outbox = outbox
         self._begin_run = begin_run
@@ -84,7 +84,7 @@ class ConversationShell:
         return request.reply
 
     async def use(self, link: Link) -> None:
-        """Talk over a link that a permitted scheduler opened, until it ends."""
+        """Use a link that a permitted scheduler opened, until the link ends."""
         self._notes[link], notes = trio.open_memory_channel[Progress | LaunchEnded | Preempt](MAX_NOTES)
         try:
             self.conversation.connected(link)
@@ -109,7 +109,7 @@ class ConversationShell:
         self.carry_out()
 
     def carry_out(self) -> None:
-        """To be called after each input of the conversation, and each change of its ledger. Never waits."""
+        """Call this after each input of the conversation and each change of its ledger. Never waits."""
         self.conversation.carry_out()
         for command in self.conversation.commands.take():
             match command:
@@ -153,7 +153,7 @@ class ConversationShell:
             log.debug("note.dropped", note=note.type, lease=note.lease)
 
     async def keep_time(self) -> None:
-        """Do what is due, for ever."""
+        """Run timers when they are due, until cancelled."""
         while True:
             deadline = self.conversation.next_deadline()
             changed = self._changed
@@ -164,7 +164,7 @@ class ConversationShell:
                 self.carry_out()
 
     async def keep_disk(self) -> None:
-        """Carry disk commands out one after the other, for ever."""
+        """Carry out disk commands one after the other, until cancelled."""
         while True:
             await self._to_disk.wait()
             self._to_disk = trio.Event()
@@ -178,6 +178,6 @@ class ConversationShell:
                 self.carry_out()
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until it is so; looked at after each change."""
+        """Wait until `condition` is true. It is checked after each change."""
         while not condition():
             await self._changed.wait()

@@ -1,1 +1,1 @@
-"""What the owner sets beforehand."""
+"""The settings of a worker's owner."""

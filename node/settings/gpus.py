@@ -1,4 +1,4 @@
-"""The setting `gpus` of a worker, as it is written. What it means is in `node.device.gpu_units`."""
+"""The format of a worker's setting `gpus`. `node.device.gpu_units` applies it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LIST: Final = re.compile(r"\d{1,2}(,\d{1,2})*")
 
 
 def read_gpus_setting(text: str) -> tuple[int, ...] | None:
-    """The numbers of a list; None: `one` or `each`. Raises `ValueError` with the correct forms."""
+    """The numbers of a list; None: `one` or `each`. Raises `ValueError` with the correct formats."""
     if text in (ONE, EACH):
         return None
     numbers = text.replace(" ", "")

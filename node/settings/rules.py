@@ -1,8 +1,8 @@
-"""When a device takes no new work because its owner said so beforehand or says so now. Pure.
+"""When a device takes no new work, because of its owner's settings or a pause. Pure.
 
     quiet = ["22:00-07:00", "Sat", "Mon-Fri 09:00-17:00"]       local time; a range over midnight belongs to the day it begins on
 
-What runs goes on; the worker drains, with the sentence given here, and serves again by itself once there is none any more.
+Running tasks continue. The worker drains, with the reason given here, and resumes by itself once there is no reason left.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TEXT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """Hours that come again each week: minutes since midnight on each of `days` (Monday is 0). `end` may lie on the day after."""
+    """Hours that recur each week: minutes since midnight on each of `days` (Monday is 0). `end` may be on the next day."""
 
     days: frozenset[int]
     start: int
@@ -33,7 +33,7 @@ class QuietHours:
 
 
 def read_quiet(text: str) -> QuietHours:
-    """Raises `ValueError`, which says how to write it."""
+    """Read one entry of `quiet`. Raises `ValueError`, which states the correct format."""
     match = _TEXT.fullmatch(text.strip())
     if match is None or not text.strip():
         raise ValueError(FORM)
@@ -65,14 +65,14 @@ def _minute(text: str) -> int:
 
 
 def quiet_until(hours: Sequence[QuietHours], now: datetime) -> datetime | None:
-    """When the quiet hours that `now` (local) lies in end; None: it lies in none. Hours that meet count as one; at most a week ahead."""
+    """When the quiet hours around `now` (local) end, at most a week ahead; None: `now` is in none. Adjacent hours count as one span."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     at = begin = now.hour * 60 + now.minute
     moved = True
     while moved and at - begin < _WEEK:
         moved = False
         for span in hours:
-            for back in (0, 1):  # it may have begun the day before
+            for back in (0, 1):  # the span may have begun the day before
                 day = at // _DAY - back
                 if (midnight.weekday() + day) % 7 not in span.days:
                     continue
@@ -83,7 +83,7 @@ def quiet_until(hours: Sequence[QuietHours], now: datetime) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the owner set."""
+    """The owner's rules."""
 
     quiet: tuple[QuietHours, ...] = ()
     on_battery: bool = False
@@ -91,7 +91,7 @@ class Rules:
 
 
 def standing(rules: Rules, now: datetime, *, on_battery: bool = False, paused: bool = False) -> str:
-    """Why no new work is taken at `now` (local), for people; empty: it is taken. A device that cannot tell counts as plugged in."""
+    """Why the worker takes no new work at `now` (local), for people; empty: it does. `on_battery`: False also if the device cannot tell."""
     if paused:
         return "paused by its owner"
     until = quiet_until(rules.quiet, now)

@@ -18,7 +18,7 @@ from swarm.net.settings import RoleSettings
 
 
 def _checked(check: Callable[[str], object]) -> AfterValidator:
-    """Keeps the text as it is if `check` raises no `ValueError` for it."""
+    """Keeps the text unchanged if `check` raises no `ValueError` for it."""
 
     def validate(text: str) -> str:
         check(text)
@@ -49,7 +49,7 @@ def _endpoint(text: str) -> None:
 
 
 def _as_text(value: object) -> object:
-    """A list of numbers in the file as one given by option."""
+    """A list of numbers from the file, in the format of the option."""
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
@@ -62,19 +62,19 @@ class WorkerSettings(RoleSettings):
     section: ClassVar[str] = "worker"
 
     name: Name | None = None
-    """Shown to people. Default: the host's name."""
+    """The name shown to people. Default: the host's name."""
     labels: Annotated[dict[Name, Name], Field(max_length=16)] = {}
     """Labels that campaigns can select, such as `site=lab`."""
     owners: tuple[Scheduler, ...] = ()
     """The owner's schedulers on other machines, with the same rights as this home's own."""
     allow: tuple[Scheduler, ...] = ()
-    """Schedulers of other people that are served too."""
+    """Other people's schedulers that are served too."""
     accept_anyone: bool = False
-    """Serve strangers, after everybody else and within tight limits. Needs the full sandbox."""
+    """Serve strangers too, after everybody else and within tight limits. Needs the full sandbox."""
     teams: tuple[Name, ...] = ()
-    """Of a pool's members, serve only these teams; empty: all."""
+    """Serve only members of these teams; empty: all members of the pools."""
     max_duration: Annotated[str, _checked(parse_duration)] = "1h"
-    """Longest time that a task of other users may take by its own limits, and may wait here: `30m`, `2h`."""
+    """Longest time that another user's task may take by its own limits, and may wait in the queue: `30m`, `2h`."""
     owner_first: bool = False
     """The owner's tasks run first, whatever the priorities."""
     quiet: tuple[Annotated[str, _checked(read_quiet)], ...] = ()
@@ -82,24 +82,24 @@ class WorkerSettings(RoleSettings):
     on_battery: bool = False
     """Take new work on battery too."""
     slots: Annotated[int, Field(ge=1, le=64)] = 1
-    """Leases at a time. A device measures one task at a time whatever is set here."""
+    """Number of slots. A device measures one task at a time, whatever this number."""
     max_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
-    """Longest time that a measurement waits for an idle host before it runs anyway; 0: it does not wait."""
+    """Longest time that a measurement waits for an idle host before it runs anyway; 0: no wait."""
     cache_bytes: Annotated[int, Field(ge=0)] | None = None
     """Size limit of the model cache. Default: 20 GiB or half of the free disk space."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Largest share of this device's memory for one run."""
     calibrate: bool = True
-    """Calibrate at the first start and whenever the hardware has changed, and again at quiet moments."""
+    """Calibrate at the first start, whenever the hardware has changed, and again when the host is quiet."""
     api: Annotated[str, _checked(_endpoint)] = ""
     """An OpenAI-compatible server to offer as a unit: `http://127.0.0.1:8000/v1`, or with a display name,
     `http://127.0.0.1:8000/v1,vllm`. The environment variable SARK_API_KEY holds its key."""
     api_watch: bool = False
-    """Also watch that server's processes, GPU memory and `/metrics`, where it runs on this host."""
+    """Also watch that server's processes, GPU memory and `/metrics`, if it runs on this host."""
     meter: str = ""
-    """A CSV file that a meter at the wall writes, with the columns time and watts: energy is read from it."""
+    """A CSV file that a wall meter writes, with the columns time and watts, from which energy is read."""
     gpus: Annotated[str, BeforeValidator(_as_text), _checked(read_gpus_setting)] = "one"
-    """The GPUs that units run on: `one` (the first), `each` (a unit for each: `GPU (ONNX)`, `GPU 1 (ONNX)` …), or their
+    """The GPUs that units use: `one` (the first), `each` (a unit for each: `GPU (ONNX)`, `GPU 1 (ONNX)` …), or their
     numbers as `sark-node info` shows them: `0,2`."""
     simulate: bool = False
     """Offer the fake unit, whose figures come from a script. For trials, never for results."""
@@ -121,19 +121,19 @@ API: Final = "api"
 """The driver, by its entry point's name."""
 KEY: Final = "SARK_API_KEY"
 CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Where the owner's own certificates are, for an endpoint behind https."""
+"""Variables that say where the owner's own certificates are, for an https endpoint."""
 SHORT: Final = 40
 
 
 class DriverSecrets(dict[str, Mapping[str, str]]):
-    """Variables for a driver's children, by the driver's name. Never shown."""
+    """Environment variables for a driver's child processes, by the driver's name. Never shown."""
 
     def __repr__(self) -> str:
         return f"DriverSecrets({', '.join(self)})"
 
 
 def driver_secrets(settings: WorkerSettings, environment: Mapping[str, str]) -> DriverSecrets:
-    """What the owner has set, in the variables of the driver that it is for; empty: nothing."""
+    """The owner's settings for drivers, as variables of the driver that needs them; empty: none are set."""
     if not settings.api:
         return DriverSecrets()
     url, _, name = settings.api.partition(",")

@@ -1,1 +1,1 @@
-"""What this device keeps: models, results, campaign manifests."""
+"""This device's stored models, results and campaign manifests."""

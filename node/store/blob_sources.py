@@ -1,4 +1,4 @@
-"""What others get from this worker by its hash: records, campaign manifests and models; and models that the owner puts here."""
+"""The blobs that other nodes get from this worker by hash: records, campaign manifests and models, including models that the owner adds."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from swarm.net.network import Network
 from swarm.pools.tokens import LEEWAY_S
 
 SENT_S: Final = 2.0
-"""The longest that a measurement waits for a piece that goes to another worker."""
+"""The longest that a measurement waits for a piece that is being sent to another worker."""
 LOOK_S: Final = 15.0
-"""Between two looks at whether the owner has added a model; a task that needs it finds it before."""
+"""Seconds between checks for models that the owner has added. A task that needs such a model finds it at once."""
 PROOF_S: Final = 5.0
-"""A run waits no longer for its scheduler to prove that it has the model."""
+"""The longest that a run waits for its scheduler to prove that it has the model."""
 
 log = structlog.get_logger("sark.blobs")
 
 
 @dataclass(frozen=True)
 class BlobSources:
-    """Nothing is shared with other workers while a launch loads and measures a model: it would be in the figures."""
+    """Shares no model with other workers while a launch loads and measures a model, because that would distort the figures."""
 
     manifests: ManifestStore
     cache: ModelCache
@@ -51,28 +51,28 @@ class BlobSources:
     """The folder of the outbox."""
     permits: Authorization
     allocations: Callable[[], tuple[Allocation, ...]]
-    """All of the ledger's."""
+    """Returns all allocations of the ledger."""
     wall: Callable[[], float]
     """Seconds since the epoch, for the end of a transfer grant."""
     exclusive: trio.Lock = field(default_factory=trio.Lock)
-    """Held while a model is fetched or verified, and while a launch measures one: one disturbs the other."""
+    """Held while a model is fetched or verified, and while a launch measures a model, because these disturb each other."""
     _served: list[BlobServer] = field(default_factory=list)
 
     def serve(self, network: Network) -> None:
         self._served.append(serve_blobs(network, self.find, shared=self.share, resting=self.resting))
 
     def resting(self) -> bool:
-        """Whether something is measured, or verified, that sharing would disturb."""
+        """Whether a measurement or verification is in progress that sharing would disturb."""
         return self.exclusive.locked() and not self.cache.fetching
 
     async def quiet(self) -> None:
-        """Before a measurement: wait a moment for what is just being sent."""
+        """Wait briefly, before a measurement, for pieces that are being sent."""
         with trio.move_on_after(SENT_S):
             for each in self._served:
                 await each.settled()
 
     async def keep(self, changed: Callable[[], object]) -> None:
-        """Verify models that the owner adds while nothing is fetched or measured, then call `changed`. For ever."""
+        """Run until cancelled: verify models that the owner adds while nothing is fetched or measured, then call `changed`."""
         while True:
             await trio.sleep(LOOK_S)
             if self.cache.changed():
@@ -81,10 +81,10 @@ class BlobSources:
                 changed()
 
     def find(self, peer: PeerId, sha256: str) -> Path | bytes | Reason | None:
-        """A large record for its scheduler; a manifest for a peer that may speak of the campaign; a model for a peer that has leases
-        for it, or may speak of a campaign whose manifest names it.
+        """A large record for its scheduler; a manifest for a peer that may speak for the campaign; a model for a peer that has leases for
+        the model, or may speak for a campaign whose manifest names it.
 
-        A model only where that principal is known to have it: its hash alone is no claim.
+        A model is given only if that principal is known to have it. Knowing its hash is not enough.
         """
         if self.permits.permit_of(peer) is None:
             return Reason.NOT_ALLOWED
@@ -109,10 +109,10 @@ class BlobSources:
         return any(self.cache.access.knows(sha256, principal) for principal in principals)
 
     def share(self, peer: PeerId, sha256: str, grant: TransferGrant) -> Content | Reason:
-        """A model for another worker, by a transfer grant of a scheduler that could have it from this worker itself.
+        """A model for another worker, under a transfer grant of a scheduler that could fetch the model from this worker itself.
 
-        A model that is still coming is given for the principal alone for whom every piece of it was fetched: so nobody gets at bytes
-        through a task that merely names their hash.
+        A partial download is given only on behalf of the principal for whom every piece was fetched, so that nobody obtains a model with a
+        task that merely names its hash.
         """
         if (grant.taker, grant.sha256) != (peer, sha256) or self.wall() > grant.until + LEEWAY_S:
             return Reason.UNKNOWN
@@ -130,9 +130,9 @@ class BlobSources:
         model: Model,
         tail: Callable[[int, Callable[[bytearray], object]], Awaitable[object]],
     ) -> None:
-        """Find out once whether `principal` has a model that is here: its last bytes prove it. Never fails, never takes long.
+        """Find out once whether `principal` has a model that is stored here: the model's last bytes prove it. Never fails or takes long.
 
-        `tail` brings the model's bytes from an offset on to a sink.
+        `tail`: fetches the model's bytes from an offset on into a sink.
         """
         path = self.cache.find(model.sha256)
         if path is None or self.cache.access.knows(model.sha256, principal):

@@ -1,4 +1,4 @@
-"""A bundle unpacked into a folder: every file's hash verified, nothing but plain files, read-only. Blocking; see `protocol.wire.bundle`."""
+"""Unpacks a bundle into a read-only folder of plain files, and verifies every file's hash. Blocking; see `protocol.wire.bundle`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CHUNK: Final = 1024 * 1024
 
 
 def is_bundle(file: Path) -> bool:
-    """Whether this file is a folder in disguise. Raises `OSError`."""
+    """Whether this file is a bundle. Raises `OSError`."""
     with file.open("rb") as source:
         return source.read(len(MAGIC)) == MAGIC
 
 
 def is_unpacked(file: Path, folder: Path) -> bool:
-    """Whether `folder` holds exactly what the bundle in `file` says, every byte of it read.
+    """Whether `folder` holds exactly the files that the bundle in `file` lists. Reads every byte.
 
     Raises `RemoteProtocolError` for a bad bundle.
     """
@@ -40,9 +40,9 @@ def is_unpacked(file: Path, folder: Path) -> bool:
 
 
 def unpack(file: Path, folder: Path) -> None:
-    """Make `folder` of the bundle in `file`, under its name only when it is whole and on the disk.
+    """Unpack the bundle in `file` to `folder`, which appears under its name only once it is complete and on disk.
 
-    Raises `RemoteProtocolError` when a hash does not match or the bundle is not in order, `OSError` when it cannot be written.
+    Raises `RemoteProtocolError` if a hash does not match or the bundle is malformed, `OSError` if the folder cannot be written.
     """
     remove(folder)
     partial = folder.with_suffix(".unpacking")
@@ -59,14 +59,14 @@ def unpack(file: Path, folder: Path) -> None:
             if path.is_dir():
                 path.chmod(MODEL_FOLDER)
         partial.replace(folder)
-        folder.chmod(MODEL_FOLDER)  # after it was moved: macOS moves no folder that may not be written
+        folder.chmod(MODEL_FOLDER)  # after the move: macOS does not move a read-only folder
     except BaseException:
         remove(partial)
         raise
 
 
 def remove(folder: Path) -> None:
-    """Remove a read-only folder; none is fine. Of a link to a folder remove the link alone."""
+    """Remove a read-only folder, if it exists. For a link to a folder, remove only the link."""
     if folder.is_symlink():
         folder.unlink()
     if not folder.is_dir():
@@ -99,7 +99,7 @@ def _write(read: Callable[[int], bytes], part: BundlePart, target: Path) -> None
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Size of each file below by its path; -1 for anything but a plain file."""
+    """Path → size of each file below `folder`; -1 for anything but a plain file."""
     sizes: dict[str, int] = {}
     waiting = [(folder, "", 0)]
     while waiting:

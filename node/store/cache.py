@@ -2,9 +2,9 @@
 
     async with cache.using(model, source) as path: …      verified, and not evicted while the block runs
 
-One download serves all who want a model at once; a download that a crash cut short is resumed; the whole is verified by its hash before
-it gets its name; the least recently used go first when space is short, but for those that are in use or that the owner pinned. A file that
-changed since it was verified is hashed again. The other files of the folder, and what the owner does there: `model_files.py`.
+One download serves all runs that want a model at the same time. A download that a crash cut short is resumed. The whole file is verified by
+its hash before it gets its name. When space is short, the least recently used models are evicted, except those in use or pinned by the
+owner. A file that changed since it was verified is hashed again. `model_files.py` has the folder's other files and the owner's operations.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from swarm.base.threads import DISK, HASHING
 
 DEFAULT_CAP: Final = 20 * 1024**3
 MARGIN: Final = 64 * 1024**2
-"""Bytes of disk that are left to others."""
+"""Bytes of free disk space left for other programs."""
 ROOM_AHEAD: Final = 16 * 1024**2
-"""Bytes of a download beyond those that have come for which room is made."""
+"""Bytes of a download for which room is made ahead of their arrival."""
 _HEX: Final = frozenset("0123456789abcdef")
 
 log = structlog.get_logger("sark.cache")
 
 Progress = Callable[[int, int], None]
 Source = Callable[[int, PartialFile, Progress], Awaitable[object]]
-"""Brings what is missing of a model: (offset, partial, progress). A plain one calls `partial`, in a worker thread, with the bytes from
-`offset` on; one that brings pieces puts them there in any order."""
+"""Fetches the missing part of a model: (offset, partial, progress). A plain source calls `partial`, in a worker thread, with the bytes from
+`offset` on. A source of pieces puts them into `partial` in any order."""
 
 
 def default_cap(available: int) -> int:
-    """20 GiB, or half of `available` if that is less: what is free on the disk, and what the models here take already."""
+    """20 GiB, or half of `available` if that is less. `available`: bytes free on the disk, and those that the models here already take."""
     return min(DEFAULT_CAP, available // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class _FileState:
-    """A file as it was when it was verified, and when it was last used (a counter, no clock)."""
+    """A file's state when it was verified, and when it was last used (a counter, not a clock)."""
 
     size: int
     mtime_ns: int
     ctime_ns: int
-    """The one time that nobody can set: a change of the content, or of another time, changes it."""
+    """The only file time that nobody can set: it changes whenever the content or another time changes."""
     inode: int
     used: int
 
@@ -73,7 +73,7 @@ class ModelCache:
     def __init__(
         self, folder: Path, cap: int | None = None, *, free: Callable[[Path], int] | None = None
     ) -> None:
-        """Open it (blocking, quick). `cap`: bytes; `free`: free bytes of the disk. Raises `ResourceError`."""
+        """Open the cache (blocking, quick). `cap`: limit in bytes; `free`: returns the free bytes of the disk. Raises `ResourceError`."""
         self._folder = folder
         self._free = free or (lambda path: shutil.disk_usage(path).free)
         self._locks: dict[str, trio.Lock] = {}
@@ -87,22 +87,22 @@ class ModelCache:
             make_folder(folder)
             if (
                 hasattr(os, "geteuid") and os.geteuid() == 0
-            ):  # nobody, who runs the models then, has to reach them; it cannot list them
+            ):  # the user `nobody` then runs the models and must reach them; it cannot list them
                 folder.chmod(0o711)
             self._states = self._read_index()
             self._cap = cap if cap is not None else default_cap(self._free(folder) + self.used_bytes)
         except OSError as exc:
             raise unusable(folder, exc) from exc
 
-    # -- asking ----------------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------------
 
     def has(self, sha256: str) -> bool:
-        """Whether it is here, verified and unchanged since. No hashing."""
+        """Whether a model is here, verified and unchanged since. Does not hash."""
         state = self._states.get(sha256)
         return state is not None and _file_state(self._path(sha256), state.used) == state
 
     def find(self, sha256: str) -> Path | None:
-        """The file, for a peer; None unless `has` it. It may be evicted meanwhile: an open file stays readable."""
+        """The file of a model, for a peer; None unless the cache `has` it. It may be evicted meanwhile; an open file stays readable."""
         return self._path(sha256) if self.has(sha256) else None
 
     @property
@@ -111,19 +111,19 @@ class ModelCache:
 
     @property
     def in_use(self) -> bool:
-        """Whether a run has models here, also in the gap between two of its launches."""
+        """Whether a run uses models here, including in the gap between two of its launches."""
         return bool(self._pins)
 
     def download(self, sha256: str) -> PartialFile | None:
         return self._downloads.get(sha256)
 
     def fetched_for(self, sha256: str) -> str | None:
-        """The principal for whom alone every piece of a model was fetched since this process started; None: there is none."""
+        """The one principal for whom every piece of a model was fetched since this process started; None: there is none."""
         partial = self._downloads.get(sha256)
         return partial.principal if partial is not None else self._fetched_for.get(sha256)
 
     def recent(self, count: int) -> tuple[str, ...]:
-        """Hashes of models that are here, most recently used first."""
+        """Hashes of stored models, most recently used first."""
         newest = sorted(self._states, key=lambda sha: -self._states[sha].used)
         return tuple(newest[:count])
 
@@ -136,7 +136,7 @@ class ModelCache:
     async def using(
         self, model: Model, source: Source, progress: Progress = lambda done, total: None
     ) -> AsyncIterator[Path]:
-        """The verified file, or the folder that it is the bundle of: read-only, not to be changed, and not evicted until the block ends.
+        """The verified file, or the unpacked folder of a bundle: read-only, not to be changed, and not evicted until the block ends.
 
         Raises `RunError` (disk-full, fetch-failed, wrong-hash, broken-model).
         """
@@ -145,10 +145,10 @@ class ModelCache:
         self._pins[model.sha256] += 1
         try:
             lock = self._locks.setdefault(model.sha256, trio.Lock())
-            async with lock:  # the next one finds it ready, or goes on where the first one was stopped
+            async with lock:  # the next run finds the model ready, or resumes the download that was stopped
                 path = await self._provide(model, source, progress)
                 with contextlib.ExitStack() as held:
-                    with self._disk_errors(model):  # its owner may have removed it just now
+                    with self._disk_errors(model):  # the owner may have removed the model just now
                         held.enter_context(model_files.in_use(path))
                     if await DISK.run(bundles.is_bundle, path):
                         path = await self._unpack(model, path)
@@ -161,7 +161,7 @@ class ModelCache:
                 del self._pins[model.sha256]
                 self._locks.pop(model.sha256, None)
 
-    # -- getting ---------------------------------------------------------------------------------------------------------
+    # -- fetching --------------------------------------------------------------------------------------------------------
 
     async def _provide(self, model: Model, source: Source, progress: Progress) -> Path:
         path = self._path(model.sha256)
@@ -181,7 +181,7 @@ class ModelCache:
         raise _failure(model, Reason.WRONG_HASH, why)
 
     async def _unpack(self, model: Model, bundle: Path) -> Path:
-        """The folder of a bundle. One that is there is read and hashed again before each use: anybody may have changed it."""
+        """The folder of a bundle. An existing folder is read and hashed again before each use, because anybody may have changed it."""
         folder = self._folder_of(model.sha256)
         try:
             with self._disk_errors(model):
@@ -194,7 +194,7 @@ class ModelCache:
         return folder
 
     async def _download(self, model: Model, source: Source, progress: Progress) -> bool:
-        """Fetch what is missing and give the file its name. False: the content was wrong and is thrown away."""
+        """Fetch the missing part and give the file its name. Returns False if the content was wrong and was discarded."""
         path = model_files.file_of(self._folder, model.sha256, "part")
         try:
             with self._disk_errors(model):
@@ -242,8 +242,8 @@ class ModelCache:
             raise _failure(model, Reason.FETCH_FAILED, why) from exc
 
     async def _bring(self, model: Model, partial: PartialFile, source: Source, progress: Progress) -> None:
-        """Have `source` bring what is missing. Room is made as the bytes come: a task that only claims to have a large model evicts
-        nothing.
+        """Have `source` fetch the missing part. Room is made only as bytes arrive, so that a task that merely claims to have a large model
+        evicts nothing.
         """
         granted = 0
         failure: RunError | None = None
@@ -268,7 +268,7 @@ class ModelCache:
             raise
 
     async def _check_room(self, model: Model, stored: int) -> None:
-        """Whether the model can have room at all. Raises `RunError`; evicts nothing."""
+        """Raises `RunError` if there cannot be room for the model. Evicts nothing."""
         if model.size > self._cap:
             why = f"it is larger ({show_size(model.size)}) than the model cache ({show_size(self._cap)})"
             raise _failure(model, Reason.DISK_FULL, why)
@@ -280,7 +280,7 @@ class ModelCache:
             raise self._no_room(model, excess > idle, short - idle)
 
     async def _make_room(self, model: Model, wanted: int, stored: int) -> None:
-        """Evict the least recently used until `wanted` bytes of the model, of which `stored` are here, fit."""
+        """Evict the least recently used models until `wanted` bytes of the model fit, of which `stored` are already here."""
         self._rescan()
         while True:
             excess, short = self._lack(wanted, stored)
@@ -290,11 +290,11 @@ class ModelCache:
                 raise self._no_room(model, excess > 0, short)
 
     def _lack(self, wanted: int, stored: int) -> tuple[int, int]:
-        """Bytes that are too many for the cap, and that the disk lacks, for `wanted` bytes of which `stored` are here."""
+        """Bytes above the cap, and bytes that the disk lacks, for `wanted` bytes of which `stored` are already here."""
         return self.used_bytes + wanted - self._cap, wanted - stored + MARGIN - self._free(self._folder)
 
     def _no_room(self, model: Model, full: bool, short: int) -> RunError:
-        """`full`: the cap is what stands against it; else the disk lacks `short` bytes."""
+        """`full`: the model does not fit under the cap; else the disk lacks `short` bytes."""
         pinned = any(model_files.pinned(self._folder, sha) for sha in self._states)
         why = f"models in use{' or pinned' if pinned else ''} fill the cache"
         if not full:
@@ -310,11 +310,11 @@ class ModelCache:
         ]
 
     def _size_of(self, sha256: str) -> int:
-        """Bytes of a model; a bundle that is unpacked counts twice."""
+        """Bytes of a model. An unpacked bundle counts twice."""
         return self._states[sha256].size * (1 + self._folder_of(sha256).exists())
 
     async def _evict_one(self, but: Collection[str] = ()) -> bool:
-        """Evict the least recently used model that nobody needs; False: there is none."""
+        """Evict the least recently used model that nobody needs. Returns False if there is none."""
         idle = self._idle(but)
         if not idle:
             return False
@@ -325,10 +325,10 @@ class ModelCache:
         self._write_index()
         return True
 
-    # -- what the owner does -----------------------------------------------------------------------------------------------
+    # -- the owner's changes -----------------------------------------------------------------------------------------------
 
     def changed(self) -> bool:
-        """Whether the owner has added a model that was not verified yet. Quick."""
+        """Whether the owner has added a model that is not verified yet. Quick."""
         self._rescan()
         return bool(self._added())
 
@@ -336,7 +336,7 @@ class ModelCache:
         return [sha for sha, state in self._states.items() if state.inode < 0 and not self._pins[sha]]
 
     async def verify_added(self) -> None:
-        """Verify what the owner has added, and evict others where the cache is too large now."""
+        """Verify models that the owner has added, and evict other models if the cache is now too large."""
         added = self._added()
         for sha in added:
             if await HASHING.run(_hash_file, self._path(sha)) == sha:
@@ -351,7 +351,7 @@ class ModelCache:
             pass
 
     async def forget(self, principal: str, campaign: str) -> tuple[int, int]:
-        """Remove the models that only this campaign used, but not those that the owner added or pinned. Gives how many, and their bytes.
+        """Remove the models that only this campaign used, except those that the owner added or pinned. Returns how many, and their bytes.
 
         Raises `ResourceError`.
         """
@@ -364,7 +364,7 @@ class ModelCache:
                 self._write_index()
                 log.info("model.forgotten", sha256=sha, campaign=campaign, bytes=taken)
                 removed, size = removed + 1, size + taken
-        await DISK.run(self.uses.end, principal, campaign)  # last: after a crash it is asked again
+        await DISK.run(self.uses.end, principal, campaign)  # last: after a crash the scheduler asks again
         return removed, size
 
     # -- the index -------------------------------------------------------------------------------------------------------
@@ -393,19 +393,19 @@ class ModelCache:
         return self._matching_disk(states)
 
     def _rescan(self) -> None:
-        """See which models others have added and removed."""
+        """Notice models that others have added or removed."""
         self._states = self._matching_disk(self._states)
 
     def _matching_disk(self, states: dict[str, _FileState]) -> dict[str, _FileState]:
         files = {path.stem: path for path in self._folder.glob("*.model") if len(path.stem) == 64}
         for sha, path in files.items():
-            if sha not in states:  # counts against the cap; its odd inode makes the first use hash it
+            if sha not in states:  # counts against the cap; the invalid inode makes the first use hash it
                 with contextlib.suppress(FileNotFoundError):
                     states[sha] = _FileState(path.stat().st_size, 0, 0, -1, 0)
         return {sha: entry for sha, entry in states.items() if sha in files}
 
     def _write_index(self) -> None:
-        """Lost in a crash it costs a hashing, so it is not forced to the disk."""
+        """Write the index without forcing it to disk: if a crash loses it, models are only hashed again."""
         path = self._folder / "index.json"
         try:
             write_atomically(
@@ -424,7 +424,7 @@ def _file_state(path: Path, used: int) -> _FileState | None:
 
 
 def _hash_file(path: Path) -> str:
-    """Empty when there is no such file."""
+    """The file's sha256; empty: the file cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""One folder of small files as the stores use it: the edge below their logic, where a simulation has its own disk. Blocking."""
+"""The stores' interface to one folder of small files. A simulation puts its own disk here. Blocking."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from swarm.base.durable import UNFINISHED, make_folder, unusable, write_durably
 
 AS_ROOT: Final = hasattr(os, "geteuid") and os.geteuid() == 0
 MODEL_FILE, MODEL_FOLDER = (0o444, 0o555) if AS_ROOT else (0o400, 0o500)
-"""Modes of models in the cache, which nobody but its user can enter: a run of root's node is `nobody`, and reads them."""
+"""Modes of models in the cache, a folder that only its user can enter. A root node's runs have the user `nobody`, and must read them."""
 
 
 class Files(Protocol):
-    """Files by name. All raise `OSError` or `ResourceError` for a disk that does not do it."""
+    """Files by name. All methods raise `OSError` or `ResourceError` if the disk fails."""
 
     folder: Path
 
@@ -25,19 +25,19 @@ class Files(Protocol):
     def size(self, name: str) -> int: ...
 
     def write(self, name: str, data: bytes) -> None:
-        """Durable, and under its name whole or not at all."""
+        """Write a file durably and atomically."""
 
     def rename(self, old: str, new: str) -> None: ...
 
     def remove(self, name: str) -> None:
-        """One that is not there is fine."""
+        """Remove a file, if it exists."""
 
 
 class FileFolder:
-    """A real folder, created where there is none; one process at a time has it."""
+    """A real folder, created if there is none, and used by one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Removes what a kill left half-written. Raises `ResourceError`."""
+        """Removes files that a kill left half-written. Raises `ResourceError`."""
         self.folder = path
         with self.usable():
             make_folder(path)

@@ -1,10 +1,10 @@
-"""The manifests of the campaigns this worker has leases or results of, so that another scheduler can carry them on.
+"""The manifests of campaigns with leases or results on this worker, so that another scheduler can carry the campaigns on.
 
     commit ─▶ note        the scheduler named a manifest          run ─▶ fetch      with the model, while nothing is measured
-    Look, Adopt ─▶ of     which manifest there is                 blob ─▶ find      its bytes, for who may speak of the campaign
+    Look, Adopt ─▶ of     which manifest there is                 blob ─▶ find      its bytes, for a peer that may speak for the campaign
 
-Each is two files named by its sha256: `.manifest` is its bytes; `.card`, written last, says what it is of. One that cannot be had,
-or is no good, is no reason not to run a task: the campaign can then not be adopted from here, that is all.
+A manifest is two files named by its sha256: `.manifest` holds its bytes; `.card`, written last, says which campaign it belongs to. A
+manifest that is missing or invalid does not prevent a run: the campaign then cannot be adopted from this worker.
 """
 
 from __future__ import annotations
@@ -31,56 +31,56 @@ from swarm.net.identity import verify
 MAX_MANIFESTS: Final = 64
 MAX_BYTES: Final = 64 * 1024**2
 QUICK_S: Final = 1.0
-"""The first run of a campaign here does not wait for the manifest if it is expected to be over within this: the next run brings it."""
+"""A campaign's first run here does not wait for the manifest if the run is expected to be shorter than this. The next run fetches it."""
 FETCH_S: Final = 10.0
-"""A manifest is small; the run does not wait longer for it."""
+"""The longest that a run waits for a manifest, which is small."""
 RETRY_S: Final = 30.0
-"""Seconds before a peer that failed to send a manifest is asked for one again, twice as long after each further failure: runs wait
-meanwhile."""
+"""Seconds before the worker asks a peer that failed to send a manifest again, doubled after each further failure: a run waits for each
+request."""
 MAX_RETRY_S: Final = 3600.0
 _CARD_ELEMENTS: Final = 2_048
 
 log = structlog.get_logger("sark.manifests")
 
 Take = Callable[[str, str, int, Callable[[bytearray], object]], Awaitable[object]]
-"""Brings a blob from a peer to a sink: (peer, sha256, size, sink)."""
+"""Fetches a blob from a peer into a sink: (peer, sha256, size, sink)."""
 
 
 class ManifestCard(Message):
-    """What a manifest that is here is of."""
+    """The campaign to which a stored manifest belongs."""
 
     campaign: CampaignId
     owner: PeerName
     sha256: Sha256
     size: Count
     models: Annotated[tuple[Sha256, ...], Field(max_length=1_000)] = ()
-    """Models it names."""
+    """Models that the manifest names."""
     number: Count
-    """Rises with each manifest that was taken in."""
+    """Rises with each stored manifest."""
 
 
 class ManifestStore:
-    """One folder of manifests; one process at a time has it."""
+    """One folder of manifests, used by one process at a time."""
 
     def __init__(self, folder: Path, take: Take, now: Callable[[], float] = trio.current_time) -> None:
-        """Open it and see what is there (blocking, quick). Raises `ResourceError`."""
+        """Open the folder and load its cards (blocking, quick). Raises `ResourceError`."""
         self._take = take
         self._now = now
         self._cards: dict[tuple[str, str], ManifestCard] = {}
         """By owner and campaign."""
         self._noted: dict[tuple[str, str], tuple[str, str, int]] = {}
-        """(owner, campaign) → peer, sha256, size: named by a scheduler, not fetched yet."""
+        """(owner, campaign) → (peer, sha256, size) of manifests that a scheduler named and that are not fetched yet."""
         self._put_off: RecentDict[tuple[str, str], bool] = RecentDict(MAX_MANIFESTS)
-        """(owner, campaign) whose first run here was too quick to wait."""
+        """(owner, campaign) whose first run here was too short to wait for the manifest."""
         self._failed: RecentDict[str, tuple[float, float]] = RecentDict(MAX_MANIFESTS)
-        """Peer → when it may be asked again, and how long it was left alone."""
+        """Peer → when the worker may ask it again, and the length of that wait."""
         self._files = FileFolder(folder)
         with self._files.usable():
             for name in self._files.names():
                 if name.endswith(".card"):
                     self._load(name)
             stored = {f"{card.sha256}.manifest" for card in self._cards.values()}
-            for name in self._files.names():  # what a kill cut short
+            for name in self._files.names():  # left incomplete by a kill
                 if name.endswith(".manifest") and name not in stored:
                     self._files.remove(name)
 
@@ -88,20 +88,20 @@ class ManifestStore:
         return len(self._cards)
 
     def of(self, campaign: str, owner: str) -> ManifestCard | None:
-        """The manifest of a campaign, if it is here."""
+        """The manifest of a campaign, if it is stored here."""
         return self._cards.get((owner, campaign))
 
     def find(self, sha256: str) -> tuple[ManifestCard, Path] | None:
-        """A manifest by its hash: what it is of, so that the caller can tell who may have it, and where it is."""
+        """A manifest by its hash: its card, from which the caller can tell who may read it, and its path."""
         card = next((card for card in self._cards.values() if card.sha256 == sha256), None)
         return None if card is None else (card, self._files.folder / f"{sha256}.manifest")
 
     def naming(self, model: str) -> tuple[ManifestCard, ...]:
-        """The manifests in which a model stands."""
+        """The manifests that name a model."""
         return tuple(card for card in self._cards.values() if model in card.models)
 
     def note(self, campaign: str, owner: str, peer: str, sha256: str, size: int) -> None:
-        """A scheduler named the manifest: to be fetched from it when there is a quiet moment."""
+        """A scheduler named a manifest: remember to fetch it while nothing is measured."""
         card = self.of(campaign, owner)
         if (card is not None and card.sha256 == sha256) or not 0 < size <= MAX_MANIFEST:
             return
@@ -113,10 +113,10 @@ class ManifestStore:
     async def fetch(
         self, campaign: str, owner: str, needed: Collection[str], run_s: float | None = None
     ) -> None:
-        """Bring in the manifest that was noted, if one was. `needed`: campaigns whose manifests must stay; `run_s`: what the run that
-        waits for this is expected to take, if that is known.
+        """Fetch the noted manifest, if there is one. `needed`: campaigns whose manifests must stay; `run_s`: the expected duration of the
+        run that waits, if known.
 
-        Whatever goes wrong is logged and tried again with a later run.
+        Errors are logged, and a later run tries again.
         """
         noted = self._noted.get((owner, campaign))
         if noted is None:
@@ -177,7 +177,7 @@ class ManifestStore:
         )
 
     def _make_room(self, needed: Collection[str]) -> list[ManifestCard]:
-        """Drop the manifests beyond the limits: those that nothing here needs first, then the oldest."""
+        """Drop the manifests beyond the limits: first those that are not needed here, then the oldest."""
         least_first = sorted(self._cards.values(), key=lambda card: (card.campaign in needed, card.number))
         excess = gives_way(
             least_first, lambda card: card.owner, lambda card: card.size, number=MAX_MANIFESTS, room=MAX_BYTES

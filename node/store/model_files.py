@@ -1,10 +1,10 @@
-"""The files in a folder of models, and what an owner may do there, also while the worker runs.
+"""The files in a folder of models, and the owner's operations on them, which also work while the worker runs.
 
-    HASH.model    the bytes, read-only          HASH.about    its name and where it came from; its time is when it was last used
+    HASH.model    the bytes, read-only          HASH.about    its name and origin; the file's time is when the model was last used
     HASH.pin      its owner pinned it           HASH.part     a partial download           HASH.folder    an unpacked bundle
 
-The worker reads these files when it needs to know. A model in use is locked (shared); it is removed only under an exclusive lock.
-Nothing outside the folder is ever changed: what is added is copied.
+The worker reads these files whenever it needs them. A model in use is locked (shared); it is removed only under an exclusive lock. Nothing
+outside the folder is ever changed: added models are copied.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from swarm.blobs.bundles import contents
 
 POSIX: Final = os.name == "posix"
 SHORTEST: Final = 6
-"""Digits of a hash that are enough to name a model."""
+"""Digits of a hash that suffice to name a model."""
 MAX_ABOUT: Final = 4096
 ADDED: Final = "added from "
-"""How the origin of a model begins that the owner put here."""
+"""Beginning of the origin of a model that the owner added."""
 _HEX: Final = frozenset("0123456789abcdef")
 
 
@@ -60,28 +60,28 @@ def pinned(folder: Path, sha256: str) -> bool:
 
 
 def describe(folder: Path, sha256: str, name: str, origin: str) -> None:
-    """Store its name and where it came from, for people. Raises `OSError`."""
+    """Store a model's name and origin, for people to read. Raises `OSError`."""
     about = json.dumps({"name": ascii_line(name), "from": ascii_line(origin)})
     write_atomically(file_of(folder, sha256, "about"), about.encode())
 
 
 def used(folder: Path, sha256: str) -> None:
-    """It is used now. One without an `.about` file stays so."""
+    """Note that a model is used now. Does nothing for a model without an `.about` file."""
     with contextlib.suppress(OSError):
         os.utime(file_of(folder, sha256, "about"))
 
 
 @contextlib.contextmanager
 def in_use(path: Path) -> Iterator[None]:
-    """Lock the file (shared) for the block. Raises `OSError` when it does not exist (any more)."""
+    """Lock the file (shared) for the block. Raises `OSError` if it does not exist (any more)."""
     with path.open("rb") as file:
         lock_open_file(file, shared=True)
-        path.stat()  # it may have been removed in between
+        path.stat()  # the file may have been removed in between
         yield
 
 
 def forget(folder: Path, sha256: str) -> None:
-    """Remove a model and its files but the pin. Raises `OSError`."""
+    """Remove a model and its files except the pin. Raises `OSError`."""
     path = file_of(folder, sha256)
     with contextlib.suppress(FileNotFoundError):
         if not POSIX:
@@ -93,7 +93,7 @@ def forget(folder: Path, sha256: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """One model. `size` in bytes; `used`: wall seconds, None: not known."""
+    """One model. `size`: in bytes; `used`: on the wall clock, in seconds, None: unknown."""
 
     sha256: str
     size: int
@@ -102,11 +102,11 @@ class ModelFile:
     used: float | None = None
     pinned: bool = False
     arriving: bool = False
-    """A partial download; `size` is what has arrived."""
+    """It is a partial download; `size` counts the bytes that have arrived."""
 
 
 def listing(folder: Path) -> tuple[ModelFile, ...]:
-    """All models, last used first. Raises `ResourceError`."""
+    """All models, the most recently used first. Raises `ResourceError`."""
     models: list[ModelFile] = []
     try:
         for path in folder.glob("*.model") if folder.is_dir() else ():
@@ -141,7 +141,7 @@ def _read_model(folder: Path, path: Path) -> ModelFile:
 
 
 def find(folder: Path, word: str) -> ModelFile:
-    """The one model that is meant by a hash, its beginning, or its name. Raises `SettingsError` for none or several."""
+    """The one model with this hash, beginning of a hash, or name. Raises `SettingsError` if none or several match."""
     models = [each for each in listing(folder) if not each.arriving]
     plain = word.strip().lower().removesuffix("…")
     by_hash = len(plain) >= SHORTEST and set(plain) <= _HEX
@@ -159,9 +159,9 @@ def find(folder: Path, word: str) -> ModelFile:
 
 
 def add(folder: Path, source: Path, *, room: int) -> ModelFile:
-    """Copy a model's file or folder in, under its hash. `room`: bytes that may be taken. One that is here already stays as it is.
+    """Copy a model's file or folder in, under its hash. `room`: bytes that it may take. A model that is here already stays unchanged.
 
-    Raises `ResourceError`, `SettingsError` for what is no model. The user's file is only read.
+    Raises `ResourceError`, or `SettingsError` if `source` is no model. The user's file is only read.
     """
     fresh = folder / f".adding.{os.getpid()}.{secrets.token_hex(4)}"
     digest, size = hashlib.sha256(), 0
@@ -200,7 +200,7 @@ def add(folder: Path, source: Path, *, room: int) -> ModelFile:
 
 
 def remove(folder: Path, model: ModelFile) -> None:
-    """Remove a model. Raises `ResourceError` when a run is using it, or it cannot be removed."""
+    """Remove a model. Raises `ResourceError` if a run is using it, or it cannot be removed."""
     try:
         with file_of(folder, model.sha256).open("rb") as file:
             if not lock_open_file(file, shared=False):
@@ -210,7 +210,7 @@ def remove(folder: Path, model: ModelFile) -> None:
                 )
             if POSIX:
                 forget(folder, model.sha256)
-        if not POSIX:  # an open file cannot be removed there, which is a lock too
+        if not POSIX:  # an open file cannot be removed on Windows, so openness is a lock too
             forget(folder, model.sha256)
         file_of(folder, model.sha256, "pin").unlink(missing_ok=True)
         sync_folder(folder)
@@ -219,8 +219,8 @@ def remove(folder: Path, model: ModelFile) -> None:
 
 
 def remove_brought(folder: Path, sha256: str) -> int | None:
-    """Remove a model, or what has arrived of it, that was brought for a campaign. Gives its bytes; None: there is none, or it stays, for
-    its owner added or pinned it. Raises `ResourceError`, also while a run is using it.
+    """Remove a model, or a partial download of it, that was fetched for a campaign. Returns its bytes; None: there is none, or it stays
+    because the owner added or pinned it. Raises `ResourceError`, also while a run is using it.
     """
     try:
         if (part := file_of(folder, sha256, "part")).exists():
@@ -237,7 +237,7 @@ def remove_brought(folder: Path, sha256: str) -> int | None:
 
 
 def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
-    """Pin it, or let it be evicted when space is short. Raises `ResourceError`."""
+    """Pin a model, or allow its eviction when space is short. Raises `ResourceError`."""
     path = file_of(folder, model.sha256, "pin")
     try:
         if on:
@@ -249,7 +249,7 @@ def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
 
 
 def tidy(folder: Path, keep: Sequence[str]) -> None:
-    """Remove partial downloads but those of the models in `keep`, and the files of models that are gone."""
+    """Remove partial downloads except those of the models in `keep`, and the files of models that are gone."""
     for part in folder.glob("*.part"):
         if part.stem not in keep:
             remove_partial(part)
@@ -262,19 +262,21 @@ def tidy(folder: Path, keep: Sequence[str]) -> None:
 
 
 MAX_OF_EACH: Final = 64
-"""Principals of one model; the first ones go."""
+"""Principals remembered for one model; the earliest are forgotten."""
 MAX_MODELS: Final = 1_024
 PROOF: Final = 1024**2
-"""Bytes at a model's end that show that somebody has it."""
+"""Bytes at the end of a model by which a peer proves that it has the model."""
 
 log = structlog.get_logger("sark.models")
 
 
 class ModelAccess:
-    """One file in the folder of models. If it is lost, each peer has to prove once more that it has a model."""
+    """Which principals are known to have each model: one file in the folder of models. If it is lost, each principal must prove again that
+    it has a model.
+    """
 
     def __init__(self, path: Path, has: Callable[[str], bool]) -> None:
-        """Read it (blocking, quick). `has`: whether a model is in the cache. What does not read well is forgotten."""
+        """Read the file (blocking, quick). `has`: whether a model is in the cache. An unreadable file counts as empty."""
         self._path = path
         self._has = has
         try:
@@ -287,7 +289,7 @@ class ModelAccess:
         return principal in self._of.get(sha256, ())
 
     def forget(self, sha256: str) -> None:
-        """It was removed. The file follows with the next change."""
+        """A model was removed. The file is updated with the next change."""
         self._of.pop(sha256, None)
 
     def note(self, sha256: str, principal: str) -> None:
@@ -314,5 +316,5 @@ def is_end_of(path: Path, data: bytes) -> bool:
 
 
 def proof_offset(size: int) -> int:
-    """Where the end begins that is to be shown."""
+    """The offset at which the end begins that serves as proof."""
     return max(0, size - PROOF)

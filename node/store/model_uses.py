@@ -1,6 +1,6 @@
-"""For which campaigns each model was brought here: one that is forgotten takes the models along that no other used.
+"""The campaigns for which each model was fetched. When a campaign is forgotten, the models that no other campaign used are removed.
 
-A file in the folder of models. Lost, it costs that models stay until they are evicted.
+The table is a file in the folder of models. If it is lost, models stay until they are evicted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 from swarm.base.durable import write_atomically
 
 MAX_OF_EACH: Final = 256
-"""Campaigns of one model; the first ones go: a model may then leave while such a campaign could use it again, and is fetched again."""
+"""Campaigns remembered for one model; the earliest are forgotten. A model that is removed too early for them is fetched again if needed."""
 MAX_MODELS: Final = 1_024
 
 log = structlog.get_logger("sark.models")
@@ -24,7 +24,7 @@ class ModelUses:
     """One file. Writing blocks."""
 
     def __init__(self, path: Path) -> None:
-        """Read it (quick). What does not read well is forgotten."""
+        """Read the file (quick). An unreadable file counts as empty."""
         self._path = path
         try:
             document = json.loads(path.read_bytes())
@@ -36,7 +36,7 @@ class ModelUses:
             self._of = {}
 
     def note(self, sha256: str, principal: str, campaign: str) -> None:
-        """A campaign uses a model from now on."""
+        """Note that a campaign uses a model."""
         uses = self._of.setdefault(sha256, {})
         if (principal, campaign) in uses:
             return
@@ -48,11 +48,11 @@ class ModelUses:
         self._write()
 
     def only_of(self, principal: str, campaign: str) -> tuple[str, ...]:
-        """The models that this campaign used, and no other."""
+        """The models that only this campaign used."""
         return tuple(sha256 for sha256, uses in self._of.items() if tuple(uses) == ((principal, campaign),))
 
     def end(self, principal: str, campaign: str) -> None:
-        """A campaign is forgotten."""
+        """Forget a campaign."""
         for sha256, uses in list(self._of.items()):
             uses.pop((principal, campaign), None)
             if not uses:

@@ -1,8 +1,8 @@
-"""The outbox on disk: signed records until their schedulers have them, and a day longer for whoever adopts the campaign after them.
+"""The outbox on disk: signed records, kept until their schedulers have them, and a day longer for an adopter of the campaign.
 
-Each is two files named by the record's sha256: `.record` is its bytes (served as a blob when large), `.head` says for whom it is and
-comes last, so that a head means a whole record. The head of a settled one is called `.settled`: renamed, not written, for that may
-happen while something is measured. What does not read well is set aside as `.broken`.
+A record is two files named by its sha256. `.record` holds its bytes (served as a blob if large). `.head` says for whom it is and is written
+last, so that a head means a whole record. The head of a settled record is renamed to `.settled`, not rewritten, because a measurement may
+be in progress. Files that cannot be read are set aside as `.broken`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from protocol.wire.base import MAX_INLINE
 from protocol.wire.codec import pack, read_value
 
 MAX_BROKEN: Final = 16
-"""Files set aside that are kept."""
+"""Broken files that are kept."""
 
 log = structlog.get_logger("sark.outbox")
 
@@ -32,11 +32,11 @@ class OutboxFiles:
     """Carries out disk commands in one folder. Blocking."""
 
     def __init__(self, files: Files) -> None:
-        """Read what is there. Raises `ResourceError`."""
+        """Load the heads and verify their records. Raises `ResourceError`."""
         self._files = files
         self.folder = files.folder
         self.waiting: list[OutboxItem] = []
-        """As of the start."""
+        """The records that waited at the start."""
         self.settled: list[OutboxItem] = []
         names = sorted(files.names())
         heads = [name for name in names if name.endswith(".head")]
@@ -44,19 +44,21 @@ class OutboxFiles:
             self._load(name, self.waiting)
         for name in names:
             if name.endswith(".settled"):
-                if f"{_sha256(name)}.head" in heads:  # handed over, and killed before this one was removed
+                if f"{_sha256(name)}.head" in heads:  # handed over, and killed before `.settled` was removed
                     files.remove(name)
                 else:
                     self._load(name, self.settled)
         whole = {item.sha256 for item in (*self.waiting, *self.settled)}
         for name in names:
-            if name.endswith(".record") and _sha256(name) not in whole:  # its head never came
+            if name.endswith(".record") and _sha256(name) not in whole:  # its head was never written
                 files.remove(name)
         for name in [name for name in sorted(files.names()) if name.endswith(".broken")][:-MAX_BROKEN]:
             files.remove(name)
 
     def carry_out(self, command: DiskCommand) -> bytes | None:
-        """Do it. Gives the bytes of a record that was read (empty of a large one), None where it is gone. Raises `ResourceError`."""
+        """Carry out a command. Returns the bytes of a record that was read (empty for a large record); None: it is gone. Raises
+        `ResourceError`.
+        """
         match command:
             case WriteRecord(item, body):
                 self._files.write(record_name(item.sha256), body)
@@ -69,7 +71,7 @@ class OutboxFiles:
                 for sha256 in settled:
                     with contextlib.suppress(OSError):
                         self._files.rename(f"{sha256}.head", f"{sha256}.settled")
-                for sha256 in removed:  # the head first: a record without one is nothing
+                for sha256 in removed:  # the head first: a record without a head does not count
                     with contextlib.suppress(OSError):
                         for name in (f"{sha256}.head", f"{sha256}.settled", record_name(sha256)):
                             self._files.remove(name)

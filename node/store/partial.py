@@ -1,11 +1,11 @@
-"""A partial download: a file with holes, and a list of the pieces that are in it, so that a kill costs little.
+"""A partial download: a file with holes, and a list of the pieces that it has, so that a kill loses little.
 
-    HASH.part      the bytes; written in order by a plain source, piece by piece in any order by `swarm.blobs.swarm_download`
-    HASH.pieces    for the latter: for whom they were fetched, then a line for each piece with its sha256; "-": it was trusted, and not
-                   hashed by itself
+    HASH.part      the bytes; written in order by a plain source, or piece by piece in any order by `swarm.blobs.swarm_download`
+    HASH.pieces    only for pieces: for whom they were fetched, then a line for each piece with its sha256; "-": it was trusted, and not
+                   hashed on its own
 
-The next life reads and hashes the listed pieces again. The whole is hashed as far as there is no gap, so that little is left to hash at
-the end.
+The next process reads and hashes the listed pieces again. The whole file is hashed up to the first gap as pieces arrive, so that little is
+left to hash at the end.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ log = structlog.get_logger("sark.cache")
 
 
 class PartialFile:
-    """Blocking. A plain source calls it with the next bytes; one of pieces uses `begin`, `know` and `put`."""
+    """Blocking. A plain source calls it with the next bytes; a source of pieces uses `begin`, `know` and `put`."""
 
     def __init__(self, path: Path, total: int) -> None:
-        """Open the file (empty where there is none, or it is larger than `total`) and hash all of it."""
+        """Open the file and hash all of it. It begins empty if there is none, or if it is larger than `total`."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         os.close(os.open(path, flags, 0o600))
         self._path, self._list = path, path.with_suffix(LIST)
@@ -46,14 +46,14 @@ class PartialFile:
         self.principal: str | None = None
         """The principal for whom every piece was fetched; None: there are several, or the file does not come in pieces."""
         self.origin = ""
-        """Where it comes from, in words; set by the source."""
+        """Where the file comes from, in words; set by the source."""
         self.ensure_room: Callable[[int], None] = lambda size: None
-        """Called before bytes are written, with how many there will be then; blocks until there is room for them."""
+        """Called before bytes are written, with the size that the file will then have; blocks until there is room."""
         self._fetched_for = ""
         self._lock = threading.Lock()
         self._hash, self._hashed = hashlib.sha256(), 0
         self._digests: dict[int, bytes] = {}
-        """Piece → its sha256, if the file comes in pieces; b"" for a piece that was trusted."""
+        """Piece → its sha256, if the file comes in pieces; b"": the piece was trusted."""
         self._expected: Hashes = ()
         if path.stat().st_size > total:
             os.truncate(path, 0)
@@ -75,14 +75,14 @@ class PartialFile:
 
     @property
     def offset(self) -> int:
-        """Bytes from the beginning without a gap."""
+        """Bytes from the beginning up to the first gap."""
         if self.in_order:
             return self.size
         first = next((i for i in range(count_of(self.total)) if i not in self._digests), None)
         return self.total if first is None else first * PIECE_SIZE
 
     def __call__(self, data: bytearray) -> None:
-        """The next bytes after `offset`."""
+        """Write the next bytes after `offset`."""
         if not self.in_order:
             self._to_order()
         self._write(self.size, data)
@@ -109,7 +109,7 @@ class PartialFile:
             self._add(index, digest, data)
 
     def begin(self, principal: str) -> None:
-        """From now on it comes in pieces, for `principal`. What is here already stays; it is shared only if it was brought for them too."""
+        """Take pieces for `principal` from now on. Earlier bytes stay; the file is shared only if they too were fetched for `principal`."""
         if self.in_order:
             whole = self.size == self.total
             indices = range(count_of(self.total) if whole else self.size // PIECE_SIZE)
@@ -137,13 +137,13 @@ class PartialFile:
     def verify(self) -> set[int]:
         """See `swarm.blobs.swarm_download.PartialStore`."""
         for index in [each for each, digest in dict(self._digests).items() if not digest]:
-            with self._lock:  # for each by itself: others come meanwhile
+            with self._lock:  # separately for each piece, because other pieces arrive meanwhile
                 self._digests[index] = hashlib.sha256(self._read(index)).digest()
         with self._lock:
             return self._drop_wrong()
 
     def _drop_wrong(self) -> set[int]:
-        """As far as their hashes are known, here and from the leader."""
+        """Drop the pieces whose hashes are known and differ from the leader's."""
         wrong = {
             index
             for index, digest in self._digests.items()
@@ -181,23 +181,23 @@ class PartialFile:
         return self._path
 
     def has(self, index: int) -> bool:
-        """Whether piece `index` is here and has the hash that the speaker states."""
+        """Whether piece `index` is here and has the hash that the leader states."""
         return bool(self._expected) and bool(self._digests.get(index))
 
     def held(self) -> frozenset[int]:
-        known = dict(self._digests)  # another thread may be adding to it
+        known = dict(self._digests)  # a copy: another thread may be adding pieces
         return (
             frozenset(index for index, digest in known.items() if digest) if self._expected else frozenset()
         )
 
     def digest(self) -> str:
-        """The sha256 of the whole; reads what was not hashed on the way."""
+        """The sha256 of the whole file. Reads the part that was not hashed on arrival."""
         with self._lock:
             self._advance()
             return self._hash.hexdigest()
 
     def keep(self, path: Path) -> None:
-        """To the disk, read-only, then under its name."""
+        """Sync the file to disk, make it read-only, then move it to `path`."""
         os.fsync(self._file.fileno())
         self.close()
         self._path.chmod(MODEL_FILE)
@@ -206,7 +206,7 @@ class PartialFile:
         sync_folder(path.parent)
 
     def close(self) -> None:
-        """Leave it as it is."""
+        """Close the file and leave the partial download on disk."""
         self._close_list()
         self._file.close()
 
@@ -216,7 +216,7 @@ class PartialFile:
             self._journal = None
 
     def _advance(self, index: int = -1, data: bytes | bytearray = b"") -> None:
-        """Hash on over all that is here without a gap; `data` is that of `index`, which need not be read again."""
+        """Continue the hash up to the first gap. `data`: the bytes of piece `index`, which need not be read again."""
         while not self.in_order and self._hashed < self.total:
             at = self._hashed // PIECE_SIZE
             if at not in self._digests:
@@ -254,8 +254,8 @@ def _line(index: int, digest: bytes) -> str:
 
 
 def _read_list(path: Path, total: int) -> tuple[str, dict[int, bytes]] | None:
-    """For whom the pieces were brought, and which there are with their sha256 (b"": unknown); None: there is no list. A line that a kill
-    cut short, and whatever does not read well, is left out.
+    """For whom the pieces were fetched, and the listed pieces with their sha256 (b"": unknown); None: there is no list. Lines that a kill
+    cut short, or that cannot be read, are left out.
     """
     try:
         lines = path.read_text("ascii", errors="replace").splitlines()

@@ -1,1 +1,1 @@
-"""The predecessor's HTTP API below /api, with its paths and JSON shapes: clients that only know it work unchanged."""
+"""The predecessor's HTTP API below /api, with its paths and JSON shapes, so that its clients work unchanged."""

@@ -1,4 +1,4 @@
-"""The predecessor's endpoints for campaigns, jobs and result files, and its JSON shapes of them."""
+"""The predecessor's endpoints for campaigns, jobs and result files, with its JSON shapes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAIT_S: Final = 60.0
 CSV: Final = "text/csv; charset=utf-8; header=present"
 MB: Final = 1024**2
 SAMPLE: Final = 20
-"""Rows from which the size of a file is estimated."""
+"""Number of rows from which the size of a file is estimated."""
 
 JobId = Annotated[
     str, Path(max_length=100, description="A job's id.", examples=["c-ab23cd45-job-0"], pattern=r"^[!-~]+$")
@@ -85,7 +85,7 @@ JOB: Final[Mapping[TaskState, CompatJobStatus]] = {
 }
 CAMPAIGN: Final[Mapping[CampaignStatus, CompatCampaignStatus]] = {
     CampaignStatus.RUNNING: CompatCampaignStatus.RUNNING,
-    CampaignStatus.CANCELLING: CompatCampaignStatus.RUNNING,  # until its devices have confirmed
+    CampaignStatus.CANCELLING: CompatCampaignStatus.RUNNING,  # until the devices have confirmed
     CampaignStatus.SUCCEEDED: CompatCampaignStatus.COMPLETED,
     CampaignStatus.FAILED: CompatCampaignStatus.FAILED,
     CampaignStatus.CANCELLED: CompatCampaignStatus.CANCELLED,
@@ -182,7 +182,7 @@ def job_id_of(task: str) -> str:
 
 
 def task_of(job: str) -> tuple[str, int] | None:
-    """Campaign and task number of a job id, or None if it is malformed."""
+    """Campaign and task number of a job id; None: the id is malformed."""
     campaign, separator, number = job.rpartition("-job-")
     if not separator or not campaign or not re.fullmatch(r"0|[1-9][0-9]{0,9}", number):
         return None
@@ -202,7 +202,7 @@ def compat_job(task: TaskRow) -> CompatJob:
 
 
 def compat_campaign(summary: CampaignSummary) -> CompatCampaign:
-    """A campaign with its jobs counted. Clients wait for `completed`: one failed job of many must not keep it from them."""
+    """A campaign with its jobs counted. Clients wait for `completed`, so a single failed job must not turn it into `failed`."""
     counts = dict.fromkeys(CompatJobStatus, 0)
     for state, number in summary.counts.items():
         counts[JOB[state]] += number
@@ -223,7 +223,7 @@ def compat_campaign(summary: CampaignSummary) -> CompatCampaign:
 
 
 def model_url(campaign: CampaignRow) -> str:
-    """URL or path of the campaign's first model; '' if the stored campaign is malformed."""
+    """URL or path of the campaign's first model; '': the stored campaign is malformed."""
     try:
         model = json.loads(campaign.spec)["models"][0]
         return str(model.get("url") or model.get("path") or "")

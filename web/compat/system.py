@@ -38,7 +38,7 @@ class CompatHealth(JsonModel):
     timestamp: str
     redis: CompatRedis = CompatRedis()
     scheduling: bool
-    """A scheduler process of this home is running. One is started when there is work."""
+    """Whether a scheduler process of this home is running. One is started when there is work."""
     unfinished: int
     """Campaigns that have not ended."""
 
@@ -49,12 +49,12 @@ class CompatReset(JsonModel):
     status: str = "reset"
     message: str
     workers_cleared: bool
-    """Remembered addresses of workers; workers in the swarm are found again."""
+    """Whether remembered addresses of workers were cleared. Workers in the swarm are found again."""
     campaigns_cleared: int
     jobs_cleared: int
     results_cleared: int
     backup: str | None
-    """The store before the reset, for `sark-node db restore FILE --replace`; null if it was empty."""
+    """A copy of the store before the reset, for `sark-node db restore FILE --replace`; null if the store was empty."""
 
 
 class CompatWorkerQueue(JsonModel):
@@ -72,14 +72,14 @@ class CompatQueues(JsonModel):
     capability_queues: dict[str, int]
     """Jobs without a worker, by compute unit."""
     results_queue_size: int = 0
-    """Always 0: a result is on disk before its worker is acknowledged."""
+    """Always 0, because a result is on disk before its worker is acknowledged."""
 
 
 class CompatMonitor(JsonModel):
     """Health of the workers."""
 
     check_interval_s: float
-    """Seconds between checks, while somebody watches."""
+    """Seconds between checks while a client watches."""
     total_workers: int
     healthy_workers: int
     unhealthy_workers: int
@@ -101,7 +101,7 @@ class CompatMonitoring(JsonModel):
     health_monitor: CompatMonitor
     timeout_handler: CompatTimeouts
     campaigns: dict[str, int]
-    """By status of /api/v1."""
+    """Counts by the status of /api/v1."""
     tasks: dict[str, int]
 
 

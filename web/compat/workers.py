@@ -1,5 +1,5 @@
-"""The predecessor's endpoints for workers, and its JSON shapes of them. Devices join the swarm by themselves: a client's claims about them
-change nothing, and each response says so. Only the owner's own workers can be controlled."""
+"""The predecessor's endpoints for workers, with its JSON shapes. Devices join the swarm by themselves: a client's claims about them change
+nothing, and each response says so. Only the owner's own workers can be controlled."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CompatDeviceInfo(JsonModel):
 
     Soc: str
     Ram: str
-    """In GB of 1,073,741,824 bytes; empty if unknown."""
+    """Memory in GB of 1,073,741,824 bytes; empty if unknown."""
     DeviceOs: str
     UDID: str
     """Hardware id, the `device_udid` of a job."""
@@ -66,17 +66,17 @@ class CompatWorker(JsonModel):
     """Peer id, the `worker_id` of a job."""
     device_name: str
     ip_address: str
-    """Empty if it is only reachable through a gate or by name."""
+    """Empty if the device is only reachable through a gate or by name."""
     capabilities: tuple[str, ...]
     """Compute units."""
     device_info: CompatDeviceInfo
     status: CompatWorkerStatus
     detail: str
-    """Why it takes no work, or does not answer."""
+    """Why the worker takes no work, or does not answer."""
     queue_size: int | None
-    """Leases of all schedulers that wait in its queue; null if unknown."""
+    """Queued leases of all schedulers; null if unknown."""
     last_heartbeat: str | None
-    """Time of its last answer."""
+    """Time of the worker's last answer."""
 
 
 class CompatWorkers(JsonModel):
@@ -143,7 +143,7 @@ def worker_health(worker: CompatWorker, at: float) -> CompatWorkerHealth:
 
 
 def ip_address(addresses: Sequence[str]) -> str:
-    """The first IP address that others may dial, loopback last; '' if there is none but through a gate."""
+    """The first IP address that other nodes may dial, loopback last; '': the device is reachable only through a gate or by name."""
     direct = [
         parts[2]
         for parts in (address.split("/") for address in addresses)
@@ -153,7 +153,7 @@ def ip_address(addresses: Sequence[str]) -> str:
 
 
 ACTIONS: Final = {CompatWorkerStatus.ACTIVE: Action.RESUME, CompatWorkerStatus.CLEANUP: Action.PAUSE}
-"""Statuses that a client may set. busy and faulty are facts."""
+"""Statuses that a client may set, with the action of each. A client cannot set busy and faulty."""
 
 api = APIRouter(prefix="/api", tags=["compat"])
 
@@ -181,12 +181,12 @@ class CompatRegistered(JsonModel):
     """The response to a registration: nothing is stored, the device has to join by itself."""
 
     worker_id: str
-    """Its peer id if it is in the swarm; else a made-up name."""
+    """The device's peer id if it is in the swarm; else a made-up name."""
     status: str = "registered"
     action: str
-    """reconnected: a device with this UDID is in the swarm. created: it has to join."""
+    """reconnected: a device with this UDID is in the swarm. created: the device must still join."""
     joined: bool
-    """It is in the swarm and gets work."""
+    """The device is in the swarm and gets work."""
     how_to_join: str
     """The command to run on the device."""
     note: str
@@ -215,7 +215,7 @@ class CompatWorkerReset(CompatStatus):
 
 
 async def find_workers(watcher: FleetWatcher) -> tuple[CompatWorkers, float]:
-    """All workers that can be found, and when; none, with a note, if the swarm cannot be reached."""
+    """(all workers that can be found, the time of the snapshot). If the swarm cannot be reached, no workers and a note."""
     try:
         snapshot = await snapshot_of(watcher)
     except SarkError as exc:
@@ -228,7 +228,7 @@ async def find_workers(watcher: FleetWatcher) -> tuple[CompatWorkers, float]:
 
 
 async def _find(watcher: FleetWatcher, worker: str) -> tuple[CompatWorker, float]:
-    """One worker, and when it was seen. Raises `HttpProblem` 404."""
+    """(one worker, when it was seen). Raises `HttpProblem` 404."""
     reply, at = await find_workers(watcher)
     for candidate in reply.workers:
         if candidate.worker_id == worker:
@@ -280,7 +280,7 @@ async def get_worker(watcher: Watcher, worker: WorkerId) -> CompatWorker:
 async def put_worker_status(
     context: Context, watcher: Watcher, worker: WorkerId, request: Request
 ) -> CompatStatus:
-    """Resume an own worker (active), or pause it (cleanup). Workers of others refuse."""
+    """Resume a worker of your own (active), or pause it (cleanup). Other owners' workers refuse."""
     status = (await _read(request, _SetStatus)).status
     if status not in ACTIONS:
         raise HttpProblem(
@@ -316,7 +316,7 @@ async def workers_health(watcher: Watcher) -> CompatWorkersHealth:
 
 @api.put("/workers/{worker}/reset", responses=errors(403, 404, 409))
 async def reset_worker(context: Context, watcher: Watcher, worker: WorkerId) -> CompatWorkerReset:
-    """Examine an own worker that is faulty; it returns to service if it is well."""
+    """Examine a faulty worker of your own; it returns to service if it works."""
     reply = await _send_action(context, watcher, worker, Action.RESET)
     faulty = reply.status is CompatWorkerStatus.FAULTY
     message = "the worker was examined and is still faulty" if faulty else "the worker is well"
@@ -326,7 +326,7 @@ async def reset_worker(context: Context, watcher: Watcher, worker: WorkerId) -> 
 async def _send_action(
     context: ApiContext, watcher: FleetWatcher, worker: str, action: Action
 ) -> CompatStatus:
-    """Raises `HttpProblem` for an unknown worker, `Refused` for one of another owner."""
+    """Send an action to a worker. Raises `HttpProblem` for an unknown worker, `Refused` for a worker of another owner."""
     if worker not in await DISK.run(_own_peers, context.home):
         await _find(watcher, worker)
     return CompatStatus(worker_id=worker, status=WORKER[await context.send_action(worker, action)])
@@ -357,7 +357,7 @@ def _is_local(address: str) -> bool:
 
 
 async def _read(request: Request, model: type[T]) -> T:
-    """The JSON body, whatever its content type: `curl -d` sends another one."""
+    """The JSON body. Its content type is ignored, because `curl -d` sends another one."""
     try:
         return model.model_validate_json(await request.body())
     except ValidationError as exc:

@@ -70,7 +70,7 @@ export async function remove(path) {
   return response.status === 204 ? null : response.json();
 }
 
-// Download a file: a plain link could not carry the token.
+// Download a file, because a plain link could not send the token.
 export async function save(path, name) {
   const url = URL.createObjectURL(await (await request(path)).blob());
   const link = document.createElement("a");

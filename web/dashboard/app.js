@@ -1,4 +1,4 @@
-// The frame around the pages: routing, titles, errors, and whether the server answers.
+// The frame around the pages: routing, titles, errors, and the server's connection state.
 //
 //   #/ campaigns   #/campaigns/ID   #/tasks/CAMPAIGN/N   #/fleet   #/compare   #/submit   #/experiments/NAME   #/gate   and /docs, which has no #/
 //
@@ -23,7 +23,7 @@ const PAGES = {
 const main = document.getElementById("main");
 let leaving = new AbortController();
 
-// `moved`: the reader navigated, so focus and scrolling start at the top.
+// `moved`: the user navigated, so focus and scrolling start at the top.
 async function show(moved = false) {
   leaving.abort();
   leaving = new AbortController();
@@ -78,7 +78,7 @@ export function setOffline(offline) {
   document.getElementById("connection").textContent = offline ? "The server does not answer. Retrying …" : "";
 }
 
-// Wraps an action that asks the server: a server that does not answer is shown in the corner, other errors are thrown.
+// Wraps an action that sends requests. If the server does not answer, the corner shows it; other errors are thrown.
 export function online(action, signal) {
   return async () => {
     try {

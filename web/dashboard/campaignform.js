@@ -1,11 +1,11 @@
-// The form next to a campaign's text: what most campaigns need, with what the fleet offers. It has no state of its own: it is filled from
-// the text, and each change is written into the text.
+// The form next to a campaign's text: the keys that most campaigns need, with the values that the fleet offers. It has no state of its own:
+// it is filled from the text, and writes each change into the text.
 
 import { get, send } from "./api.js";
 import { h, replace, replaceChanged } from "./dom.js";
 import { bytes, count } from "./format.js";
 
-// edit(change): change(values) gives the top keys to write. Gives { element, fill(values, editable), offer(signal) }.
+// edit(change): change(values) returns the top keys to write. Returns { element, fill(values, editable), offer(signal) }.
 export function campaignForm({ edit }) {
   const busy = h("p", { role: "status", class: "quiet" });
   const parts = [modelsPart(edit, busy), unitsPart(edit), devicesPart(edit), measurePart(edit)];
@@ -19,7 +19,7 @@ export function campaignForm({ edit }) {
   };
   return {
     element: h("section", { "aria-labelledby": "form-head", class: "campaignform" }, h("h2", { id: "form-head" }, "Form"), locked, busy, all),
-    // `formats`: of the models' files, if all are known; `editable`: the text is written as the form writes it
+    // `formats`: formats of the models' files, if all are known; `editable`: the text has the form that this form writes
     fill(given, formats, editable) {
       const reason = !given ? "The text has errors: correct it there first." : "jobs" in given ? "The text uses model_url and jobs, which the form cannot edit." : editable ? "" : "The text is JSON, which the form cannot edit.";
       all.disabled = reason !== "";
@@ -51,14 +51,14 @@ export function campaignForm({ edit }) {
 const tree = (value) => (value !== null && typeof value === "object" && !Array.isArray(value) ? value : {});
 const list = (value) => (Array.isArray(value) ? value : value === undefined || value === null ? [] : [value]);
 
-// The value of a top key with some keys changed; undefined removes a key, and the top key when it is empty.
+// The value of a top key with some keys changed; undefined removes a key, and also the top key if it is then empty.
 function changed(given, more) {
   const whole = { ...tree(given), ...more };
   for (const key of Object.keys(whole)) if (whole[key] === undefined) delete whole[key];
   return Object.keys(whole).length ? whole : undefined;
 }
 
-// Shows a value, unless the reader is just typing it.
+// Shows a value, unless the user is typing in the field.
 function show(input, value) {
   if (document.activeElement !== input) input.value = value;
 }
@@ -153,7 +153,7 @@ function unitsPart(edit) {
       const all = [...new Set([...runs.keys(), ...chosen])];
       const offered = all.filter((unit) => devices.has(unit) || (!devices.size && chosen.includes(unit)));
       const rest = all.filter((unit) => !offered.includes(unit));
-      // why a unit measures none of the models; empty: it may measure one
+      // why a unit can measure none of the models; empty: it may be able to measure one
       const unfit = (unit) => {
         const taken = runs.get(unit);
         return !formats || !taken || formats.some((form) => taken.includes(form)) ? "" : `runs ${words(taken)}, not ${words(formats)}`;

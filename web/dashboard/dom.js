@@ -1,4 +1,4 @@
-// Elements from plain values. Text is only inserted as text: no name of a device or model can become markup.
+// Elements from plain values. Text is only inserted as text, so that no name of a device or model can become markup.
 
 // h("a", { href: "#/", class: "x", onclick: f }, "text", node, [more]) -> Element. null, undefined and false are left out.
 export function h(tag, attributes = {}, ...children) {
@@ -21,7 +21,7 @@ function add(element, children) {
   }
 }
 
-// Control and bidirectional characters are shown as codes: a name cannot pretend to be another.
+// Control and bidirectional characters are shown as codes, so that a name cannot pretend to be another.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
 export function visible(text) {
@@ -34,7 +34,7 @@ export function replace(element, ...children) {
   return element;
 }
 
-// Replaces the children only if `sign` differs from the last time; tells whether it did.
+// Replaces the children only if `sign` differs from the last time. Returns whether it did.
 export function replaceChanged(element, sign, ...children) {
   if (element.dataset.sign === sign) return false;
   element.dataset.sign = sign;

@@ -17,7 +17,7 @@ export function whole(number) {
 
 const UNITS = [["ns", 1e-6], ["µs", 1e-3], ["ms", 1], ["s", 1000]];
 
-// Milliseconds in the unit that reads best.
+// Milliseconds in the most readable unit.
 export function time(ms, count = 4) {
   if (ms === null || ms === undefined) return "–";
   const [unit, size] = UNITS.findLast(([, one]) => Math.abs(ms || 1) >= one) || UNITS[0];
@@ -58,10 +58,10 @@ export function configuration(unit, threads, batch) {
   return [unit, threads !== null && count(threads, "thread"), batch !== null && `batch ${batch}`].filter(Boolean).join(", ");
 }
 
-// Orders texts so that numbers in them count as numbers.
+// Orders texts, comparing the numbers in them as numbers.
 export const collate = new Intl.Collator(undefined, { numeric: true }).compare;
 
-// What something is compared with, as far as that is something else: "yolo fp32", "CPU (ONNX)" or "yolo fp32 on CPU (ONNX)".
+// The parts of a comparison's base that differ from the compared result: "yolo fp32", "CPU (ONNX)" or "yolo fp32 on CPU (ONNX)".
 export function againstWords(model, unit, ownModel, ownUnit) {
   if (unit === ownUnit) return model;
   return model === ownModel ? unit : `${model} on ${unit}`;

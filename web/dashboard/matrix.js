@@ -1,4 +1,4 @@
-// Live matrix of models and units against devices, with a link for each task in its cell. The smaller side makes the columns.
+// Live matrix of models and units against devices, with a link for each task in its cell. The smaller side forms the columns.
 
 import { h, replace } from "./dom.js";
 import { collate, configuration, time } from "./format.js";
@@ -6,7 +6,7 @@ import { bar, region, setBar, setText } from "./widgets.js";
 
 const NO_DEVICE = "no device yet";
 
-// Gives { element, put(changed tasks), filter(test) }.
+// Returns { element, put(changed tasks), filter(test) }.
 export function matrix() {
   const entries = new Map(); // task id -> { task, link, text, progress, at, shown }
   const element = h("div");
@@ -15,7 +15,7 @@ export function matrix() {
   let shape = "";
   let moved = false;
 
-  // `last`: no more tasks follow at once, so that it is time to move them to their cells.
+  // `last`: no more tasks follow immediately, so it is time to move them to their cells.
   function put(tasks, last = true) {
     for (const task of tasks) {
       const entry = entries.get(task.task) || make(task);

@@ -1,4 +1,4 @@
-// What a device's sensors show while it runs a task; "—" is what it has no sensor for.
+// A device's sensor readings while it runs a task; "—" stands for a missing sensor.
 
 import { bytes, digits, percent } from "./format.js";
 
@@ -10,7 +10,7 @@ const size = (value) => (value === null ? LACKS : bytes(value));
 const heat = (value) => (value === null ? LACKS : `${Math.round(value)} °C`);
 const power = (value) => (value === null ? LACKS : `${digits(value, 3)} W`);
 
-// [[name, value], …] of the device, then of each GPU.
+// [[name, value], …] for the device, then for each GPU.
 export function sensors(reading) {
   const several = reading.gpus.length > 1;
   return [

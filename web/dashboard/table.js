@@ -7,20 +7,20 @@ import { announce, region } from "./widgets.js";
 const ROW_REM = 2.4; // height of a row of a long table, as in the style sheet
 const MARGIN = 15; // rows above and below the visible ones
 
-// Columns: { name, value(row) -> what is shown and sorted by, cell(row) -> node, text or list (default: value),
+// Columns: { name, value(row) -> the value to show and to sort by, cell(row) -> node, text or list (default: value),
 //   sign(row) -> text that changes when the cell must be drawn again (default: value), number: true, width: "6rem" (if `long`),
 //   sort: false, head: true (names its row), hidden: true (its name is for screen readers) }
 // Options: label, key(row) -> text, sorted: [column name, "ascending" | "descending"], empty: text without rows,
-//   long: only visible rows are in the page, all of one height; stack: on a narrow screen each row is a card; rowClass(row).
-// Gives { element, set(rows), put(changed rows), drop(keys), filter(test), rows() }.
+//   long: only visible rows are in the page, all of the same height; stack: on a narrow screen each row is a card; rowClass(row).
+// Returns { element, set(rows), put(changed rows), drop(keys), filter(test), rows() }.
 export function table(columns, { label, key, sorted = null, long = false, stack = false, empty = "None.", rowClass = () => "" }) {
   const entries = new Map(); // key -> { row, tr, cells, signs, place, by, shown, at }
-  let ordered = []; // the entries that are shown
+  let ordered = []; // the shown entries, in order
   let drawn = new Set(); // the entries with a row in the page
   let order = sorted ? { column: columns.find((one) => one.name === sorted[0]), descending: sorted[1] === "descending" } : null;
   let shows = () => true;
   let moved = false;
-  const roles = (role) => (long || stack ? { role } : {}); // another display than table's loses the roles
+  const roles = (role) => (long || stack ? { role } : {}); // a CSS display other than table's loses the roles
   const heads = columns.map((column) => {
     const sorts = column.sort !== false && !column.hidden;
     const name = sorts
@@ -70,7 +70,7 @@ export function table(columns, { label, key, sorted = null, long = false, stack 
     fill();
   }
 
-  // The range of visible rows with a margin, so that Tab and the wheel find rows there. It moves by many rows at a time.
+  // The range of visible rows with a margin, so that Tab and the mouse wheel find rows there. The range moves by many rows at a time.
   function visibleRange() {
     const height = ROW_REM * parseFloat(getComputedStyle(document.documentElement).fontSize) * MARGIN;
     const top = body.getBoundingClientRect().top;
@@ -152,7 +152,7 @@ export function table(columns, { label, key, sorted = null, long = false, stack 
     });
   }
 
-  // Takes a row over; true if it moves, comes or goes.
+  // Stores a changed row; true if it moves, appears or disappears.
   function update(row) {
     const id = key(row);
     const fresh = !entries.has(id);
@@ -177,7 +177,7 @@ export function table(columns, { label, key, sorted = null, long = false, stack 
       });
       arrange();
     },
-    // `last`: no more rows follow at once, so that it is time to sort.
+    // `last`: no more rows follow immediately, so it is time to sort.
     put(rows, last = true) {
       for (const row of rows) moved = update(row) || moved;
       if (!moved || !last) return;

@@ -11,7 +11,7 @@ export function badge(state, text = state) {
   return h("span", { class: `state ${known}` }, text);
 }
 
-// Marks whatever is no measurement, by the word and not by colour alone.
+// Marks figures that are no measurements, with a word and not by colour alone.
 export function simulation() {
   return h("span", { class: "simulated" }, "simulation");
 }
@@ -27,7 +27,7 @@ export function shortId(id) {
   return h("code", { title: id, class: "id" }, id ? `…${id.slice(-8)}` : "");
 }
 
-// A part that scrolls sideways by itself, also by keyboard.
+// A part that scrolls sideways on its own, also by keyboard.
 export function region(label, ...children) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, children);
 }
@@ -43,7 +43,7 @@ export function facts(pairs, style = "facts") {
   return h("dl", { class: style }, shown.map(([name, value, kind]) => h("div", {}, h("dt", {}, name), h("dd", { class: kind }, value))));
 }
 
-// `heads`: one that ends in "#" is over numbers. The first cell of a row is its head.
+// `heads`: a head that ends in "#" is for a column of numbers. The first cell of a row is its head.
 export function plainTable(label, heads, rows) {
   const numeric = heads.map((head) => (head.endsWith("#") ? "number" : null));
   const cell = (content, at) => h(at ? "td" : "th", { scope: at ? null : "row", class: numeric[at] }, content ?? "");
@@ -60,7 +60,7 @@ export function plainTable(label, heads, rows) {
 
 let charts = 0;
 
-// A chart that the server draws; its marks take their colours from the style sheet. Without anything to draw (204) the figure is removed.
+// A chart drawn by the server. Its marks take their colours from the style sheet. If there is nothing to draw (204), the figure is removed.
 export function chart(path, caption, signal) {
   const figure = h("figure", { class: "chart" }, h("figcaption", {}, caption));
   const load = async () => {
@@ -84,7 +84,7 @@ export function chart(path, caption, signal) {
   return figure;
 }
 
-// A bar for a share from 0 to 1; null hides it. A text next to it says the same.
+// A bar for a share from 0 to 1; null hides it. Text next to the bar states the same share.
 export function bar(share) {
   const element = h("span", { class: "bar", "aria-hidden": "true" }, h("span", { class: "full" }));
   setBar(element, share);
@@ -96,19 +96,19 @@ export function setBar(element, share) {
   if (!element.hidden) element.firstChild.style.transform = `scaleX(${Math.max(0, Math.min(1, share))})`;
 }
 
-// An error within a page that goes on.
+// An error within a page that otherwise keeps working.
 export function problem(error) {
   return h("div", { class: "problem", role: "alert" }, h("p", {}, h("strong", {}, error.message)), error.hint && h("p", { class: "hint" }, error.hint));
 }
 
-// Say it to screen readers. The delay makes them notice the change.
+// Announce a text to screen readers. The delay makes them notice the change.
 export function announce(text) {
   const place = document.getElementById("announcement");
   place.textContent = "";
   requestAnimationFrame(() => (place.textContent = visible(text)));
 }
 
-// Change an element's text only where it differs.
+// Change an element's text only if it differs.
 export function setText(element, text) {
   const shown = visible(String(text));
   if (element.textContent !== shown) element.textContent = shown;
@@ -116,7 +116,7 @@ export function setText(element, text) {
 
 // -- actions ----------------------------------------------------------------------------------------------------------
 
-// A dialog: true when confirmed with `action`; Escape and "Back" mean no. `more`: elements above the buttons, such as checkboxes.
+// A dialog; true if confirmed with `action`. Escape and "Back" cancel. `more`: elements above the buttons, such as checkboxes.
 export function confirm({ title, text, action, danger = false, more = [] }) {
   return new Promise((answer) => {
     const dialog = h("dialog", { "aria-labelledby": "dialog-title", "aria-describedby": "dialog-text" });
@@ -154,7 +154,7 @@ export async function act(button, action) {
   }
 }
 
-// A button that copies text(). Browsers offer no clipboard to pages that came over plain HTTP from another machine.
+// A button that copies text(). Browsers give no clipboard to pages loaded over plain HTTP from another machine.
 export function copyButton(label, text) {
   if (!navigator.clipboard) return null;
   const button = h("button", { class: "plain", type: "button" }, label);
@@ -199,9 +199,9 @@ export async function every(seconds, action, signal) {
 }
 
 const SLICE = 60;
-const FRAME_MS = 8; // half of a frame: the other half is for layout
+const FRAME_MS = 8; // half of a frame; the other half is for layout
 
-// Collects items by key and hands them to take(items, last) once for each frame, in slices, so that the page stays responsive.
+// Collects items by key and passes them to take(items, last) once per frame, in slices, so that the page stays responsive.
 export function batch(key, take) {
   const waiting = new Map();
   let scheduled = false;

@@ -1,8 +1,8 @@
-// Editing a campaign's text one top key at a time: what stands under the other keys, comments too, stays letter for letter.
+// Edits a campaign's text one top key at a time. The text under all other keys, including comments, stays exactly as it is.
 
 const KEY = /^(?:"([^"]+)"|'([^']+)'|([A-Za-z_]\w*))\s*:(?:\s|$)/;
 
-// [{ key, from, to }]: lines of each top key; comments and empty lines right above a key are its own.
+// [{ key, from, to }]: lines of each top key; comments and empty lines directly above a key belong to it.
 export function blocks(text) {
   const lines = text.split("\n");
   const result = [];
@@ -18,7 +18,7 @@ export function blocks(text) {
   return result;
 }
 
-// The text with `value` under `key`; undefined takes the key out.
+// The text with `value` under `key`; undefined removes the key.
 export function put(text, key, value) {
   const lines = text.split("\n");
   const block = blocks(text).find((one) => one.key === key);
@@ -33,7 +33,7 @@ export function put(text, key, value) {
   return [...lines, ...written, ""].join("\n");
 }
 
-// A mapping written over its old lines: what did not change stays as it stands, with its comments. null: it is not written line by line.
+// A mapping written over its old lines. Unchanged lines stay, with their comments. null: it is not written line by line.
 function inside(old, value) {
   if (!isTree(value) || Array.isArray(value) || !/:\s*(#.*)?$/.test(old[0])) return null;
   const indent = /^\s+/.exec(old.slice(1).find((line) => line.trim() && !line.trim().startsWith("#")) ?? "")?.[0];
@@ -81,7 +81,7 @@ function listItem(item, indent) {
 
 const isTree = (value) => value !== null && typeof value === "object";
 
-// A word that reads as nothing else stands plain; all others in double quotes, as JSON writes them.
+// An unambiguous word is written plain; all other text is written in double quotes, as in JSON.
 export function scalar(value) {
   if (typeof value !== "string") return JSON.stringify(value);
   const plain = /^[A-Za-z_.\/][A-Za-z0-9 _.\/()%+-]*$/.test(value) && !/\s$/.test(value) && !/^(true|false|null|\.\d.*)$/i.test(value);

@@ -1,1 +1,1 @@
-"""What every endpoint needs: the server, access rules, problems, idempotency, event streams and the OpenAPI document."""
+"""The basis of all endpoints: the server, access rules, problems, idempotency, event streams and the OpenAPI document."""

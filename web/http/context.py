@@ -1,4 +1,4 @@
-"""What the endpoints work with: this home's store, its scheduler process, and ways into the swarm."""
+"""The context of the endpoints: this home's store, its scheduler process, and its addresses into the swarm."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from web.http.feeds import Feeds
 from web.http.idempotency import IdempotencyStore
 
 MAX_SLOW: Final = 4
-"""Slow store operations at a time."""
+"""Simultaneous slow store operations."""
 MAX_FETCHING: Final = 16
-"""Operations at a time that may wait for a model download."""
+"""Simultaneous operations that may wait for a model download."""
 MAX_SCORING: Final = 1
-"""Campaigns at a time whose answers are scored again: a metric may take half of the memory."""
+"""Campaigns scored again at the same time. A metric may take half of the memory."""
 MAX_UPLOADS: Final = 4
-"""Model uploads at a time."""
+"""Simultaneous model uploads."""
 
 log = structlog.get_logger("sark.api")
 
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 SendAction = Callable[[str, Action], Awaitable[WorkerState]]
-"""Sends an action to the worker with this peer id, as its owner; gives its state. Raises `Refused` and `Unreachable`."""
+"""Sends an action to the worker with this peer id, as its owner. Returns the worker's state. Raises `Refused` and `Unreachable`."""
 
 
 async def _no_worker(peer: str, action: Action) -> WorkerState:
@@ -63,16 +63,16 @@ async def _no_worker(peer: str, action: Action) -> WorkerState:
 
 @dataclass(slots=True)
 class ApiContext:
-    """One for each server. `gates`: ways into the swarm as of now; `start_scheduler`: starts the scheduler process unless it runs. Both
-    block."""
+    """The context of one server. `gates`: returns the current addresses into the swarm; `start_scheduler`: starts the scheduler process
+    unless it runs. Both block."""
 
     home: Home
     gates: Callable[[], tuple[str, ...]]
     start_scheduler: Callable[[], None]
     allow_paths: bool = False
-    """Campaigns sent over HTTP may name files of this machine."""
+    """Whether campaigns sent over HTTP may name files of this machine."""
     reach: UrlReach = FOR_OTHERS
-    """Where their models by URL may be fetched from."""
+    """Where the models' URLs in such campaigns may lead."""
     send_action: SendAction = _no_worker
     feeds: Feeds = field(init=False)
     idempotency: IdempotencyStore = field(init=False)
@@ -81,11 +81,11 @@ class ApiContext:
     coverage: CoverageView = field(init=False)
     uploading: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UPLOADS))
     fetching: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_FETCHING))
-    """Of what may wait hours for downloads."""
+    """Limits operations that may wait hours for downloads."""
     scoring: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_SCORING))
-    """Of what waits for metrics."""
+    """Limits operations that wait for metrics."""
     file_sizes: dict[str, float] = field(default_factory=dict)
-    """Of the predecessor's result files: an ended campaign never changes."""
+    """Sizes of the predecessor's result files, cached because an ended campaign never changes."""
     _store: Store | None = None
     _store_lock: trio.Lock = field(default_factory=trio.Lock)
     _slow: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_SLOW))
@@ -101,7 +101,7 @@ class ApiContext:
         self.coverage = CoverageView(partial(self.isolated, lambda store: store.results.coverage()))
 
     def _shared_secret(self) -> bytes | None:
-        """Of servers on several machines that share a store: they have the same scheduler key."""
+        """The secret of servers on several machines that share a store, from their common scheduler key; None: the store is local."""
         if not isinstance(store_location(self.home), ServerLocation):
             return None
         return hmac.digest(
@@ -110,7 +110,7 @@ class ApiContext:
 
     @asynccontextmanager
     async def shared_store(self) -> AsyncIterator[Store]:
-        """The store for one caller at a time, who blocks only in threads. Raises `ResourceError`."""
+        """The store for one caller at a time. The caller must block only in threads. Raises `ResourceError`."""
         async with self._store_lock:
             if self._store is None:
                 self._store = await DISK.run(self.open_store)
@@ -122,8 +122,8 @@ class ApiContext:
             return await DISK.run(work, store)
 
     async def isolated(self, work: Callable[[Store], T], *, limiter: trio.CapacityLimiter | None = None) -> T:
-        """`work(store)` with a connection of its own, for slow work: a few at a time; it continues when the caller is cancelled.
-        `limiter`: another limit for what is slower yet. Raises what `work` raises, and `ResourceError`."""
+        """`work(store)` with a connection of its own, for slow work, a few at a time. The work continues if the caller is cancelled.
+        `limiter`: another limit, for even slower work. Raises what `work` raises, and `ResourceError`."""
 
         def run() -> T:
             with self.open_store() as store:
@@ -132,7 +132,7 @@ class ApiContext:
         return await trio.to_thread.run_sync(run, limiter=limiter or self._slow, abandon_on_cancel=True)
 
     async def compute(self, work: Callable[[], T]) -> T:
-        """`work()` in a thread, for what takes seconds of CPU time or much memory: one at a time."""
+        """`work()` in a thread, one at a time, for work that takes seconds of CPU time or much memory."""
         return await trio.to_thread.run_sync(work, limiter=self._computing)
 
     def open_store(self) -> Store:
@@ -140,12 +140,13 @@ class ApiContext:
         return open_store(self.home)
 
     def read_campaign(self, data: bytes, file: str) -> Campaign:
-        """A campaign that was sent here, with its models where they lie. Blocking; raises `CampaignError`."""
+        """A campaign sent to this server, with its uploaded models named by their paths. Blocking; raises `CampaignError`."""
         campaign = parse_campaign(data, file, find_units=self.find_units)
         return placed(campaign, self.uploads, allow_paths=self.allow_paths)
 
     def fetch_model(self, reach: UrlReach | None = None) -> Fetch:
-        """Downloads models by URL, without a progress display. `reach`: where from, if not as for campaigns over HTTP."""
+        """A function that downloads models by URL, without a progress display. `reach`: where URLs may lead, if not as for campaigns over
+        HTTP."""
         return downloader(self.home, lambda name, done, total: None, reach=reach or self.reach)
 
     async def wake_scheduler(self) -> None:
@@ -153,7 +154,7 @@ class ApiContext:
         await DISK.run(self.start_scheduler)
 
     async def ensure_scheduler(self) -> None:
-        """Like `wake_scheduler`, but a failure is only logged: the campaign is stored, and a client that saw an error would send it twice.
+        """Like `wake_scheduler`, but only log a failure: the campaign is stored, and a client that got an error would send it again.
         `keep_scheduler_alive` retries."""
         try:
             await self.wake_scheduler()
@@ -161,7 +162,7 @@ class ApiContext:
             log.warning("scheduler.start_failed", why=exc.what)
 
     async def keep_scheduler_alive(self, every_s: float = CHECK_S) -> None:
-        """Restart the scheduler process while campaigns are open. Never returns."""
+        """Keep the scheduler process running while campaigns are open. Never returns."""
 
         async def unfinished() -> int:
             return await self.store(lambda store: len(store.campaigns.unfinished()))
@@ -197,4 +198,4 @@ async def _shared_store(context: Context) -> AsyncIterator[Store]:
 
 
 SharedStore = Annotated[Store, Depends(_shared_store, scope="function")]
-"""The store, for a synchronous endpoint: it runs in a thread, and no other reads or writes meanwhile."""
+"""The store, for a synchronous endpoint, which runs in a thread. No other caller uses the store meanwhile."""

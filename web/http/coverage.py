@@ -1,4 +1,4 @@
-"""How often the intervals of each device hold, read anew from time to time: it is computed over all results of the home."""
+"""How often the intervals of each device hold. The value is cached, because it is computed over all results of the home."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_S: Final = 300.0
 
 @dataclass(slots=True)
 class CoverageView:
-    """One for a server. `read`: computes it, which may take seconds."""
+    """The cached coverage of one server. `read`: computes it, which may take seconds."""
 
     read: Callable[[], Awaitable[Mapping[str, HeldIntervals]]]
     _at: float = -math.inf
@@ -24,7 +24,7 @@ class CoverageView:
     _lock: trio.Lock = field(default_factory=trio.Lock)
 
     async def now(self) -> Mapping[str, HeldIntervals]:
-        """By `device_identity`, at most `READ_S` old. Raises what `read` raises."""
+        """The coverage by `device_identity`, at most `READ_S` old. Raises what `read` raises."""
         async with self._lock:
             if trio.current_time() - self._at >= READ_S:
                 self._held = await self.read()

@@ -3,9 +3,9 @@
     store ── poll ──▶ Feed (tasks, each with the revision that changed it) ──▶ Follower ── changes since its revision ──▶ a client
                                                                            └─▶ Follower ──▶ …
 
-A waiting follower polls, one at a time; without followers nothing runs. A poll makes new feeds in a thread, and the loop takes them over
-at once, so no follower sees half of it. Followers have no queue: a slow one gets changes less often and only the newest state of a task,
-but every stored event, from the store where the feed no longer holds it.
+One waiting follower at a time polls; without followers nothing runs. A poll makes new feeds in a thread, and the event loop installs them
+all at once, so that no follower sees a partial update. Followers have no queue: a slow follower gets changes less often and only the newest
+state of a task, but still gets every stored event, if necessary from the store.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from web.http.sse import SendEvent, event_text
 
 POLL_S: Final = 0.2
 CHECK_SCHEDULER: Final = 10
-"""Polls between checks whether a scheduler process runs."""
+"""Polls between checks for a running scheduler process."""
 MAX_FOLLOWERS: Final = 200
-"""Each holds a connection open."""
+"""Limited because each follower holds a connection open."""
 RECENT: Final = 2000
-"""Events of a campaign that its feed holds."""
+"""Most events of a campaign that its feed holds."""
 CHUNK: Final = 64 * 1024
 PAGE: Final = 500
 """Events sent at a time."""
 
 StreamEvent = tuple[str, BaseModel, int]
-"""Event name, value, and the number of the stored event to resume after."""
+"""(event name, value, number of the stored event after which to resume)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """One campaign as of a poll, shared by its followers."""
+    """The state of one campaign at a poll, shared by its followers."""
 
     campaign: str
     info: CampaignInfo
     info_revision: int
     rows: Mapping[str, TaskRow] = field(default_factory=dict)
     tasks: Mapping[str, tuple[int, TaskInfo]] = field(default_factory=dict)
-    """Each task with the revision that changed it."""
+    """Task id → (revision that last changed the task, task)."""
     configurations: Mapping[str, Configuration] = field(default_factory=dict)
-    """A task's signed bytes never change and are read once."""
+    """Read once, because a task's signed bytes never change."""
     events: tuple[EventRow, ...] = ()
     """The most recent events."""
     last: int = 0
@@ -64,7 +64,7 @@ class Feed:
         return self.info.ended is not None
 
     def advanced(self, store: Store, revision: int, *, scheduling: bool, recent: int) -> Feed | None:
-        """The campaign as it is now, or None if it is gone: the store was replaced. Blocking; raises `ResourceError`."""
+        """The campaign's current state; None: it is gone, because the store was replaced. Blocking; raises `ResourceError`."""
         summary = store.campaigns.summary(self.campaign)
         if summary is None:
             return None
@@ -92,7 +92,7 @@ class Feed:
 
 
 class Feeds:
-    """All feeds of a server, on a store connection of their own: writes of every other connection are seen."""
+    """All feeds of a server. They have their own store connection, which notices the writes of every other connection."""
 
     def __init__(
         self, open_store: Callable[[], Store], scheduling: Callable[[], bool], *, recent: int = RECENT
@@ -110,8 +110,8 @@ class Feeds:
         self.followers = 0
 
     async def follow(self, campaign: str, after: int | None) -> Follower | None:
-        """A follower of a campaign, to be closed; None if there is no such campaign. Stored events start after `after` (None: only new
-        ones). Raises `ResourceError`, and `HttpProblem` 429 if there are too many followers."""
+        """A follower of a campaign, which the caller must close; None: there is no such campaign. Stored events start after `after` (None:
+        only new events). Raises `ResourceError`, and `HttpProblem` 429 if there are too many followers."""
         if self.followers >= MAX_FOLLOWERS:
             raise HttpProblem(
                 429,
@@ -133,7 +133,7 @@ class Feeds:
         return Follower(self, campaign, feed.last if after is None else min(after, feed.last))
 
     def feed(self, campaign: str) -> Feed:
-        """The campaign as of the last poll. It has a follower."""
+        """The campaign's state at the last poll. The campaign must have a follower."""
         return self._feeds[campaign]
 
     def leave(self, campaign: str) -> None:
@@ -186,7 +186,7 @@ class Feeds:
         return feed.advanced(store, self.revision, scheduling=scheduling, recent=self._recent)
 
     def _poll(self, feeds: Sequence[Feed]) -> list[Feed] | None:
-        """All feeds as they are now, or None if nothing was written. A poll that fails changes no state: the next one repeats it."""
+        """The current state of all feeds; None: nothing was written. A failed poll changes no state, and the next one repeats it."""
         store = self._connection()
         self._polls += 1
         version, scheduling = store.changes_by_others(), self._scheduling
@@ -201,7 +201,7 @@ class Feeds:
 
 
 class Follower:
-    """One client of a feed: first the state of everything, then changes, at last the end."""
+    """One client of a feed. It gets first the complete state, then changes, and last the end."""
 
     def __init__(self, feeds: Feeds, campaign: str, after: int) -> None:
         self._feeds, self._campaign = feeds, campaign
@@ -223,14 +223,14 @@ class Follower:
         return None
 
     def is_complete(self, after: int) -> bool:
-        """Whether a client that has all events up to `after` has nothing more to expect."""
+        """Whether a client that has all events up to `after` can expect no more."""
         feed = self._feeds.feed(self._campaign)
         return feed.ended and after >= feed.last
 
     async def send_all(self, send: SendEvent) -> None:
         try:
             while (events := await self.next_events()) is not None:
-                for text in _chunks(events):  # made as they are sent: a reader may be slow
+                for text in _chunks(events):  # encoded only as they are sent, because a reader may be slow
                     await send.text(text)
         except ResourceError as exc:
             await send("problem", {"detail": exc.what, "hint": exc.hint})

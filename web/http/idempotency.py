@@ -1,10 +1,10 @@
-"""Idempotent POST requests: the answer to an `Idempotency-Key` is stored on disk for a day.
+"""Idempotent POST requests: the answer to a request with an `Idempotency-Key` is stored on disk for a day.
 
     claim (key, request hash, id of the new campaign) ──▶ on disk ──▶ store the campaign ──▶ store the answer with the claim
 
-A server that was killed in between finds the claim, and its campaign id tells whether the campaign was stored. Servers of one home share
-the keys; a lock file for each key lets one of them answer at a time. Servers on several machines share their store alone: there the key
-and the request give the campaign's id, so that whichever server is asked again finds the campaign.
+A server that was killed in between finds the claim, whose campaign id tells whether the campaign was stored. Servers of one home share the
+keys, and a lock file for each key lets one server answer at a time. Servers on several machines share only their store: they derive the
+campaign's id from the key and the request, so that any server finds the campaign when a request is repeated.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class _Claim(JsonModel):
 class IdempotencyStore:
     folder: Path
     secret: bytes | None = None
-    """Of a store that servers on several machines share; None: it is this machine's."""
+    """The secret of servers on several machines that share a store; None: the store is this machine's."""
     wall: Callable[[], float] = time.time
     _cleaned_up: float = 0.0
 
     async def run(
         self, key: str | None, request: bytes, make: Callable[[str], Awaitable[dict[str, Any]]]
     ) -> tuple[dict[str, Any], str, bool]:
-        """The answer of `make(campaign id)`, that id, and whether it is a replay. `request`: everything that identifies the request.
+        """(the answer of `make(campaign id)`, that id, whether it is a replay). `request`: everything that identifies the request.
 
         Raises `HttpProblem` 409 if the key is in use or belongs to another request, `ResourceError`, and what `make` raises.
         """
@@ -74,9 +74,9 @@ class IdempotencyStore:
                 return claim.answer, claim.campaign, True
             try:
                 answer = await make(claim.campaign)
-            except ResourceError:  # the campaign may be stored all the same: the claim has its id
+            except ResourceError:  # the campaign may still be stored, and the claim has its id
                 raise
-            except (SarkError, HttpProblem):  # nothing was stored: release the key for a corrected request
+            except (SarkError, HttpProblem):  # nothing was stored, so release the key for a corrected request
                 await DISK.run(remove_durably, path)
                 raise
             await DISK.run(_write, path, claim.model_copy(update={"answer": answer}))

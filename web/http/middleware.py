@@ -1,9 +1,9 @@
-"""Access rules, checked before any endpoint, with this home's API token; and the security headers of every response.
+"""Access rules, which are checked before any endpoint runs, this home's API token, and the security headers of every response.
 
 Host     must name this server: DNS rebinding is refused. (Starlette's TrustedHostMiddleware reads no IPv6 address.)
-Origin   must be this server's own: pages of other sites cannot submit
+Origin   must be this server's own, so that pages of other sites cannot submit
 token    required, except for the static pages, and over loopback for this user's own processes
-body     limited in size, also when chunked, and in time
+body     limited in size, even if chunked, and in time
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SECURITY: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Headers of every response that does not set them itself."""
+"""Headers added to every response that does not set them itself."""
 
 OWN_SITE: Final = frozenset({"none", "same-origin"})
 """`Sec-Fetch-Site` of requests from our own pages and the address bar. Another port of this machine is another site."""
@@ -67,14 +67,14 @@ Refusal = tuple[HTTPStatus, str, str]
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Who may send which requests. `names`: this server's host names and addresses; without `token` none is required."""
+    """Who may send which requests. `names`: this server's host names and addresses. `token`: the required token; None: none is required."""
 
     names: Collection[str] = LOOPBACK_NAMES
     token: str | None = None
     is_own: Callable[[Address, Address], bool] | None = None
-    """Whether a connection, by client and server, comes from this user's own process, which needs no token. None: nobody does without."""
+    """Whether a connection (client, server) comes from this user's own process, which needs no token. None: every process needs one."""
     open_paths: Collection[str] = ("/", "/docs")
-    """Pages that need no token: they ask for it."""
+    """Pages that need no token, because they ask for it."""
     open_folders: Collection[str] = ("/static/",)
     large: Collection[str] = ("/api/v1/models",)
     """Paths of endpoints that limit the body's size themselves."""
@@ -86,8 +86,8 @@ class AccessRules:
 def refusal(
     rules: AccessRules, path: str, headers: Headers, query: bytes = b"", *, is_own: Callable[[], bool] = bool
 ) -> Refusal | None:
-    """Why a request with these headers is refused, or None. `path` is decoded, `query` raw. `is_own`: whether it comes from this user's
-    own process.
+    """Why a request with these headers is refused; None: it is not. `path` is decoded, `query` is raw. `is_own`: whether the request comes
+    from this user's own process.
     """
     if _host(headers.get("host", "")) not in rules.names:
         return (
@@ -101,13 +101,13 @@ def refusal(
         return HTTPStatus.FORBIDDEN, "requests from pages of other sites are refused", ""
     if headers.get("sec-fetch-site", "none") not in OWN_SITE and path not in rules.open_paths:
         return HTTPStatus.FORBIDDEN, "requests from pages of other sites are refused", ""
-    if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read the other one
+    if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may use the other length
         return (
             HTTPStatus.BAD_REQUEST,
             "the body has two lengths",
             "send Content-Length or Transfer-Encoding, not both",
         )
-    if "\x00" in path or b"%00" in query:  # PostgreSQL refuses it in text
+    if "\x00" in path or b"%00" in query:  # PostgreSQL refuses zero bytes in text
         return HTTPStatus.BAD_REQUEST, "the address contains a zero byte", ""
     is_open = path in rules.open_paths or path.startswith(tuple(rules.open_folders))
     if rules.token is not None and not is_open:
@@ -123,7 +123,7 @@ def refusal(
 
 
 def _host(header: str) -> str:
-    """The host of a Host header in lower case, without port and brackets; '' if malformed."""
+    """The host of a Host header in lower case, without port and brackets; '': the header is malformed."""
     match = _AUTHORITY.fullmatch(header)
     if match is None:
         return ""
@@ -179,7 +179,7 @@ class AccessMiddleware:
         return self._rules.is_own(tuple(client), tuple(server))
 
     def _limited(self, receive: Receive, *, large: bool) -> Receive:
-        """`receive` within the limits of size and time."""
+        """`receive` with limits on size and time."""
         rules, received, complete = self._rules, 0, False
         body_deadline = trio.current_time() + rules.body_s
 
@@ -205,8 +205,8 @@ class AccessMiddleware:
 
 
 def own_token(path: Path) -> str:
-    """This home's token, generated if missing; servers that start at once agree on one. Raises like `read_token`, and `ResourceError`
-    if other users can read the file."""
+    """This home's token, generated if missing. Servers that start at the same time agree on one token. Raises like `read_token`, and
+    `ResourceError` if other users can read the file."""
     if not path.exists():
         _generate(path)
     try:

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, completed with what it cannot know."""
+"""FastAPI's OpenAPI document, completed with information that FastAPI does not have."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def operation_id(route: APIRoute) -> str:
 
 
 def complete_openapi(app: FastAPI) -> None:
-    """Have `app` serve the completed document, built once."""
+    """Make `app` serve the completed document, which is built once."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:

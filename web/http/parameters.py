@@ -37,7 +37,7 @@ K = TypeVar("K")
 
 
 def page_of(items: Sequence[T], limit: int, key: Callable[[T], K]) -> tuple[Sequence[T], K | None]:
-    """The first `limit` of `items`, and what to pass as `after` if there are more."""
+    """The first `limit` of `items`, and the value to pass as `after`; None: there are no more items."""
     return items[:limit], key(items[limit - 1]) if len(items) > limit else None
 
 
@@ -50,19 +50,19 @@ def require_campaign(store: Store, campaign: str) -> CampaignRow:
 
 
 def require_task(store: Store, campaign: str, n: int) -> None:
-    """Raise `HttpProblem` 404 unless the campaign, which exists, has that task."""
+    """Raise `HttpProblem` 404 unless the campaign, which must exist, has that task."""
     if store.tasks.get(f"{campaign}/{n}") is None:
         hint = f"list tasks: /api/v1/campaigns/{campaign}/tasks"
         raise HttpProblem(404, f"{campaign} has no task {n}", hint=hint)
 
 
 def no_campaign(campaign: str) -> HttpProblem:
-    """This home has no campaign of that id."""
+    """The problem that this home has no campaign with that id."""
     return HttpProblem(
         404, f"no campaign {campaign!r} on this home", hint="list campaigns: /api/v1/campaigns"
     )
 
 
 def conflict(error: CampaignError) -> HttpProblem:
-    """The request is valid, but the current state does not allow it."""
+    """The problem that a valid request conflicts with the current state."""
     return HttpProblem(409, error.what, hint=error.hint)

@@ -1,7 +1,7 @@
-"""Whose process is at the other end of a connection over loopback, by Linux's table of TCP sockets.
+"""Finds the user whose process is at the other end of a loopback connection, from Linux's table of TCP sockets.
 
-Only a socket that is open at its owner's counts: the kernel gives one that was closed to root. Elsewhere nothing is known, and a token is
-required.
+Only a socket that its owner still holds open counts, because the kernel attributes closed sockets to root. On other systems the user is
+unknown, and a token is required.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Final
 
 Address = tuple[str, int]
 TABLES: Final = {4: ("tcp", "tcp6"), 6: ("tcp6",)}
-"""Where a client's socket may be, by the server's version of IP: one of version 6 also reaches version 4."""
+"""The server's IP version → tables that may hold the client's socket. An IPv6 socket also reaches IPv4."""
 ESTABLISHED, CLOSE_WAIT = "01", "08"
 
 
 def is_own(client: Address, server: Address) -> bool:
-    """Whether this process's user holds the client's end. False where that is not known."""
+    """Whether this process's user holds the client's end. False if that is unknown."""
     if sys.platform != "linux":
         return False
     return owner(client, server, lambda name: Path("/proc/self/net", name).read_text()) == os.geteuid()
 
 
 def owner(client: Address, server: Address, read: Callable[[str], str]) -> int | None:
-    """The user of the client's socket; None: unknown. `read`: a table of /proc/net by its name."""
+    """The user of the client's socket; None: unknown. `read`: returns a table of /proc/net by its name."""
     with suppress(ValueError):
         version = ip_address(client[0]).version
         for name in TABLES[version]:
@@ -42,7 +42,7 @@ def owner(client: Address, server: Address, read: Callable[[str], str]) -> int |
 
 
 def _open_sockets(table: str) -> Iterator[tuple[tuple[str, str], int]]:
-    """Own and other end, and the user, of each connection that a process holds."""
+    """((own end, other end), user) of each connection that a process holds."""
     for line in table.splitlines()[1:]:
         fields = line.split()
         if len(fields) > 9 and fields[3] in (ESTABLISHED, CLOSE_WAIT) and fields[9] != "0":
@@ -50,7 +50,7 @@ def _open_sockets(table: str) -> Iterator[tuple[tuple[str, str], int]]:
 
 
 def _in_table(end: Address, name: str) -> str:
-    """As the kernel prints it: words of 32 bits in the machine's order. Raises ValueError for what is no address."""
+    """The address as the kernel prints it: 32-bit words in the machine's byte order. Raises ValueError for an invalid address."""
     address = ip_address(end[0])
     if name == "tcp6" and isinstance(address, IPv4Address):
         address = IPv6Address(f"::ffff:{address}")

@@ -1,4 +1,4 @@
-"""Errors over HTTP: one JSON object after RFC 9457, with a hint.
+"""Errors over HTTP: one JSON object as in RFC 9457, with a hint.
 
     {"type": "about:blank", "title": "Not Found", "status": 404, "detail": "no campaign 'c-x' on this home",
      "hint": "list campaigns: /api/v1/campaigns", "error": "no campaign 'c-x' on this home"}
@@ -25,13 +25,13 @@ from swarm.base.text import safe_text
 
 MEDIA_TYPE: Final = "application/problem+json"
 MAX_TEXT: Final = 2000
-"""Characters of `detail` and `hint`, which may quote the client."""
+"""Most characters of `detail` and `hint`, which may quote the client."""
 LOGGED_FRAMES: Final = 6
 
 log = structlog.get_logger("sark.api")
 
 _STATUS: Final = {2: 422, 3: 409, 4: 424, 5: 403, 6: 507}
-"""By the exit code that the command line would end with. 424: this server is well; a peer that it needs is unreachable."""
+"""The command line's exit code → HTTP status. 424: a peer that this server needs is unreachable."""
 
 
 _RENAMED: Final = {
@@ -40,11 +40,11 @@ _RENAMED: Final = {
     416: "Range Not Satisfiable",
     422: "Unprocessable Content",
 }
-"""As RFC 9110 and Python 3.13 call them: the API says the same on older ones."""
+"""Names from RFC 9110 and Python 3.13, so that the API uses the same names on older versions of Python."""
 
 
 def phrase(status: int) -> str:
-    """What the status is called."""
+    """The name of the status."""
     return _RENAMED.get(status) or HTTPStatus(status).phrase
 
 
@@ -58,11 +58,11 @@ class Problem(BaseModel):
     hint: str = ""
     error: str
     line: int | None = None
-    """Line of the campaign's text that is wrong."""
+    """Line of the error in the campaign's text."""
 
 
 class HttpProblem(Exception):
-    """Ends the request with a `Problem`. Raised anywhere below an endpoint."""
+    """Ends the request with a `Problem`. May be raised anywhere below an endpoint."""
 
     def __init__(self, status: int, detail: str, *, hint: str = "") -> None:
         super().__init__(detail)
@@ -77,7 +77,7 @@ def problem(
     *,
     line: int | None = None,
 ) -> JSONResponse:
-    """The response, with control characters escaped and long texts cut."""
+    """The response of an error, with control characters escaped and long texts truncated."""
     detail, hint = safe_text(detail, MAX_TEXT), safe_text(hint, MAX_TEXT)
     body = Problem(title=phrase(status), status=status, detail=detail, hint=hint, error=detail, line=line)
     return JSONResponse(
@@ -98,7 +98,7 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def file_of(*types: str, description: str = "The file.") -> dict[int | str, dict[str, Any]]:
-    """`responses` of an endpoint that answers a file of these media types."""
+    """`responses` of an endpoint that returns a file of these media types."""
     schema = {"application/json": {"schema": {"type": "object"}}}
     content = {media_type: schema.get(media_type, {}) for media_type in types}
     return {200: {"description": description, "content": content}}
@@ -131,7 +131,7 @@ def add_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def bug(request: Request, exc: Exception) -> JSONResponse:
         route = getattr(request.scope.get("route"), "path", "")
-        frames = traceback.extract_tb(exc.__traceback__)[-LOGGED_FRAMES:]  # no values: one may be a token
+        frames = traceback.extract_tb(exc.__traceback__)[-LOGGED_FRAMES:]  # no values: they may be tokens
         at = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
         log.error("api.bug", method=request.method, route=route, error=type(exc).__name__, at=at)
         return problem(500, "internal error", "see the server's log, and please report it")

@@ -2,7 +2,7 @@
 
 sockets ──▶ ConnectionLimiter ──▶ SlowReaderGuard ──▶ Hypercorn's HTTP/1.1 ──▶ the application
 
-Hypercorn's public `serve` limits neither connections nor slow readers, and offers HTTP/2: `HttpConnection` builds on its parts instead.
+Hypercorn's public `serve` limits neither connections nor slow readers, and offers HTTP/2. So `HttpConnection` builds on its parts instead.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class ServerLimits:
     """Limits for clients."""
 
     total: int = 500
-    """Connections."""
+    """Connections in total."""
     per_address: int = 60
     """Connections from one address other than loopback."""
     idle_s: float = 20.0
-    """For a whole request head, and between requests."""
+    """Seconds for a complete request head, and between requests."""
     send_s: float = 20.0
-    """For a reader to take 64 KiB."""
+    """Seconds for a reader to take 64 KiB."""
 
 
 LIMITS: Final = ServerLimits()
@@ -89,7 +89,7 @@ async def serve(
     limits: ServerLimits = LIMITS,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve on these sockets, and close them, until cancelled. Started means that requests are answered."""
+    """Serve on these sockets until cancelled, then close them. Once started, requests are answered."""
     config = Config()
     config.keep_alive_timeout = limits.idle_s
     config.include_server_header = False
@@ -137,7 +137,7 @@ def _error_types(group: BaseExceptionGroup[Exception]) -> set[str]:
 
 
 class SlowReaderGuard:
-    """A stream that is closed when its reader stops reading. Hypercorn shields its sends from cancellation, so only closing ends them."""
+    """A stream that closes itself if its reader stops reading. Hypercorn shields its sends from cancellation, so only closing ends them."""
 
     def __init__(self, stream: trio.SocketStream, send_s: float) -> None:
         self._stream, self._send_s = stream, send_s
@@ -166,7 +166,7 @@ class SlowReaderGuard:
 
 
 class ConnectionLimiter:
-    """Limits connections in all and from each address."""
+    """Limits connections in total and from each address."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
@@ -175,7 +175,7 @@ class ConnectionLimiter:
 
     @contextmanager
     def admit(self, stream: trio.SocketStream) -> Iterator[SlowReaderGuard | None]:
-        """The guarded connection, or None if there are too many: it is closed at once."""
+        """The guarded connection; None: there are too many, and it was closed."""
         try:
             host = stream.socket.getpeername()[0]
         except OSError:  # closed already
@@ -232,7 +232,7 @@ class HttpConnection(TCPServer):
                     server,
                     self.protocol_send,
                 )
-                self.protocol = http  # Hypercorn would negotiate
+                self.protocol = http  # Hypercorn would negotiate the protocol
                 await self.idle_task.restart(group, self._idle_timeout)
                 await self._read_data()
                 await self.idle_task.stop()  # the client has disconnected

@@ -1,4 +1,4 @@
-"""Server-sent events: a response that lasts as long as its reader."""
+"""Server-sent events: a response that lasts until its feed ends or the reader disconnects."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from starlette.types import Receive, Scope, Send
 
 MEDIA_TYPE: Final = "text/event-stream"
 HEARTBEAT_S: Final = 15.0
-"""Proxies cut silent connections."""
+"""Seconds between heartbeats, because proxies close silent connections."""
 
 
 def event_text(name: str, value: str, *, id: str | None = None) -> str:
-    """One event; `value` is JSON on one line. `id`: the Last-Event-ID of a reader that reconnects."""
+    """One event. `value`: JSON on one line. `id`: the Last-Event-ID that a reader sends when it reconnects."""
     return f"event: {name}\ndata: {value}\n" + (f"id: {id}\n" if id is not None else "") + "\n"
 
 
@@ -28,7 +28,7 @@ class SendEvent:
         await self.text(event_text(name, json.dumps(value, separators=(",", ":"))))
 
     async def text(self, text: str) -> None:
-        """Send whole events that are already text."""
+        """Send complete events that are already text."""
         async with self._lock:
             await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 

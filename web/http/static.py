@@ -1,4 +1,4 @@
-"""The dashboard's files, read once from the package: a path can only name one of them."""
+"""The dashboard's files, read once from the package, so that a path can only name one of them."""
 
 from __future__ import annotations
 

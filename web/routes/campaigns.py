@@ -107,11 +107,11 @@ class UnitFormatsView(JsonModel):
 
     unit: str
     formats: tuple[str, ...] | None
-    """Of models that it runs; null: it measures no file, or may run any."""
+    """Formats of the models that the unit runs; null: it measures no file, or may run any format."""
 
 
 class OfferedUnits(JsonModel):
-    """All of them."""
+    """All compute units that are known here."""
 
     units: tuple[UnitFormatsView, ...]
 
@@ -120,7 +120,7 @@ class CampaignPage(JsonModel):
     """Campaigns, newest first."""
 
     count: int
-    """On this page."""
+    """Number of campaigns on this page."""
     campaigns: tuple[CampaignInfo, ...]
     next: str | None
     """Pass as `after` for the next page; null on the last."""
@@ -238,7 +238,7 @@ def clone_campaign(
         text = campaign_clone(store, campaign, change or (), context.uploads.folder)
     except CampaignError as exc:
         if change:
-            raise  # the change is wrong, not the campaign
+            raise  # the requested change is wrong, not the campaign
         raise conflict(exc) from None
     return Response(text, media_type="text/yaml; charset=utf-8")
 
@@ -299,7 +299,7 @@ async def retry_campaign_(
 async def delete_campaign_(context: Context, campaign: CampaignId) -> DeletedCampaign:
     """Delete an ended campaign with its results, signed records, events and models, here and on the devices that ran it.
 
-    A device that is away is asked when it is reached again. Uploaded models stay. Cannot be undone.
+    A device that is away is asked once it can be reached again. Uploaded models stay. This cannot be undone.
     """
 
     def delete(store: Store) -> DeletedCampaign:
@@ -368,7 +368,7 @@ async def explain_task(context: Context, campaign: CampaignId, n: Number) -> Why
 
 @planning.get("/units")
 def list_units() -> OfferedUnits:
-    """List the compute units that are known here, with the formats of models that each runs. Devices may have others: see `/peers`."""
+    """List the compute units that are known here, with the model formats that each runs. Devices may have other units: see `/peers`."""
     return OfferedUnits(units=tuple(UnitFormatsView(unit=unit, formats=taken_by(unit)) for unit in UNITS))
 
 
@@ -389,7 +389,7 @@ def require_summary(store: Store, campaign: str) -> CampaignSummary:
 def creation(
     context: ApiContext, body: bytes, file: str, wait_s: float
 ) -> Callable[[Store, str], CampaignInfo]:
-    """Stores the campaign in `body` under an id, unless it is stored."""
+    """A function that stores the campaign in `body` under an id, unless it is already stored."""
 
     def create(store: Store, new: str) -> CampaignInfo:
         if store.campaigns.get(new) is None:
@@ -413,7 +413,7 @@ async def start_once(
     request: bytes,
     make: Callable[[Store, str], JsonModel],
 ) -> dict[str, Any]:
-    """The answer of `make(store, new campaign's id)` as JSON; of a repeated request, the stored one. Its campaign runs by itself."""
+    """The answer of `make(store, new campaign's id)` as JSON; for a repeated request, the stored answer. The campaign runs by itself."""
 
     async def answer(new: str) -> dict[str, Any]:
         made = await context.isolated(lambda store: make(store, new), limiter=context.fetching)
@@ -446,7 +446,7 @@ async def _cancel(context: ApiContext, campaign: str, n: int | None) -> CancelRe
 
 
 def _read_spec(text: str) -> dict[str, Any]:
-    """The campaign as stored, or {} if it was edited into something else."""
+    """The campaign as stored; {}: it was edited and is no longer a JSON object."""
     try:
         value = json.loads(text)
     except ValueError:

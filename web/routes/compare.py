@@ -1,4 +1,4 @@
-"""Comparisons of this home's results: which is faster and how sure that is, and the matrix of model × device × unit."""
+"""Comparisons of this home's results: which is faster and with what certainty, and the matrix of model × device × unit."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from web.http.problems import HttpProblem, errors
 from web.routes.tasks import SVG, svg_response
 
 MAX_NAMES: Final = 12
-"""Results compared at a time."""
+"""Most results in one comparison."""
 MAX_ROWS: Final = 1000
-"""Rows of each result: a pair takes milliseconds."""
+"""Most rows of each result, because each pair takes milliseconds."""
 
 Names = Annotated[list[Annotated[str, Query(max_length=100)]], Query(min_length=1, max_length=MAX_NAMES)]
 
@@ -58,7 +58,7 @@ class CompareReply(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The base and what it is compared with."""
+    """The base of a comparison, and the results compared with it."""
 
     sources: Sequence[ResultSource]
     across_devices: bool
@@ -189,7 +189,7 @@ async def get_matrix_chart(
 
 
 def _source(store: Store, name: str) -> ResultSource:
-    """Stored results by name: clients cannot name files. Raises `HttpProblem`."""
+    """Stored results by name. Clients cannot name files. Raises `HttpProblem`."""
     try:
         source = stored_source(store, name)
     except CampaignError as exc:

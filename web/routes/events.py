@@ -59,8 +59,8 @@ async def list_events(
 ) -> EventPage | Response:
     """Get a page of events, or follow them live.
 
-    A stream first sends the campaign and all its tasks, then what changes: `campaign` as in the list of campaigns, `task` as in the
-    list of tasks, `event` as here; `end` when the campaign has ended, `problem` when the server fails.
+    A stream first sends the campaign and all its tasks, then changes: `campaign` as in the list of campaigns, `task` as in the list of
+    tasks, `event` as here; `end` when the campaign has ended, `problem` when the server fails.
     """
     if MEDIA_TYPE not in (accept or "").lower():
         return await context.store(lambda store: _page(store, campaign, limit, after or 0))

@@ -1,5 +1,7 @@
-"""Experiments: save, schedule, list, inspect, run, delete. What came over HTTP names uploads and public URLs, as a campaign does, and no
-webhook: that is a URL which this machine would ask, and is set on the machine itself.
+"""Experiments: save, schedule, list, inspect, run, delete.
+
+An experiment sent over HTTP names uploads and public URLs, as a campaign does, but no webhook. A webhook is a URL that this machine would
+call, so it is set on the machine itself.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class ExperimentPage(JsonModel):
     """Experiments by name."""
 
     count: int
-    """On this page."""
+    """Number of experiments on this page."""
     experiments: tuple[ExperimentView, ...]
     next: str | None
     """Pass as `after` for the next page; null on the last."""
@@ -67,22 +69,22 @@ class SavedVersion(VersionView):
     """A version that was saved."""
 
     new: bool
-    """Whether it differs from the one before."""
+    """Whether it differs from the previous version."""
 
 
 class NewSchedule(BaseModel):
-    """When an experiment runs by itself."""
+    """When an experiment runs automatically."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     every: Annotated[str, Field(max_length=40, examples=["1d"])]
-    """From one run to the next, such as 6h or 1d."""
+    """Time from one run to the next, such as 6h or 1d."""
     at: Annotated[str, Field(max_length=40, examples=["03:00"])] | None = None
-    """At this time of the day, in UTC."""
+    """Time of day, in UTC."""
     alarm: Annotated[str, Field(max_length=40, examples=["5%"])] | None = None
-    """Smallest sure slowdown that is a regression; left out: 1 %."""
+    """Smallest certain slowdown that counts as a regression; default: 1 %."""
     webhook: Annotated[str, Field(max_length=2000)] | None = None
-    """Only of a server that was started with --allow-paths; else it is set on the machine itself."""
+    """Accepted only if the server was started with --allow-paths; else set the webhook on the machine itself."""
 
 
 class RunStarted(JsonModel):
@@ -127,7 +129,7 @@ def get_version(
 async def save_experiment(
     context: Context, experiment: ExperimentName, text: CampaignText, response: Response
 ) -> SavedVersion:
-    """Save a campaign as an experiment, or as its next version if the campaign or a model has changed. The same again changes nothing.
+    """Save a campaign as an experiment, or as its next version if the campaign or a model has changed. Saving it unchanged does nothing.
 
     A `schedule` in the campaign replaces that of the experiment; its webhook stays as it is.
     """
@@ -206,11 +208,11 @@ async def run_experiment(
     version: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="Default: the latest.")] = None,
     key: Key = None,
 ) -> dict[str, Any]:
-    """Run the latest version now with its models as they are, or a given version exactly as it was."""
+    """Run the latest version now with its models' current content, or a given version exactly as it was."""
     title = experiment if version is None else f"{experiment}@{version}"
 
     def start(store: Store, new: str) -> RunStarted:
-        stored = store.experiments.run(new)  # by a server that was killed before its response
+        stored = store.experiments.run(new)  # stored by a server that was killed before its response
         if stored is not None:
             return RunStarted(campaign=new, experiment=stored.experiment, version=stored.version)
         _require(store, experiment)

@@ -35,11 +35,11 @@ from web.http.problems import HttpProblem
 from web.http.sse import MEDIA_TYPE, EventStream, SendEvent
 
 MAX_WAIT_S: Final = 20.0
-"""For the first snapshot."""
+"""Longest wait for the first snapshot."""
 
 
 async def snapshot_of(watcher: FleetWatcher) -> FleetSnapshot:
-    """A snapshot of the swarm. Raises `HttpProblem` when it takes too long, and the `SarkError` that prevents it."""
+    """A snapshot of the swarm. Raises `HttpProblem` if it takes too long, or the `SarkError` that prevents it."""
     with watcher.watching(), trio.move_on_after(MAX_WAIT_S):
         snapshot = await watcher.newer()
         if snapshot.error is not None:

@@ -18,7 +18,7 @@ from web.http.parameters import PAGE, AfterName, Limit, page_of
 from web.http.problems import HttpProblem, errors
 
 CHUNK: Final = 1024**2
-"""Bytes collected before they are written."""
+"""Bytes collected before each write."""
 
 Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="A model's sha256 in hexadecimal.")]
 _BODY: Final[dict[str, Any]] = {
@@ -58,7 +58,7 @@ async def add_model(
         ModelName, Query(description="File name; its suffix selects the driver.", examples=["mobilenet.onnx"])
     ],
 ) -> Upload:
-    """Upload a model. Campaigns name it `sha256:…`. The same bytes again only change its name."""
+    """Upload a model. Campaigns name it `sha256:…`. Uploading the same bytes again only changes the name."""
     if not is_safe(name):
         raise HttpProblem(422, "name: it contains invisible characters", hint="rename the file")
     try:
@@ -84,7 +84,7 @@ def get_model(context: Context, sha256: Hash) -> Upload:
 
 @api.delete("/models/{sha256}", status_code=204, responses=errors(404, 409))
 def remove_model(context: Context, store: SharedStore, sha256: Hash) -> None:
-    """Remove an uploaded model. Open campaigns keep a copy of their own; an experiment that was sent here needs it for its next run."""
+    """Remove an uploaded model. Open campaigns keep a copy of their own. An experiment that was sent here needs it for its next run."""
     experiment = needing(store, context.uploads.folder, sha256)
     if experiment is not None:
         raise HttpProblem(
@@ -102,7 +102,7 @@ def _not_found(sha256: str) -> HttpProblem:
 
 
 async def _receive(request: Request, incoming: Incoming) -> Upload:
-    """Write the request's bytes. Raises `HttpProblem` if there are none, or more than the disk has space for."""
+    """Write the request's bytes. Raises `HttpProblem` if the body is empty or does not fit on the disk."""
     try:
         space = await DISK.run(incoming.room)
         length = request.headers.get("content-length", "")
@@ -127,7 +127,7 @@ async def _receive(request: Request, incoming: Incoming) -> Upload:
 
 
 async def _write(incoming: Incoming, buffer: bytearray) -> int:
-    """Write the buffer; gives the largest size that the model may have now: others use the disk too. Raises `HttpProblem`."""
+    """Write the buffer. Returns the largest size that the model may now have: other programs use the disk too. Raises `HttpProblem`."""
 
     def write() -> int:
         space = incoming.room()

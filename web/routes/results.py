@@ -28,7 +28,7 @@ from web.http.problems import errors
 T = TypeVar("T")
 
 CHUNK_TASKS: Final = 50
-"""Tasks with raw samples in memory at a time while a file is sent."""
+"""Tasks whose raw samples are in memory at the same time while a file is sent."""
 
 
 class ResultPage(JsonModel):
@@ -112,8 +112,8 @@ async def list_results(
 async def score_campaign(context: Context, campaign: CampaignId) -> Rescoring:
     """Score a campaign's stored answers again, with the metrics that are installed on the server now.
 
-    No device is asked. Where a score would be missing now, those of before are kept. The answer comes once all is
-    scored, which takes as long as the metrics do; it goes on if the client leaves, and the events say what changed.
+    No device is asked. If a new score would be missing, the earlier scores are kept. The response is sent once all answers
+    are scored, which takes as long as the metrics do. Scoring continues if the client leaves, and the events say what changed.
     """
 
     def score(store: Store) -> Rescoring:
@@ -144,7 +144,7 @@ def _lines(campaign: str, format: ResultFormat, store: Store) -> Iterator[str]:
 
 
 async def stream_lines(context: ApiContext, make: Callable[[Store], Iterator[str]]) -> AsyncIterator[str]:
-    """A file in chunks, each made when the previous one was sent; the store is free in between."""
+    """A file in chunks. Each chunk is made after the previous one was sent; the store is free in between."""
     lines = await context.store(make)
     while chunk := await context.store(lambda store: "".join(islice(lines, CHUNK_TASKS))):
         yield chunk

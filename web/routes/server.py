@@ -21,7 +21,7 @@ API: Final = "v1"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 NO_ROUTE: Final = "(none)"
-"""The path itself would be a label of the client's making."""
+"""Label of requests without a route. Their paths would be labels that clients choose."""
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 api = APIRouter(prefix="/api/v1", tags=["server"])
@@ -32,7 +32,7 @@ class Health(JsonModel):
 
     status: str = "ok"
     scheduling: bool
-    """A scheduler process of this home is running. One is started when there is work."""
+    """Whether a scheduler process of this home is running. One is started when there is work."""
     unfinished: int
     """Campaigns that have not ended."""
 

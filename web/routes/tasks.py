@@ -1,4 +1,4 @@
-"""One task: its details, charts, verification, and its signed result as a file."""
+"""One task: its details, charts and verification, and its signed result as a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SVG: Final[dict[int | str, dict[str, Any]]] = {
     **file_of(SVG_TYPE, description="The chart."),
     204: {"description": "There is nothing to draw."},
 }
-"""`responses` of an endpoint that draws."""
+"""`responses` of an endpoint that returns a chart."""
 
 api = APIRouter(prefix="/api/v1/campaigns/{campaign}/tasks/{n}", tags=["tasks"])
 
@@ -76,7 +76,7 @@ async def verify_task(context: Context, campaign: CampaignId, n: Number) -> Veri
 
 
 def svg_response(drawing: Drawing | None, theme: Theme, name: str) -> Response:
-    """The chart, or 204 without one. `page` is for embedding, with classes instead of colours; `name` prefixes its ids."""
+    """The chart; status 204: there is none. The theme `page` is for embedding, with classes instead of colours. `name` prefixes its ids."""
     if drawing is None:
         return Response(status_code=204)
     return Response(svg(drawing, theme, name=name), media_type=SVG_TYPE)
@@ -90,7 +90,7 @@ def _stored(store: Store, campaign: str, n: int) -> ResultRow:
 
 
 def _row(store: Store, stored: ResultRow) -> Row | None:
-    """The task's row of the results, or None until it has ended."""
+    """The task's row of the results; None: the task has not ended."""
     task = stored.task
     return next(iter(RowReader(store, task.campaign).rows(task.n, task.n)), None)
 

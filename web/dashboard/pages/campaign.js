@@ -33,9 +33,9 @@ export async function show(main, parts, { signal, query }) {
   if (signal.aborted) return;
   document.title = `${campaign.name} · Sark`;
   const tasks = new Map();
-  const rows = new Map(); // of tasks that succeeded, by number: median and verdict; null: not known
+  const rows = new Map(); // number of a task that succeeded -> median and verdict; null: unknown
   let fetching = false;
-  let stale = true; // the reasons must be drawn again
+  let stale = true; // whether the reasons must be drawn again
 
   // -- static parts -------------------------------------------------------------------------------------------------
   const state = h("span");
@@ -148,7 +148,7 @@ export async function show(main, parts, { signal, query }) {
         if (!open.length || signal.aborted) return;
         const first = Math.min(...open);
         const page = await get(`${base}/results?after=${first - 1}&limit=${open.length === 1 ? 1 : PAGE}`, signal);
-        rows.set(first, null); // even if it has none: it is not fetched again
+        rows.set(first, null); // so that a task without a row is not fetched again
         for (const row of page.results) {
           const doubt = row.Verdict && row.Verdict !== "valid" && row.Verdict !== "simulated" ? row.Verdict : "";
           rows.set(Number(row.JobId.slice(row.JobId.lastIndexOf("/") + 1)), { median_ms: row.InferenceMsMedian, verdict: doubt });
@@ -213,7 +213,7 @@ export async function show(main, parts, { signal, query }) {
     if (yes) await post(`${base}/cancel`, {});
   }
 
-  // With the metrics that are installed where the server runs; what a device signed stays as it is.
+  // Scores with the metrics installed on the server's machine. Signed records do not change.
   async function scoreAgain() {
     replace(rescored, h("p", { class: "quiet" }, "Scoring the answers again …"));
     let made;
@@ -271,7 +271,7 @@ export async function show(main, parts, { signal, query }) {
   }
 }
 
-// The part of the progress strip that a task belongs to.
+// The part of the progress strip to which a task belongs.
 function part(task) {
   if (ENDED.has(task.state)) return task.state;
   return task.state === "running" || task.state === "leased" ? "running" : "waiting";
@@ -281,12 +281,12 @@ function hasReason(task) {
   return task !== undefined && ["waiting", "failed"].includes(part(task));
 }
 
-// Why tasks wait or failed; tasks with the same reason together.
+// Why tasks wait or failed, with tasks of the same reason grouped.
 function drawReasons(place, tasks) {
   const reasons = new Map();
   for (const task of tasks.filter(hasReason)) {
     const kind = part(task);
-    // queue positions and times differ between tasks that wait for the same
+    // queue positions and times differ even between tasks that wait for the same reason
     const text = kind === "failed" ? task.progress : task.progress.replace(/ \d+(st|nd|rd|th)/g, "").replace(/~[\d:.]+( s)?/g, "a while");
     const key = `${kind} ${text}`;
     if (!reasons.has(key)) reasons.set(key, { kind, text, numbers: [], detail: kind === "failed" ? task.detail : "" });
@@ -316,7 +316,7 @@ function ranges(list) {
   return shown.join(", ") + (runs.length > 8 ? " …" : "");
 }
 
-// Whether its tasks differ in threads or batches, which are shown with the unit.
+// Whether the campaign's tasks differ in threads or batches, which are then shown with the unit.
 function hasVariants({ measure, models }) {
   return Boolean(measure?.batch || measure?.threads?.some((one) => one !== "physical") || models?.some((one) => one.batch));
 }

@@ -11,7 +11,7 @@ export const title = "Campaigns";
 
 const EVERY_S = 2;
 const PAGE = 50;
-const STARTING_MS = 15_000; // how long a scheduler process may take until it runs
+const STARTING_MS = 15_000; // how long a scheduler process may take to start
 const STATUSES = ["running", "cancelling", "succeeded", "failed", "cancelled", "adopted"];
 
 export async function show(main, parts, { signal, query }) {
@@ -65,7 +65,7 @@ export async function show(main, parts, { signal, query }) {
   await every(EVERY_S, refresh, signal);
 }
 
-// A running campaign without a scheduler process is halted; of a new one the process may just be starting.
+// A running campaign without a scheduler process is halted; for a new campaign, the process may still be starting.
 export function statusOf(one) {
   if (one.status !== "running" || one.carried_on) return one.status;
   return Date.now() - Date.parse(one.created) < STARTING_MS ? "running" : "halted";

@@ -1,4 +1,4 @@
-// Comparisons: which result is faster and how sure that is, all results in one matrix, and Pareto fronts.
+// Comparisons: which result is faster and with what certainty, all results in one matrix, and Pareto fronts.
 //
 //   #/compare?a=c-…&b=c-…/3&b=…         campaigns or tasks          &base=NAME  ratios of the matrix      &axis=energy
 //   #/compare?by=device&of=c-…&a=…&b=…  devices of campaigns
@@ -139,7 +139,7 @@ function comparisonView({ a, b, pairs }, chartPath, signal) {
   );
 }
 
-// Pairs without a ratio cannot be compared at all, which is not the same as ambiguous.
+// Pairs without a ratio cannot be compared at all, unlike ambiguous pairs.
 function verdict(pair) {
   return pair.ratio === null ? "NONE" : pair.verdict;
 }

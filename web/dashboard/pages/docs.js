@@ -40,7 +40,7 @@ export async function show(main, parts, { signal }) {
   narrow();
 }
 
-// Text in which `backticks` mark code.
+// Text with code in `backticks`.
 function marked(text) {
   return (text || "").replace(/\s+/g, " ").split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
 }

@@ -1,4 +1,4 @@
-// One experiment: its schedule, its versions, its results over time, and what can be done with it.
+// One experiment: its schedule, its versions, its results over time, and its actions.
 
 import { get, post, put, remove } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -126,7 +126,7 @@ export async function show(main, name, signal) {
   }
 }
 
-// Seconds as they are written in a schedule: 86400 is "1d".
+// Seconds in the form used in a schedule: 86400 is "1d".
 function interval(seconds) {
   if (seconds === null) return "";
   const [unit, size] = UNITS.find(([, size]) => seconds % size === 0) ?? ["s", 1];

@@ -1,4 +1,4 @@
-// All experiments of this home, by name; one of them at #/experiments/NAME.
+// All experiments of this home, by name. #/experiments/NAME shows one experiment.
 
 import { online } from "../app.js";
 import { get } from "../api.js";
@@ -50,7 +50,7 @@ export function link(name) {
 
 const STATES = { fine: "succeeded", regression: "failed", "not-started": "failed", incomplete: "cancelled", confirming: "running" };
 
-// What a run found, as a badge; nothing while it is not known.
+// A run's finding as a badge; nothing while it is unknown.
 export function finding(word) {
   return word ? badge(STATES[word] ?? "pending", word) : "";
 }

@@ -111,7 +111,7 @@ export async function show(main, parts, { signal, query }) {
   } catch (error) {
     if (signal.aborted) return;
     if (error.status !== 422) throw error;
-    replace(wrong, problem(error)); // an invalid clause: the form stays to correct it
+    replace(wrong, problem(error)); // an invalid clause: keep the form, so that the user can correct it
     headline.remove();
   }
 }

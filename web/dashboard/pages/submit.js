@@ -1,5 +1,5 @@
-// A new campaign: a form next to its text. The text is the campaign; the form edits it. Errors are shown at their line, and the plan for the
-// current devices before the campaign can be submitted.
+// A new campaign: a form next to its text. The text is the campaign, and the form edits it. Errors are shown at their lines. The plan for
+// the current devices is shown before the campaign can be submitted.
 
 import { get, Problem, put as putText, send, text as fetchText } from "../api.js";
 import { campaignForm } from "../campaignform.js";
@@ -23,7 +23,7 @@ const PLAN_MS = 700;
 
 export async function show(main, parts, { signal, query }) {
   const from = query.get("from"); // a campaign to clone
-  const named = query.get("experiment"); // one to change
+  const named = query.get("experiment"); // an experiment to change
   const initial = named ? await latest(named, signal) : from ? await fetchText(`/api/v1/campaigns/${encodeURIComponent(from)}/file`, signal) : sessionStorage.getItem(DRAFT);
   const editor = textEditor(initial ?? STARTER);
   const errors = h("div", { role: "status", "aria-live": "polite", class: "mistakes" });
@@ -35,7 +35,7 @@ export async function show(main, parts, { signal, query }) {
   const state = { checked: null, checkedText: null, plan: null };
 
   const form = campaignForm({
-    // change(values) gives the keys to write, such as { units: [...] }; undefined removes a key
+    // change(values) returns the keys to write, such as { units: [...] }; undefined removes a key
     async edit(change) {
       const checked = await current();
       if (!checked?.given || signal.aborted) return;

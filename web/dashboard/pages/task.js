@@ -1,4 +1,4 @@
-// One task: its result, how sure it is and why, charts of its samples, its attempts, and how to verify it.
+// One task: its result, the certainty of the result and the reasons, charts of its samples, its attempts, and how to verify it.
 
 import { get, save, stream } from "../api.js";
 import { h, replace } from "../dom.js";
