@@ -176,8 +176,8 @@ class Allocator:
         if some and group.device is not None:  # no other device could have these tasks
             group.searched_at = now if group.searched_at is None else group.searched_at
             serves = any(self._state.workers[peer].serving(now) for peer in group.fits)
-            # While a campaign begins, devices may still be starting: search after 1, 2, 4 … s.
-        # devices may still be coming up while a campaign begins: search after 1, 2, 4 … s
+            return commands if serves else commands + self.search(group, now, RARELY_S)
+        # While a campaign begins, devices may still be starting: search after 1, 2, 4 … s.
         return commands + self.search(
             group, now, doubled_s(1.0, group.searches - 1, LOOK_S) if some else SEEK_S
         )

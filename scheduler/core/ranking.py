@@ -231,8 +231,8 @@ def depth(mean_s: float, slots: int = 1) -> int:
 
 
 PROVEN: Final = 3
-"""Results found right, from which on a stranger is preferred to one with fewer."""
 """From this many confirmed results on, a stranger ranks like a trusted worker."""
+
 
 def most_proven(views: Sequence[WorkerView], trust_of: Callable[[str], Trust]) -> list[WorkerView]:
     """The workers with the most confirmed results; trusted workers count as `PROVEN`. Unproven strangers come only where there is nobody
