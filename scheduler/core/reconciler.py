@@ -230,7 +230,7 @@ class Reconciler:
         """
         state, view = self._state, self._state.worker(peer)
         reported = {lease.lease: lease for lease in leases}
-        by_attempt = {(lease.task, lease.attempt): lease for lease in leases}  # of several, the last one counts
+        by_attempt = {(lease.task, lease.attempt): lease for lease in leases}  # the last one wins
         commands: list[Command] = []
         for entry, attempt in state.held_at(peer):
             if entry.form.campaign != campaign:
