@@ -200,7 +200,7 @@ class SchedulerConversation:
         self.bodies.add(restored.bodies)
         now, core = self._shell.now(), self.core
         commands = core.add(restored.limits, restored.entries, now, restored.unscored)
-        self.carry_out(commands + self._cancel_requested(campaign))  # requests may have come since it was read
+        self.carry_out(commands + self._cancel_requested(campaign))  # some may be newer than the read
         self.carry_out(core.end_unfit(campaign, restored.unfit, now))
         held = (attempt.worker for entry in restored.entries for attempt in entry.attempts())
         for peer in dict.fromkeys(held):
@@ -441,7 +441,7 @@ class SchedulerConversation:
         arrived = self._shell.now()
         if entry is not None and self._ungranted(entry, peer) is not None:
             await self.links.settled(peer)
-            if self._ungranted(entry, peer) == result.attempt:  # the result was quicker than the answer to the commit
+            if self._ungranted(entry, peer) == result.attempt:  # it was quicker than the commit's answer
                 grant = RecordGrant(entry.id, result.attempt, result.lease, result.fence, queued=False)
                 self.carry_out(self.core.reconciler.grant(peer, grant, self._shell.now()))
         if entry is None or not self.is_current(entry, peer, result):
@@ -473,7 +473,7 @@ class SchedulerConversation:
         finally:
             self._receiving.discard(result.task)
             self._shell.wake()
-        if not self.is_current(entry, peer, result):  # the attempt ended while the record was fetched and read
+        if not self.is_current(entry, peer, result):  # it ended while the record was being read
             return self.answer_old(peer, result)
         return self.settle(entry, peer, result, body, checked, account)
 
