@@ -1,4 +1,4 @@
-"""Where records are read and checked: small ones of trusted devices at once, all others in a thread or process beside the event loop.
+"""Where records are read and checked: small ones of trusted devices at once, all others outside the event loop.
 
 A small record takes less time than handing it to a thread, which then competes with the loop for the interpreter. But a record may hold
 millions of numbers, which take seconds.

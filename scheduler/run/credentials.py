@@ -1,7 +1,7 @@
 """Shows workers what entitles this scheduler to use them.
 
 a link comes up ──────▶ introduce: every token that others delegated to this scheduler
-not-allowed ──────────▶ retry: the manifests of its pools, since the worker's copy may be old; and all tokens again, since a restart loses them
+not-allowed ──────────▶ retry: the manifests of its pools, as the worker's copy may be old; and all tokens again, as a restart loses them
 half of a token's life is over ─▶ introduce shows what has been delegated meanwhile
 """
 
