@@ -5,8 +5,10 @@
 
 These guarantees hold whatever crashes and when:
 
-* Commands are stored, in order, before anything that follows from them is sent: an intent before its commit, a lease before a start. They
-are written in the step that decides them. Several steps may reach the disk together: `Stored` waits for that.
+* Commands are stored, in order, before anything that follows from them is sent: an intent before its commit, a lease before a start.
+  They are written in the step that decides them. Several steps may reach the disk together: `Stored` waits for that.
+* A result is accepted once its record is stored.
+* A restarted scheduler leads its campaigns under a higher epoch, and adopts what workers hold before it renews anything.
 """
 
 from __future__ import annotations
