@@ -283,7 +283,7 @@ class CampaignSummary:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTasks:
-    """Tasks of one campaign with the same worker to wait for."""
+    """Tasks that wait for the same unit and worker."""
 
     unit: str
     worker: str | None
