@@ -43,7 +43,7 @@ CONFIRM_INTERVAL_S: Final = 1.0
 PORTION: Final = 200
 """Tasks of a plan stored at a time."""
 DISCARDED: Final = 10 * PORTION
-"""Tasks deleted at a time; fewer than `PORTION`."""
+"""Tasks deleted at a time; deleting is quicker than storing."""
 
 PoolManifests = Mapping[str, tuple[PoolManifest | None, ...]]
 """By pool name: the newest manifest of each pool of this name to which this home belongs; None: none received yet."""
