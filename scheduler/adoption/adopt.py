@@ -175,7 +175,7 @@ def bring_models(tasks: Iterable[Task], spec: str, spool: Path, folder: Path | N
     """
     others = by_devices(spec)
     models = {model.sha256: model for task in tasks for model in task.files() if model.sha256 not in others}
-    if models.pop(reference_sha256(), None) is not None:  # it comes with the program
+    if models.pop(reference_sha256(), None) is not None:  # this model comes with the program
         spool_reference(spool)
     return tuple(
         model

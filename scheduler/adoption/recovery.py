@@ -247,7 +247,7 @@ class RecoveryScan:
         reports = recovery.reports.values()
         alike = Counter(report.manifest for report in reports)
         holders = [report for report in reports if report.manifest and report.manifest_size <= MAX_MANIFEST]
-        holders.sort(key=lambda report: -alike[report.manifest])  # what many name is more likely to be good
+        holders.sort(key=lambda report: -alike[report.manifest])  # the most often named first
         why = "no device that answers has it"
         matches: list[tuple[bytes, OpenedManifest]] = []
 

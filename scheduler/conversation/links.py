@@ -211,7 +211,7 @@ class WorkerLinks:
         except (
             Unreachable,
             ProtocolError,
-        ) as exc:  # also ours: one requirement may be too large for any frame
+        ) as exc:  # also our own error: a requirement may be too large for any frame
             await Drop(peer)
             self._carry_out(core.workers.mark_unreachable(peer, exc.what, self._shell.now()))
             return
@@ -445,7 +445,7 @@ class WorkerLinks:
             self._carry_out(core.reconciler.reconcile(peer, *args, expected=expected))
             return
         run, rival = core.state.campaigns.get(campaign), self._claims.rival(campaign, peer, answer)
-        raised = run is not None and (run.limits.epoch or 0) > epoch  # meanwhile: the lower one was refused
+        raised = run is not None and (run.limits.epoch or 0) > epoch  # meanwhile: the lower epoch was refused
         commands: list[Command] | None = None if raised else []
         if rival is not None:  # its proof counts, whatever was refused
             commands = self._meet(campaign, rival)

@@ -383,7 +383,7 @@ class Failures:
     ) -> list[Command]:
         """This attempt is lost. `goes_on`: its run may continue."""
         commands: list[Command] = []
-        if reason is Reason.BAD_REQUEST and entry.counts(attempt):  # what it sent was no result
+        if reason is Reason.BAD_REQUEST and entry.counts(attempt):  # it sent something other than a result
             commands = self._blame(entry, attempt, reason, now)
         event = TaskEvent.LOSE
         if attempt is entry.hedge:

@@ -171,7 +171,7 @@ class Hedging:
     def end(
         self, entry: TaskEntry, attempt: Attempt, event: TaskEvent, reason: Reason | None, detail: str
     ) -> list[Command]:
-        """One of two attempts is over, and the task goes on with the other at no cost of a try. The ended attempt's worker is not asked
+        """One of two attempts is over, and the task goes on with the other and loses no try. The ended attempt's worker is not asked
         again for now.
         """
         if event is not TaskEvent.REFUSE:

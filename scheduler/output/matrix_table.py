@@ -153,7 +153,7 @@ def _more(cells: Sequence[MatrixCell]) -> Iterator[tuple[str, Show]]:
 
 
 def _sources(cells: Sequence[MatrixCell]) -> str:
-    """Who read the energy. With several sources, a warning: the energy of a package is not that at the plug."""
+    """The sources of the energy readings. With several, a warning: the energy of a package is not that at the plug."""
     names = sorted({safe_text(cell.energy_source) for cell in cells if cell.per_watt and cell.energy_source})
     if len(names) < 2:
         return "".join(f" ({name})" for name in names)

@@ -41,7 +41,7 @@ class GroupCommit:
         self.store.gather(self._gathered)
 
     def _gathered(self) -> None:
-        if not self._coming:  # else a read has committed what was gathered, and the commit is still to come
+        if not self._coming:  # else a read committed the changes, and the commit is still scheduled
             self._coming = True
             self.nursery.start_soon(self._commit)
 

@@ -35,7 +35,7 @@ _ALIVE: Final = {
 
 
 FROZEN_MS: Final = 5_000
-"""Time after which a scheduler process that stands still inside a transaction is disconnected, since others wait for its lock."""
+"""Milliseconds after which a scheduler process that stands still inside a transaction is disconnected, since others wait for its lock."""
 _ENDED: Final = "SK001"
 """The SQL state of a transaction whose process has lost its term in its seat."""
 

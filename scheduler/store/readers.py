@@ -128,7 +128,7 @@ def _row(item: ResultRow, reader: TaskReader) -> Row:
     signed = _signed(item)
     try:
         record = read_record(signed.body) if signed is not None else None
-    except RemoteProtocolError:  # readable when it was accepted: the row says that nothing was measured
+    except RemoteProtocolError:  # it was readable when accepted: the row says that nothing was measured
         record = None
     return make_row(
         reader.read(item.task.id, item.body),
