@@ -74,7 +74,7 @@ class AnsweringDevices:
 def find_answering(
     home: Home, campaign_on: CampaignOn, models: Models, needs: Sequence[Requirement], gates: Sequence[str]
 ) -> AnsweringDevices:
-    """`needs`: the least requirements of the tasks. Raises `Unreachable` when no gate answers, and the errors of `campaign_on`."""
+    """`needs`: the minimum requirements of the tasks. Raises `Unreachable` when no gate answers, and the errors of `campaign_on`."""
     scheduler = load_or_create(home.key("scheduler")).peer_id
 
     def cells(campaign: Campaign, devices: Sequence[Advert]) -> Sequence[tuple[PlannedCell, Sequence[Task]]]:

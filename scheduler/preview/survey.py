@@ -110,7 +110,7 @@ async def visit(
     trust: TrustScope,
     book: TrustBook,
 ) -> SwarmVisit:
-    """Find the devices, derive the tasks, and ask devices that fit and that `trust` admits. `requirements`: the least requirements of the
+    """Find the devices, derive the tasks, and ask devices that fit and that `trust` admits. `requirements`: the minimum requirements of the
     tasks; `now`: wall seconds. Other fitting devices are only asked whether they serve this submitter, without naming a task.
 
     Raises `Unreachable` when no gate answers.

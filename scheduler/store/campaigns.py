@@ -175,8 +175,8 @@ class CampaignRepository:
             return outcome
 
     def request_cancel(self, target: str) -> int:
-        """Request the cancellation of a campaign or of one task. How many open tasks that concerns; 0: nothing to do. A
-        campaign's request stays until its last task has ended.
+        """Request the cancellation of a campaign or of one task. Returns the number of open tasks, at least 1 for an unfinished campaign;
+        0: nothing to do. A campaign's request stays until its last task has ended.
         """
         c_, t_ = t.campaigns.c, t.tasks.c
         with self._database.transaction() as c:

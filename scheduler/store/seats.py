@@ -168,7 +168,7 @@ _OF_CAMPAIGN: Final = t.led.c.campaign == t.campaigns.c.id
 
 
 def _in_order(known: dict[int, SeatRow], place: str) -> list[int]:
-    """The seats in the order in which a process tries them: its own, then untaken or expired ones, then those whose time has not run out."""
+    """The seats in the order in which a process tries them: its own, then untaken or expired ones, then those with time left."""
 
     def rank(seat: int) -> int:
         row = known.get(seat)

@@ -330,8 +330,8 @@ def cancel_and_wait(store: Store, target: str, *, keep_alive: Callable[[], None]
 
 
 def request_cancel(store: Store, target: str) -> int:
-    """Store the request to cancel `target`, a campaign or a task; returns the number of open tasks, or 0 if it had ended. Raises
-    `CampaignError` when there is no such task, or another machine runs the campaign.
+    """Store the request to cancel `target`, a campaign or a task; returns the number of open tasks, at least 1, or 0 if it had ended.
+    Raises `CampaignError` when there is no such task, or another machine runs the campaign.
     """
     if "/" in target and store.tasks.get(target) is None:
         raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
