@@ -251,9 +251,9 @@ class Failures:
     def _is_its_fault(
         self, entry: TaskEntry, view: WorkerView, reason: Reason | None, *, permanent: bool
     ) -> bool:
-        """Whether a failure counts against the worker. A failure that blames the model counts once for each model, and only while no other
-        device has run the model or reports the same. If no other device could do better, nothing counts: setting this worker aside gains
-        nothing.
+        """Whether a failure counts against the worker. A failure that blames the model counts once for each model, every time once another
+        device has run the model, and not once another device reports the same. A failure that blames the model or lies with the device does
+        not count if no other device could do better, since setting this worker aside would gain nothing.
         """
         if not permanent and reason not in _DEVICES:
             return True
