@@ -1,4 +1,4 @@
-"""One campaign: plan, find, agree, collect, store, report."""
+"""The life of a campaign: planning, finding devices, agreeing on leases, collecting, storing and reporting results."""
 
 PART_OF = "sark-node"
-"""Tells this package from another of the same name; `sark.py` looks for it at start."""
+"""Identifies this package among others of the same name; `sark.py` checks it at start."""

@@ -1,8 +1,8 @@
-"""Carrying on a campaign that another machine began: gathered from its workers, put into this home's store, then run as any other.
+"""Adopts a campaign that another machine began: gathers it from its workers, puts it into this home's store, and runs it like any other.
 
     gather ─▶ manifest, where each task is ─▶ models ─▶ take_over        then the ordinary scheduler starts: Adopt, under a higher epoch
 
-Nothing changes at any worker before the store has it all; a kill on the way leaves nothing behind but copies of models.
+Nothing changes at any worker before the store has everything. A kill before that leaves nothing but copies of models.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = structlog.get_logger("sark.adopt")
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The result of an adoption: how many of the campaign's tasks run, wait, have finished or are missing a model."""
+    """The result of an adoption: how many of the campaign's tasks run, wait, have finished or lack a model."""
 
     campaign: str
     name: str
@@ -51,15 +51,15 @@ class Adoption:
     waiting: int = 0
     """Tasks with a queued lease."""
     finished: int = 0
-    """Tasks whose run has ended, on devices that still have the results."""
+    """Number of tasks whose run has ended, on devices that still have the results."""
     missing: tuple[str, ...] = ()
-    """Names of models that open tasks need and no device has: these tasks wait until somebody brings them."""
+    """Names of models that open tasks need and no device has: these tasks wait until the user provides them."""
     silent: Mapping[str, str] = field(default_factory=dict)
-    """Peers of the campaign without a report → their names and why; what they have will be run again elsewhere."""
+    """Peers of the campaign that gave no report, with their names and why; their tasks will be run again elsewhere."""
 
     @property
     def to_do(self) -> int:
-        """Number of tasks that no device that answered knows."""
+        """Number of tasks that no answering device knows."""
         return self.tasks - self.running - self.waiting - self.finished
 
     def line(self) -> str:
@@ -83,12 +83,12 @@ async def adopt_campaign(
     keep: Callable[[], None] = lambda: None,
     rng: random.Random | None = None,
 ) -> Adoption:
-    """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has. `keep`: stores what
-    lets this home speak for the campaign; called when all has been gathered, before the campaign is in the store. `trust_of`: this home's
-    own trust, with which the results of what runs already are recorded. Whom the campaign does not admit is believed only if it has the
-    manifest, which comes with a task.
+    """Adopt a campaign of `owner` into the store. `models`: a folder in which to look for models that no worker has. `keep`: stores what
+    entitles this home to act for the campaign; called once everything has been gathered, before the campaign is in the store. `trust_of`:
+    this home's own trust, with which results of runs under way are recorded. A worker that the campaign does not admit is believed only if
+    it has the manifest, which comes with a task.
 
-    Raises `CampaignError` when it is here already, or its manifest cannot be had; then nothing was stored.
+    Raises `CampaignError` when the campaign is already here, or its manifest cannot be fetched; then nothing was stored.
     """
     if store.campaigns.get(campaign) is not None:
         raise CampaignError(f"{campaign} is on this home already", hint=f"sark-node watch {campaign}")
@@ -126,7 +126,9 @@ async def adopt_campaign(
 
 
 def epoch_after(believed: int, rng: random.Random) -> int:
-    """The epoch to carry on under. With chance in it: two who adopt at once, with copies of one key, must not both be the newest."""
+    """The epoch under which to continue. It has a random part: of two simultaneous adopters with copies of one key, only one may be
+    newest.
+    """
     return min(believed + LEAP + rng.randrange(LEAP), MAX_EPOCH)
 
 
@@ -136,7 +138,7 @@ def tally(
     reports: Mapping[str, WorkerTask],
     silent: Mapping[str, str],
 ) -> Adoption:
-    """Count where the tasks are."""
+    """Count the tasks by state."""
     places = [reports[task.task] for task in tasks if task.task in reports]
     return Adoption(
         campaign=manifest.campaign,
@@ -167,13 +169,13 @@ def _new(manifest: CampaignManifest) -> NewCampaign:
 
 
 def bring_models(tasks: Iterable[Task], spec: str, spool: Path, folder: Path | None) -> tuple[Model, ...]:
-    """Copy what these tasks of a campaign need from a folder into the spool. Gives the models that are neither there nor here.
+    """Copy the models that these tasks of a campaign need from a folder into the spool. Returns the models that are in neither.
 
     Models that devices fetch themselves are not needed. Blocking.
     """
     others = by_devices(spec)
     models = {model.sha256: model for task in tasks for model in task.files() if model.sha256 not in others}
-    if models.pop(reference_sha256(), None) is not None:  # it comes with the program
+    if models.pop(reference_sha256(), None) is not None:  # this model comes with the program
         spool_reference(spool)
     return tuple(
         model
@@ -190,10 +192,10 @@ async def _bring_models(
     folder: Path | None,
     edge: Edge = EDGE,
 ) -> tuple[str, ...]:
-    """Have every model that may still be needed in the spool, under its hash.
+    """Bring every model that may still be needed into the spool, under its hash.
 
-    Those of running and finished tasks too, if they are to be had: a run may fail, and is then tried elsewhere. Gives the names of
-    those that open tasks need and that cannot be had.
+    This includes models of running and finished tasks, if they can be found: a run may fail, and is then tried elsewhere. Returns the names
+    of models that open tasks need and that cannot be found.
     """
     try:
         await DISK.run(make_folder, spool)
@@ -216,7 +218,7 @@ async def _bring_models(
 
 
 def _from_folder(folder: Path, model: Model, spool: Path) -> bool:
-    """Copy it from a folder, wherever it lies in it: by its size, then by its hash."""
+    """Copy the model from anywhere in a folder, found by its size, then by its hash."""
     for place, _, names in os.walk(folder):
         for path in (Path(place) / name for name in names):
             try:

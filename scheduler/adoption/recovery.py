@@ -1,4 +1,4 @@
-"""Asking the workers of a campaign what they have of it, without changing anything there. For `adopt`, and for watching from elsewhere.
+"""Asks the workers of a campaign what they hold of it, without changing anything there. For `adopt`, and for watching from elsewhere.
 
 index.campaign(C) ─▶ ListLeases to each, all pages ─▶ round after round, until no new one turns up ─▶ campaign manifest, models
 """
@@ -41,33 +41,33 @@ from swarm.net.network import Network
 
 ROUNDS: Final = 8
 PATIENT_ROUNDS: Final = 3
-"""Rounds in which a worker that does not answer is asked."""
+"""Rounds in which a worker that does not answer is asked again."""
 ROUND_S: Final = 1.0
-"""Seconds between two looks at the index: a worker may just be announcing the campaign to it."""
+"""Seconds between two searches of the index: a worker may just be announcing the campaign to it."""
 LIMIT: Final = 256
 AT_ONCE: Final = 32
 MAX_PAGES: Final = 256
 MAX_WAIT_S: Final = 5.0
 NEXT_S: Final = 2.0
-"""Seconds after which the next holder of the campaign manifest is asked as well, if one has not sent it."""
+"""Seconds after which the next holder of the campaign manifest is asked too, if one has not sent it."""
 MANIFEST_S: Final = 30.0
 """Seconds after which a holder that has not sent the manifest is given up."""
 SLOWEST: Final = 32 * 1024
-"""Bytes a second; a holder that sends a model more slowly over `PACE_S` seconds is given up for another holder."""
+"""Bytes per second; a holder that sends a model more slowly over `PACE_S` seconds is given up for another."""
 PACE_S: Final = 30.0
 PIECE: Final = 512 * 1024
-"""Bytes of one piece of a model: a model comes in pieces, so that its pace is seen."""
+"""Bytes of one piece of a model: a model is sent in pieces, so that its pace can be measured."""
 UNPROVEN: Final = 1_000
 """Highest epoch that is believed without a proof: a scheduler proves every epoch but its first."""
 HIGHEST: Final = 500
-"""Attempts are numbered up to 1,000 in all."""
+"""Highest attempt number believed; attempts are numbered up to 1,000 in all."""
 
 log = structlog.get_logger("sark.adopt")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What one worker reports of the campaign. `proof`: the proof that a scheduler leads it under `epoch`."""
+    """One worker's report on the campaign. `proof`: proof that a scheduler leads the campaign under `epoch`."""
 
     advert: Advert
     leases: tuple[LiveLease, ...] = ()
@@ -84,7 +84,7 @@ class Recovery:
     reports: dict[str, WorkerReport] = field(default_factory=dict)
     """Reports by the worker's peer id."""
     silent: dict[str, str] = field(default_factory=dict)
-    """Peer → its name and why it gave no report, for people; of those only that the index lists under the campaign."""
+    """By peer: its name and why it gave no report, for people; only peers that the index lists under the campaign."""
 
     @property
     def epoch(self) -> int:
@@ -97,17 +97,17 @@ class Recovery:
         return any(report.manifest is not None for report in self.reports.values())
 
     def believed(self, campaign: str, owner: str) -> int:
-        """The highest epoch that a scheduler of the owner's is proven to have led under. Without a proof it counts up to `UNPROVEN`."""
+        """The highest epoch proven for a scheduler of the owner's. Unproven epochs count up to `UNPROVEN`."""
         proven = (proven_epoch(report.proof, campaign, {owner}) or 0 for report in self.reports.values())
         return max(min(self.epoch, UNPROVEN), *proven)
 
     def places(self, manifest: str | None = None) -> dict[str, WorkerTask]:
-        """Where each task is: by the highest attempt that got further than a queue, else by the highest queued lease.
+        """Where each task is: at the highest attempt that got beyond a queue, else at the highest queued lease.
 
-        An attempt above another one was only begun, or done, because that one had failed; a queued lease above it need not have been. Of
-        two runs of one attempt, the later fence is of whoever took the earlier run for lost.
-        Attempts above `HIGHEST` are ignored: numbers must be left for those that follow. Workers that know the `manifest`, where it is
-        given, go before all others: workers got it with their tasks, and strangers did not.
+        An attempt beyond a queue was begun only because any lower one had failed; that is not true of a queued lease. Of two runs of one
+        attempt, the later fence belongs to a scheduler that took the earlier run for lost. Attempts above `HIGHEST` are ignored, so that
+        numbers remain for later attempts. If `manifest` is given, workers that know it take precedence: workers got it with their tasks,
+        and strangers did not.
         """
         best: dict[str, tuple[tuple[bool, bool, int, tuple[int, int]], str, LiveLease]] = {}
         highest: dict[str, int] = {}
@@ -139,7 +139,7 @@ class Recovery:
 
 @dataclass(slots=True)
 class RecoveryScan:
-    """Looks at the workers of one campaign over kept links."""
+    """Queries the workers of one campaign over kept links."""
 
     network: Network
     index: Index
@@ -148,24 +148,26 @@ class RecoveryScan:
     """Shows a worker our credentials, before any other message."""
     campaign: str
     announce: Callable[[Iterable[Address]], Awaitable[None]] | None = None
-    """Makes a visitor known at the gates on the way to these addresses."""
+    """Announces a visitor to the gates on the way to these addresses."""
     round_s: float = ROUND_S
     next_s: float = NEXT_S
     pace_s: float = PACE_S
     adverts: dict[str, Advert] = field(default_factory=dict)
-    """Every worker that was found so far."""
+    """Every worker found so far."""
     _listed: set[str] = field(default_factory=set)
-    """Those of them that the index named as this campaign's."""
+    """The workers among them that the index lists under this campaign."""
 
     async def recover(self, owner: str) -> tuple[Recovery, bytes, OpenedManifest]:
-        """What the workers have, and the campaign's manifest. Raises `CampaignError`, `Unreachable`."""
+        """The workers' reports, and the campaign's manifest. Raises `CampaignError`, `Unreachable`."""
         recovery = await self.gather()
         if not recovery.has_manifest:
             await self.widen(recovery)
         return recovery, *await self.manifest(recovery, owner)
 
     async def gather(self) -> Recovery:
-        """Ask all workers of the campaign, until two looks at the index in a row found nobody new and everybody answered, or never will."""
+        """Ask all workers of the campaign, until two consecutive searches of the index find no new ones and each has answered or is given
+        up.
+        """
         recovery = Recovery()
         for number in range(ROUNDS):
             before = set(self.adverts)
@@ -179,12 +181,12 @@ class RecoveryScan:
         return recovery
 
     async def widen(self, recovery: Recovery) -> None:
-        """Ask all devices of the swarm that can be found: one that has just ended its part may not be listed any more."""
+        """Ask all devices of the swarm that can be found: a worker that has just finished its part may no longer be listed."""
         await self.find(everybody=True)
         await self.look([peer for peer in self.adverts if peer not in recovery.reports], recovery)
 
     async def find(self, *, everybody: bool = False) -> None:
-        """Look into the index. Raises `Unreachable` when it cannot be read."""
+        """Search the index. Raises `Unreachable` when it cannot be read."""
         index = self.index
         result = await (index.everybody(LIMIT) if everybody else index.campaign(self.campaign, LIMIT))
         for sighting in result.devices:
@@ -194,7 +196,7 @@ class RecoveryScan:
                     self._listed.add(sighting.advert.peer)
 
     async def look(self, peers: Iterable[str], recovery: Recovery) -> None:
-        """Ask these, at most `AT_ONCE` at a time, and add their reports."""
+        """Ask these workers, at most `AT_ONCE` at a time, and add their reports."""
         slots = trio.CapacityLimiter(AT_ONCE)
         peers = tuple(peers)
         if self.announce is not None:
@@ -207,7 +209,7 @@ class RecoveryScan:
                     recovery.silent.pop(advert.peer, None)
                 except (Unreachable, Refused, ProtocolError) as exc:
                     log.info("look.unanswered", peer=advert.peer, why=exc.what)
-                    if advert.peer in self._listed:  # a stranger has nothing of it, and need not answer
+                    if advert.peer in self._listed:  # others hold nothing of it, and need not answer
                         does = "refuses" if isinstance(exc, Refused) else "does not answer"
                         recovery.silent[advert.peer] = f"{advert.name} {does} ({exc.what})"
                     await self.links.drop(advert.peer)
@@ -241,11 +243,11 @@ class RecoveryScan:
     # -- what belongs to the campaign --------------------------------------------------------------------------------------
 
     async def manifest(self, recovery: Recovery, owner: str) -> tuple[bytes, OpenedManifest]:
-        """The campaign manifest under its owner's signature, from any of its workers. Raises `CampaignError` when none has a good one."""
+        """The campaign manifest under its owner's signature, from any of its workers. Raises `CampaignError` when none has a valid one."""
         reports = recovery.reports.values()
         alike = Counter(report.manifest for report in reports)
         holders = [report for report in reports if report.manifest and report.manifest_size <= MAX_MANIFEST]
-        holders.sort(key=lambda report: -alike[report.manifest])  # what many name is more likely to be good
+        holders.sort(key=lambda report: -alike[report.manifest])  # the most often named first
         why = "no device that answers has it"
         matches: list[tuple[bytes, OpenedManifest]] = []
 
@@ -294,7 +296,7 @@ class RecoveryScan:
         return bytes(data)
 
     async def model(self, model: Model, spool: Path, first: Sequence[str]) -> bool:
-        """Bring a model from whichever worker has it into the spool. `first`: those most likely to have it. Raises `ResourceError`."""
+        """Fetch a model into the spool from any worker that has it. `first`: those most likely to have it. Raises `ResourceError`."""
         peers = dict.fromkeys([*first, *self.adverts])
         for advert in (self.adverts[peer] for peer in peers if peer in self.adverts):
             try:

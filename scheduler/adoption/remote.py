@@ -1,6 +1,6 @@
-"""Looking at a campaign that is not in this home's store: as a visitor with a key of its own, and a token made from what this home may do.
+"""Watches a campaign that is not in this home's store: as a visitor with a key of its own, and a token derived from this home's rights.
 
-So the scheduler process of this home, if one runs, is not disturbed; and nothing changes at any worker.
+So the scheduler process of this home, if one runs, is not disturbed, and nothing changes at any worker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from swarm.net.links import Links
 from swarm.pools.membership import Credential
 
 VISIT_S: Final = 900.0
-"""Seconds for which the visitor's tokens are valid; a longer look makes new tokens."""
+"""Lifetime of the visitor's tokens in seconds; a longer visit makes new tokens."""
 LOOK_S: Final = 1.0
 FIND_EVERY: Final = 5
 QUIET_S: Final = 20.0
@@ -35,7 +35,7 @@ QUIET_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class CurrentLeader:
-    """The scheduler on whose behalf we look. `held`: what `key` can present; `own`: workers that know `key` believe it by itself."""
+    """The scheduler on whose behalf we look. `held`: credentials that `key` can present; `own`: whether workers believe `key` by itself."""
 
     key: Identity
     owner: str
@@ -45,7 +45,7 @@ class CurrentLeader:
 
 @asynccontextmanager
 async def visiting(gates: Sequence[str], campaign: str, leader: CurrentLeader) -> AsyncIterator[RecoveryScan]:
-    """Be in the swarm as a visitor who may speak of one campaign. Raises as `open_ephemeral_node`."""
+    """Join the swarm as a visitor with rights to one campaign. Raises like `open_ephemeral_node`."""
     visitor = Identity.fresh()
 
     def tokens() -> Sequence[Credential]:
@@ -71,11 +71,11 @@ class RemoteView:
 
     adoption: Adoption
     live: tuple[tuple[str, LiveLease], ...]
-    """(device, lease) of what runs or waits."""
+    """(device, lease) of running and queued leases."""
 
     @property
     def is_complete(self) -> bool:
-        """Every task has run."""
+        """Whether every task has run."""
         return self.adoption.finished == self.adoption.tasks
 
     def line(self) -> str:
@@ -89,7 +89,7 @@ class RemoteView:
         return self.adoption.line() + (f" ({shown})" if shown else "")
 
     def json(self) -> dict[str, Any]:
-        """The same as JSON values, for programs."""
+        """The state as JSON values, for programs."""
         counts = ("campaign", "name", "tasks", "running", "waiting", "finished", "to_do")
         live = [
             {
@@ -121,7 +121,7 @@ async def look_on(
     *,
     pause: Callable[[float], Awaitable[None]] = trio.sleep,
 ) -> RemoteView:
-    """Look every second and `show` what is new, until all tasks have run, or nothing was live for a while. Gives the last view.
+    """Look every second and `show` changes, until all tasks have run, or nothing was live for a while. Returns the last view.
 
     Raises `CampaignError` when no worker knows the campaign.
     """

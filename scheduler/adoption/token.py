@@ -1,8 +1,8 @@
-"""What `delegate` prints and `adopt --token` takes: one string with the campaign, its owner, the gates, and the tokens. Pure.
+"""The string that `delegate` prints and `adopt --token` takes: the campaign, its owner, the gates, and the tokens. Pure.
 
     sarkd1 + base58( checksum of 4 bytes + msgpack of: campaign, owner, gates, tokens )
 
-Every token in it is bound to the peer id of the scheduler it was made for: nobody else can use it.
+Every token in it is bound to the peer id of the scheduler for which it was made: nobody else can use it.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def passed_on(
     lasts_s: float,
     now: float,
 ) -> tuple[HandoverToken, ...]:
-    """Tokens that delegate one campaign to `to`: those of `held`, and with `own` what `key` may do itself.
+    """Tokens that delegate one campaign to `to`: those of `held` and, with `own`, what `key` itself may do.
 
-    ValueError when `to` is not a peer id.
+    Raises `ValueError` when `to` is not a peer id.
     """
     grant = Grant(RIGHTS, campaigns=frozenset({campaign}), ttl_s=lasts_s)
     tokens: list[HandoverToken] = []
@@ -76,7 +76,7 @@ def passed_on(
             continue
         try:
             token = delegate(credential.token, credential.issuer, key, to, grant, now=now)
-        except NotPermitted:  # over, or passed on as often as it may be
+        except NotPermitted:  # expired, or passed on as often as allowed
             continue
         tokens.append(HandoverToken(issuer=credential.issuer, token=token))
     return tuple(tokens[:MAX_TOKENS])
@@ -88,7 +88,7 @@ def write_handover(handover: Handover) -> str:
 
 
 def read_handover(text: str, peer: str, *, now: float) -> tuple[Handover, tuple[Credential, ...]]:
-    """The content of the string, and the credentials in it that `peer` can present. Raises `BadTicket` with what to do."""
+    """The content of the string, and the credentials in it that `peer` can present. Raises `BadTicket` with advice."""
     text = "".join(text.split())
     if not text.startswith(MARK):
         raise BadTicket(
@@ -104,7 +104,9 @@ def read_handover(text: str, peer: str, *, now: float) -> tuple[Handover, tuple[
 
 
 def _credential(handover: Handover, handed: HandoverToken, peer: str, now: float) -> Credential:
-    """The handed token as a credential. Raises `NotPermitted` for another peer's, campaign's or owner's token, and for one that is over."""
+    """The passed-on token as a credential. Raises `NotPermitted` for another peer's, campaign's or owner's token, and for an expired
+    one.
+    """
     proof = prove(handed.token, handed.issuer, peer, now=now)
     if proof.grant.campaigns is None or handover.campaign not in proof.grant.campaigns:
         raise NotPermitted("this token is not for the campaign that it names")

@@ -1,1 +1,1 @@
-"""The campaign file: read, checked with line numbers, written back."""
+"""The campaign file: reading it, checking it with line numbers, and writing it back."""

@@ -1,13 +1,13 @@
-"""What each model of a campaign takes turns with, and is compared with, on each of its units. Pure.
+"""What each model of a campaign takes turns with and is compared with, on each of its units. Pure.
 
     against: yolo fp32          every other model with this one
     against: fp32               each variant with the variant fp32 of its own model
     against: first              each variant with the first of its own model
-    against: reference          each model with the reference model that comes with this program, to compare devices and days through it
+    against: reference          each model with the reference model that comes with this program, which links devices and days
     against: CPU (ONNX)         each model on each other unit with itself on this one
     against: {model: yolo fp32, unit: CPU (ONNX)}     every other model, and this one on every other unit, with this one on this unit
 
-What others are compared with has no task of its own. What has nothing to be compared with is measured alone.
+A base with which others are compared has no task of its own. A model without a base is measured alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIRST: Final = "first"
 WHERE: Final[Where] = ("measure", "against")
 _SERVED: Final = "API "
 REFERENCE: Final = ModelEntry(name=NAME, path=NAME, format="onnx")
-"""Stands for the reference model, which is in no file."""
+"""Stands for the reference model, which no campaign file lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class Base:
     unit: str
 
     def words(self, model: str, unit: str) -> str:
-        """The words that tell this base apart from a `model` on a `unit` that is compared with it."""
+        """Text that distinguishes this base from a `model` on a `unit` that is compared with it."""
         return against_words(self.entry.label, self.unit, model, unit)
 
 
 class Bases:
-    """What the models of a campaign, a variant or file each, are compared with."""
+    """The bases with which the models of a campaign are compared. Each variant or file is a model here."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign, against = campaign, campaign.measure.against
@@ -59,7 +59,7 @@ class Bases:
             if entry.variant:
                 self._forms.setdefault(entry.name, []).append(entry)
         self.unit = None if against is None else against.unit
-        """Where all that others are compared with runs. None: where these run."""
+        """The unit of every base. None: each base runs on the unit of the model compared with it."""
         word = self._model if self.unit is None else None
         if word is not None and not self.knows(word) and framework_of(word):
             self._model, self.unit = None, word
@@ -75,7 +75,7 @@ class Bases:
         return self._model == NAME and NAME not in self._labelled
 
     def of(self, entry: ModelEntry, unit: str) -> Base | None:
-        """What one of the models is compared with on one of its units; itself: others are compared with it. None: nothing is."""
+        """The base of a model on one of its units; if the base is the model itself, others are compared with it. None: no base."""
         if not self._asked:
             return None
         model = entry if self._model is None else self._named(entry, self._model)
@@ -88,7 +88,7 @@ class Bases:
         return Base(file or model, where)
 
     def also_on(self, entry: ModelEntry) -> tuple[str, ...]:
-        """The units on which the file of `entry` may run beside others, whether its campaign names such a unit for it or not."""
+        """The units on which the file of `entry` may run beside others, even if its campaign does not name such a unit for it."""
         return () if self.unit is None or self._file(entry, self.unit) is not entry else (self.unit,)
 
     def _named(self, entry: ModelEntry, model: str) -> ModelEntry | None:
@@ -116,7 +116,7 @@ class Bases:
 
 
 def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
-    """What is wrong with `measure.against` in a file, whose models have their variants yet."""
+    """Problems with `measure.against` in a file, before the models' variants are expanded."""
     against, measure = campaign.measure.against, campaign.measure
     if against is None:
         return

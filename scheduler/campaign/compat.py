@@ -1,4 +1,4 @@
-"""The plain form of a campaign, as the predecessor's users have it, read into the same `Campaign`.
+"""The plain form of a campaign, as used with the predecessor, read into the same `Campaign`.
 
     {"model_url": "model.onnx", "jobs": [{"compute_unit": "CPU (ONNX)", "num_inference_runs": 10}]}
 
@@ -51,12 +51,12 @@ class PlainCampaign(FilePart):
 
 
 def is_plain(value: Mapping[str, Any]) -> bool:
-    """Whether this file is written in the plain form."""
+    """Whether the file is in the plain form."""
     return "model_url" in value or ("jobs" in value and "models" not in value)
 
 
 def read_plain(document: Document) -> Campaign:
-    """The campaign in a document of the plain form. Raises `CampaignError`."""
+    """The campaign in a plain-form document. Raises `CampaignError`."""
     try:
         plain = PlainCampaign.model_validate(document.value)
     except ValidationError as exc:

@@ -1,7 +1,7 @@
-"""Where a campaign's results are written besides this machine: an fsspec URL, such as `s3://bucket/prefix`. Pure.
+"""Where a campaign's results are also written: an fsspec URL, such as `s3://bucket/prefix`. Pure.
 
-It names a place and holds no secret: it stands in rows, reports and the store. Keys come from the environment, where the library of that
-storage looks for them.
+The URL names a place and holds no secret, since it appears in rows, reports and the store. Keys come from the environment, where the
+storage's library looks for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _URL: Final = re.compile(r"([a-z][a-z0-9+.-]{0,19})://([^/?#\\]*)((?:/[^?#\\]*)?
 
 
 def results_of_spec(spec: str) -> str | None:
-    """Where the results of a stored campaign, which was checked then, are written as well."""
+    """Where the results of a stored campaign, which was checked when it was stored, are also written."""
     url = json.loads(spec).get("results") if '"results"' in spec else None
     return url if isinstance(url, str) else None
 

@@ -1,4 +1,4 @@
-"""Pydantic's findings turned into one `CampaignError`: the first by line, in words, with a hint and how many more there are."""
+"""Turns pydantic's findings into one `CampaignError`: the first by line, in words, with a hint and the number of further errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATER: Final[dict[str, str]] = {
     "prepare": "give the steps before the runs under measure.pre",
     "concurrency": "leave it out",
 }
-"""Keys that a later version will read, and what to do meanwhile."""
+"""Keys that a later version will read, and what to use until then."""
 SYNONYMS: Final = {
     "shape": "inputs",
     "shapes": "inputs",
@@ -25,34 +25,34 @@ SYNONYMS: Final = {
     "repeats": "runs",
     "repetitions": "runs",
 }
-"""Other words that people use for a key, as other programs and `bench` call it."""
+"""Other words that people use for a key, for example from other programs and `bench`."""
 HIDDEN: Final = ("jobs", "unit_formats")
-"""Fields of `Campaign` that are no keys of its form."""
+"""Fields of `Campaign` that are not keys of its file form."""
 MAX_LISTED: Final = 8
-"""Further problems that are listed with their lines."""
+"""Further problems listed with their lines."""
 LOOKED_AT: Final = 40
-"""Findings that are put into words; the first by line is among them, the others are only counted."""
+"""Findings that are put into words; these include the first by line. The others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """One thing that is wrong, and where."""
+    """One problem, and its place."""
 
     where: Where
     what: str
     hint: str = ""
     expected: str = ""
-    """What a value of the wrong type must be; `what` says what it is. The branches of an either-or are joined."""
+    """What a value of the wrong type must be; `what` then says what it is. The alternatives of a union are joined."""
 
     def in_words(self) -> FileProblem:
-        """The same with the whole sentence as `what`."""
+        """The same problem with the whole sentence as `what`."""
         if not self.expected:
             return self
         return replace(self, what=f"{_shown(self.where) or 'a campaign'} must be {self.expected}{self.what}")
 
 
 def first_of(problems: Iterable[FileProblem], document: Document, *, beyond: int = 0) -> CampaignError:
-    """The first by line, saying how many others there are; `beyond`: how many are not among `problems`."""
+    """The first problem by line, with the number of others. `beyond`: how many further ones are not among `problems`."""
     first, *others = sorted(problems, key=lambda problem: document.line(problem.where))
     lined = [(document.line(other.where), other.what, other.hint) for other in others]
     error = document.error(first.where, first.what, _counting(first.hint, lined, len(others) + beyond))
@@ -62,7 +62,7 @@ def first_of(problems: Iterable[FileProblem], document: Document, *, beyond: int
 
 
 def together(errors: Sequence[CampaignError]) -> CampaignError:
-    """The first of them, in the order of the file's lines, saying how many others there are."""
+    """The first error in line order, with the number of others."""
     first, *others = sorted(errors, key=lambda error: error.line or 0)
     if not others:
         return first
@@ -75,7 +75,7 @@ def together(errors: Sequence[CampaignError]) -> CampaignError:
 
 
 def _counting(hint: str, others: Sequence[tuple[int, str, str]], more: int) -> str:
-    """The hint of the first of several errors, with the number of the others and the first of them. `others`: line, what, hint."""
+    """The hint of the first of several errors, with the number of others and the first of them. `others`: line, what, hint."""
     if not more:
         return hint
     number = f"and {more:,} more error{'s' if more > 1 else ''} in this file"
@@ -96,14 +96,14 @@ def first_found(error: ValidationError, document: Document, root: type[BaseModel
 
 
 def _problems(items: Sequence[Any], all_items: Sequence[Any], root: type[BaseModel]) -> list[FileProblem]:
-    """What to say of `items`, one for each place."""
+    """Problems for `items`, one for each place."""
     by_place: dict[Where, FileProblem] = {}
     for item in items:
         loc = item["loc"]
         if item["type"] == "missing" and _misspelt(loc, all_items, root):
-            continue  # it is there, misspelt, and that is what will be said
+            continue  # reported as an unknown key with a suggestion
         if item["type"] == "too_short" and any(_inside(other["loc"], loc) for other in all_items):
-            continue  # said of a list whose items are wrong, not missing
+            continue  # a list whose items are wrong, not missing
         problem = _problem(item, root)
         first = by_place.setdefault(problem.where, problem)
         if first is not problem and first.expected and problem.expected:
@@ -113,7 +113,7 @@ def _problems(items: Sequence[Any], all_items: Sequence[Any], root: type[BaseMod
 
 
 def _misspelt(loc: Sequence[Any], items: Sequence[Any], root: type[BaseModel]) -> bool:
-    """Whether the missing key is there in another spelling."""
+    """Whether the missing key is present in another spelling."""
     extra = [
         item["loc"] for item in items if item["type"] == "extra_forbidden" and item["loc"][:-1] == loc[:-1]
     ]
@@ -191,7 +191,7 @@ def _problem(item: Any, root: type[BaseModel]) -> FileProblem:
 
 
 def _unknown_key(key: str, where: Where, root: type[BaseModel]) -> tuple[str, str]:
-    """What to say of a key nobody knows here, and a hint."""
+    """The message for an unknown key, and a hint."""
     if key in LATER:
         return f"{key} is not supported in this version", LATER[key]
     keys = _keys(_model_at(root, where[:-1]))
@@ -212,7 +212,7 @@ def _keys(model: type[BaseModel]) -> list[str]:
 
 
 def _model_at(root: type[BaseModel], where: Sequence[Any]) -> type[BaseModel]:
-    """The model that reads what is at `where`, or the nearest around it."""
+    """The model that reads the value at `where`, or the nearest enclosing one."""
     model = root
     for part in where:
         if part in model.model_fields:
@@ -231,7 +231,7 @@ def _inside(inner: Sequence[Any], outer: Sequence[Any]) -> bool:
 
 
 def _way(loc: Sequence[Any]) -> Where:
-    """Pydantic's location less what it adds for the branches of an either-or and for keys of mappings."""
+    """Pydantic's location without the parts that it adds for union branches and for keys of mappings."""
     way: list[str | int] = []
     for part in loc:
         if isinstance(part, str) and (
@@ -246,7 +246,7 @@ _ADDED: Final = frozenset({"int", "str", "[key]"})
 
 
 def _shown(where: Where) -> str:
-    """The way for people: `models 2.path`; positions from 1."""
+    """The location for people: `models 2.path`; positions from 1."""
     text = ""
     for part in where:
         text += f" {part + 1}" if isinstance(part, int) else f".{part}" if text else part

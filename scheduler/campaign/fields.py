@@ -1,4 +1,6 @@
-"""The words and numbers of a campaign file as types: durations, percentages, clauses, URLs, units; each checked, and shown as written."""
+"""The words and numbers of a campaign file as types: durations, percentages, clauses, URLs, units. Each is checked, and shown as
+written.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +64,10 @@ UNITS: Final = (
     "API (OpenAI)",
     "Fake (Simulation)",
 )
-"""The compute units that sark-node knows; drivers of somebody else's bring others (`scheduler.campaign.reach`)."""
+"""The compute units that sark-node knows; third-party drivers add others (`scheduler.campaign.reach`)."""
 
 MAX_TRUSTED: Final = 256
-"""Peer ids that one campaign names."""
+"""Most peer ids that one campaign names."""
 URL_SCHEMES: Final = frozenset({"https", "http", "file", "hf"})
 _INPUT: Final = re.compile(r"[a-z][a-z0-9]{1,15}\[(?:\w{1,50}(?:, ?\w{1,50}){0,7})?\]", re.ASCII)
 MAX_DURATION_S: Final = 30 * 86400.0
@@ -86,12 +88,12 @@ def parse_duration(value: Any) -> float:
 
 
 def read_sustained(value: Any) -> float:
-    """How long a device is measured without a break. Raises `PydanticCustomError`."""
+    """Seconds for which a device is measured without a break. Raises `PydanticCustomError`."""
     return _duration_within(value, "sustain", MIN_SUSTAIN_S, MAX_SUSTAIN_S, "10m")
 
 
 def read_spread(value: Any) -> float:
-    """How long a time launches are spread over. Raises `PydanticCustomError`."""
+    """Seconds over which launches are spread. Raises `PydanticCustomError`."""
     return _duration_within(value, "over", MIN_OVER_S, MAX_OVER_S, "2m")
 
 
@@ -114,7 +116,7 @@ _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 
 
 def parse_time(value: Any) -> float:
-    """Seconds after midnight of `03:00`. Raises `PydanticCustomError`."""
+    """Seconds after midnight for `03:00`. Raises `PydanticCustomError`."""
     result = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
     if not result:
         raise wrong(
@@ -129,7 +131,7 @@ def show_time_of_day(seconds: float) -> str:
 
 
 def check_webhook(text: str) -> str:
-    """A URL that a webhook may be sent to. Raises `PydanticCustomError`."""
+    """A URL to which a webhook may be sent. Raises `PydanticCustomError`."""
     try:
         place = read_url(text, FOR_OWNER)
     except Refused as exc:
@@ -170,7 +172,7 @@ def show_percent(share: float) -> str:
 
 
 def read_step(value: Any) -> Any:
-    """Keys other than `step` and `of` are the step's options."""
+    """Treat keys other than `step` and `of` as the step's options."""
     if isinstance(value, str):
         return {"step": value}
     if not isinstance(value, dict) or "options" in value:
@@ -218,7 +220,7 @@ _AGAINST: Final = "such as against: fp32, against: CPU (ONNX), or against: {mode
 
 
 def read_against(value: Any) -> Any:
-    """A word alone is a model, or the unit that has this name and no model. Raises `PydanticCustomError`."""
+    """Read a single word as a model, or as the unit of this name if no model has it. Raises `PydanticCustomError`."""
     if isinstance(value, str):
         return {"model": value}
     if not isinstance(value, dict):
@@ -233,7 +235,7 @@ def _no_against(value: Any) -> NoReturn:
 
 
 def _check_url(text: str) -> str:
-    """Whether it can be read at all; nothing is fetched."""
+    """Check that the URL can be parsed; nothing is fetched."""
     scheme = scheme_of(text)
     try:
         if scheme == "hf":
@@ -278,12 +280,12 @@ def read_trust(value: Any) -> Any:
 
 
 def check_place(text: str) -> str:
-    """A path, or a URL that can be read. Raises `PydanticCustomError`."""
+    """A path, or a URL that can be parsed. Raises `PydanticCustomError`."""
     return _check_url(text) if scheme_of(text) else text
 
 
 def file_of(url: str) -> str:
-    """The path in a `file:` URL. Raises `Refused` for one of another machine."""
+    """The path in a `file:` URL. Raises `Refused` for a URL of another machine."""
     parts = urlsplit(url)
     path = url2pathname(parts.path) if parts.path else ""
     if parts.netloc not in ("", "localhost") or not path or "\x00" in unquote(path):

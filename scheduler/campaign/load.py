@@ -1,4 +1,4 @@
-"""Reading a campaign file: from a path to a `Campaign`, or to one clear line that says what, where and what to do.
+"""Reads a campaign file: from a path to a `Campaign`, or to one clear line that says what is wrong, where, and what to do.
 
 bytes ──▶ swarm.base.yaml ──▶ plain values + lines ──▶ model.py ──▶ checks over several values ──▶ Campaign
                                                   └─▶ compat.py (model_url and jobs) ────┘
@@ -30,10 +30,10 @@ from swarm.base.yaml import Document, Where, parse_document, read_document
 from swarm.download.urls import scheme_of
 
 MAX_CELLS: Final = 100_000
-"""Models × units × threads × batches in one campaign."""
+"""Most models × units × threads × batches in one campaign."""
 MAX_DIMS: Final = 64
 _SERVED: Final = "API "
-"""The prefix of units that measure a model in a server."""
+"""Prefix of units that measure a model in a server."""
 _START: Final = "sark-node init writes a campaign to begin with"
 _STEPS_HINT: Final = {
     "pre": "such as {step: normalise, of: x, mean: 127.5, std: 127.5}; examples/README.md has them all",
@@ -44,15 +44,15 @@ Problems = Iterator[FileProblem]
 
 
 def load_campaign(path: Path, *, find_units: FindUnits | None = None) -> Campaign:
-    """The campaign in the file at `path`. `find_units`: asked, once, if the file names a unit that is not known here.
+    """The campaign in the file at `path`. `find_units`: called once if the file names a unit that is not known here.
 
-    Raises `CampaignError` with file, line and hint. Blocking; reads that one file and no model.
+    Raises `CampaignError` with file, line and hint. Blocking; reads only this file and no model.
     """
     return _campaign(read_document(path), find_units)
 
 
 def parse_campaign(data: bytes, file: str, *, find_units: FindUnits | None = None) -> Campaign:
-    """The campaign in `data`; `file` is shown in errors and tells JSON by its ending. Otherwise as `load_campaign`."""
+    """The campaign in `data`. `file` is shown in errors, and its ending tells JSON from YAML. Otherwise like `load_campaign`."""
     return _campaign(parse_document(data, file), find_units)
 
 
@@ -122,7 +122,7 @@ def _with_foreign_units(
 
 
 def _named_units(campaign: Campaign) -> list[tuple[Where, str]]:
-    """The units that stand in its file, and where."""
+    """The units named in its file, and where."""
     jobs: list[tuple[Where, str]] = [
         (("jobs", index, "compute_unit"), job.unit) for index, job in enumerate(campaign.jobs)
     ]
@@ -207,7 +207,7 @@ def _precision_problems(measure: MeasureFields) -> Problems:
 
 
 def _spread_problems(campaign: Campaign) -> Problems:
-    """`over` spreads launches: there have to be some, made by a device that one trusts."""
+    """`over` spreads launches, so there must be several, on a device that the submitter trusts."""
     measure, where = campaign.measure, ("measure", "over")
     if measure.over is None:
         return
@@ -294,7 +294,7 @@ def _format_problems(campaign: Campaign) -> Problems:
 
 
 def _variant_problems(entry: ModelEntry, where: Where) -> Problems:
-    """What is wrong with where a model comes from, or each of its variants or files."""
+    """Problems with a model's source, or with each of its variants or files."""
     several = "files" if entry.files else "variants" if entry.variants else ""
     if entry.files and entry.variants:
         hint = "give each variant as a model of its own, with its files"
@@ -317,7 +317,7 @@ def _variant_problems(entry: ModelEntry, where: Where) -> Problems:
 
 
 def _source_problems(entry: ModelEntry, where: Where) -> Problems:
-    """A model comes from one place; a URL with a path only says where else it lies."""
+    """A model has one source; a URL beside a path only says where else the file is available."""
     if entry.path and scheme_of(entry.path) in URL_SCHEMES:
         yield FileProblem((*where, "path"), "this path is a URL", "write url: instead of path:")
     elif entry.package and entry.url:

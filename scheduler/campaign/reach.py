@@ -1,4 +1,4 @@
-"""Units of drivers of somebody else's: known by the adverts of the devices in reach, with the formats they take. Pure."""
+"""Units of third-party drivers: known from the adverts of reachable devices, with the formats that they run. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from protocol.values.advert import UnitOffer
 from scheduler.campaign.fields import UNITS
 
 FindUnits = Callable[[Collection[str]], UnitFormats]
-"""The units in reach that are not in `UNITS`, these above all. Raises `SarkError` if nobody can be asked."""
+"""The reachable units that are not in `UNITS`, in particular the given ones. Raises `SarkError` if no device can be asked."""
 
 
 def foreign_units(offers: Iterable[UnitOffer]) -> dict[str, tuple[str, ...]]:
-    """The units that are not in `UNITS`, with their formats: where devices differ, all that any of them names; none if one does not say."""
+    """The units that are not in `UNITS`, with their formats: the union over all devices; none if one device does not name its formats."""
     found: dict[str, tuple[str, ...]] = {}
     for offer in offers:
         unit = without_number(offer.unit)

@@ -12,12 +12,12 @@ def dims_of(campaign: Campaign, entry: ModelEntry) -> dict[str, int]:
 
 
 def required_dims(campaign: Campaign, entry: ModelEntry) -> frozenset[str]:
-    """Those that the model must have: its own, and those of `measure` where no other model could be meant."""
+    """The sizes that the model must have: its own, and those of `measure` if the campaign has no other model to which they could apply."""
     return frozenset(entry.dims if len(campaign.models) > 1 else dims_of(campaign, entry))
 
 
 def own_dims(campaign: Campaign, entry: ModelEntry) -> tuple[int, ...] | None:
-    """`required_dims` as a task has it: their places among the sorted names of all sizes."""
+    """`required_dims` as a task stores them: their positions among the sorted names of all sizes."""
     required, names = required_dims(campaign, entry), sorted(dims_of(campaign, entry))
     return tuple(place for place, name in enumerate(names) if name in required) or None
 

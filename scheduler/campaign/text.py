@@ -1,7 +1,8 @@
-"""Campaigns as text: the starter that `sark-node init` writes, a stored campaign as a file to edit and run again, and the JSON Schema of a
-campaign file, for editors that complete and check while one types.
+"""Campaigns as text: the starter file that `sark-node init` writes, a stored campaign as a file to edit and run again, and the JSON Schema
+of a campaign file, with which editors complete and check it.
 
-The schema is shipped as a file; a test compares. After a change of the models: `python -m scheduler.campaign.text`.
+The schema is shipped as a file, which a test compares with the models. After a change of the models: `python -m
+scheduler.campaign.text`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def read_spec(spec: str, title: str, hint: str = "save its file again") -> Campa
 
 
 def spec_for_devices(spec: str) -> str:
-    """A stored campaign as devices keep it for whoever carries it on: where its results go is no business of theirs."""
+    """A stored campaign as devices keep it for an adopter, without the URL to which its results go."""
     if '"results"' not in spec:
         return spec
     value = json.loads(spec)
@@ -40,7 +41,7 @@ def spec_for_devices(spec: str) -> str:
 
 
 def unfit_jobs_of_spec(spec: str) -> dict[str, str]:
-    """See `unfit_jobs`; none of a campaign that cannot be read."""
+    """See `unfit_jobs`; empty for a campaign that cannot be read."""
     try:
         return unfit_jobs(Campaign.model_validate_json(spec))
     except ValidationError:
@@ -50,7 +51,7 @@ def unfit_jobs_of_spec(spec: str) -> dict[str, str]:
 def campaign_text(
     campaign: Campaign, *, folder: str = "", schedule: Schedule | None = None, note: str = ""
 ) -> str:
-    """The campaign as YAML. `folder`: what its relative paths are relative to; they become absolute. `note`: a comment at the top."""
+    """The campaign as YAML. `folder`: the base of its relative paths, which become absolute. `note`: a comment at the top."""
     value = _compat(campaign, folder) if campaign.jobs else _full(campaign, folder)
     if schedule is not None:
         value["schedule"] = schedule.model_dump(mode="json", exclude_defaults=True)
@@ -98,7 +99,7 @@ def _step(entry: StepEntry) -> str | dict[str, Any]:
 
 
 def _compat(campaign: Campaign, folder: str) -> dict[str, Any]:
-    """The compat form: one model and its jobs."""
+    """The plain form: one model and its jobs."""
     (entry,) = campaign.models
     value = {
         "campaign": campaign.campaign,
@@ -191,7 +192,7 @@ SCHEMA_FILE: Final = Path(__file__).with_name("campaign.schema.json")
 
 
 def campaign_schema() -> dict[str, Any]:
-    """Either of the two forms of a campaign."""
+    """The schema of either form of a campaign."""
     references, shared = models_json_schema([(Campaign, "validation"), (PlainCampaign, "validation")])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -203,7 +204,7 @@ def campaign_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The text of the schema, as `SCHEMA_FILE` has it."""
+    """The text of the schema, as in `SCHEMA_FILE`."""
     return json.dumps(campaign_schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Whom a campaign uses, by what its file says under `devices.trust`. Without the campaign's model: commands that ask are to start fast."""
+"""Which devices a campaign uses, from `devices.trust` in its file. Separate from the campaign's model, so that commands start fast."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scheduler.campaign.fields import read_trust
 
 
 def scope_of(trust: str | tuple[str, ...]) -> TrustScope:
-    """`mine`, `anyone` or peer ids, as `read_trust` gives them."""
+    """The scope for `mine`, `anyone` or peer ids, as `read_trust` returns them."""
     return TrustScope(trust == "anyone", frozenset(trust) if isinstance(trust, tuple) else frozenset())
 
 
 def trust_of_spec(spec: str) -> TrustScope:
-    """Whom a stored campaign uses; where that cannot be read, no more than the submitter's own."""
+    """The scope of a stored campaign; if it cannot be read, only the submitter's own devices."""
     try:
         campaign: Any = json.loads(spec)
         return scope_of(read_trust(campaign["devices"]["trust"]))

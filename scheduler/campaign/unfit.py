@@ -1,5 +1,5 @@
-"""Jobs of the plain form whose unit cannot run the model. The form may ask for any unit, and has one model for all: such a job fails at
-once, and the others run. Pure.
+"""Jobs of the plain form whose unit cannot run the model. The form may ask for any unit, and has one model for all jobs: such a job fails
+at once, and the others run. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from scheduler.campaign.model import Campaign
 
 
 def unfit_jobs(campaign: Campaign) -> dict[str, str]:
-    """The units of such jobs, by the model's ending, each with the reason and the units that can; none where no job could run."""
+    """The units of such jobs, judged by the model's file ending, each with the reason and the units that can run it; none if no job could
+    run.
+    """
     entry, units = campaign.models[0], [job.unit for job in campaign.jobs]
     form = entry.known_format
     if form is None or not any(campaign.runs(unit, form) for unit in units):

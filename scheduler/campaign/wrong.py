@@ -1,4 +1,4 @@
-"""The error of one value of a campaign file. A module of its own: stored campaigns are read without the other checks of the file."""
+"""The error for one value of a campaign file. A separate module, since stored campaigns are read without the file's other checks."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pydantic_core import PydanticCustomError
 
 
 def wrong(what: str, hint: str = "") -> PydanticCustomError:
-    """An error of one value, in our words."""
+    """An error for one value, with our own text."""
     return PydanticCustomError("campaign", "{what}", {"what": what, "hint": hint})

@@ -1,4 +1,4 @@
-"""Commands for campaigns of other machines: delegate, adopt, and watching from afar."""
+"""Commands for campaigns of other machines: delegating, adopting, and watching from elsewhere."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def is_elsewhere(store: Store, campaign: str) -> bool:
 
 
 def refuse_elsewhere(campaign: str) -> NoReturn:
-    """Only a campaign's own scheduler can cancel it: it would run the tasks again."""
+    """Refuse to cancel another scheduler's campaign: that scheduler would run the tasks again."""
     raise CampaignError(
         f"no campaign {campaign!r} on this home",
         hint="list campaigns: sark-node campaigns\n"
@@ -217,7 +217,7 @@ def refuse_elsewhere(campaign: str) -> NoReturn:
 def _leader(
     home: Home, campaign: str, token: str | None, owner_key: Identity | None = None
 ) -> tuple[CurrentLeader, tuple[str, ...]]:
-    """The leader we act as, and the gates in a token. `owner_key`: the key to use instead of this home's."""
+    """The leader on whose behalf we act, and the gates in a token. `owner_key`: the key to use instead of this home's."""
     from scheduler.adoption.remote import CurrentLeader
     from scheduler.adoption.token import read_handover
     from swarm.net.identity import load_or_create
@@ -237,9 +237,9 @@ def _leader(
 def already_here(
     home: Home, store: Store, campaign: str, models: Path | None, leader: CurrentLeader, *, renew: bool
 ) -> str:
-    """For a campaign that was adopted before: add missing models, and with `renew` store the leader's newer tokens.
+    """For a campaign that was adopted before: add missing models and, with `renew`, store the leader's newer tokens.
 
-    Gives a text about what was done; '' if the campaign is not here yet. Raises `CampaignError` if there was nothing to do.
+    Returns a text about what was done; '' if the campaign is not here yet. Raises `CampaignError` if there was nothing to do.
     """
     from protocol.values.task import read_task
     from scheduler.adoption.adopt import bring_models

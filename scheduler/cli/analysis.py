@@ -326,7 +326,7 @@ def _file_name(name: str) -> str:
 
 
 def _print_lines(lines: Callable[[int], Iterable[Text]]) -> None:
-    """Print what fits the terminal."""
+    """Print lines made for the terminal's width."""
     console = new_console()
     for line in lines(console.width):
         console.print(line, soft_wrap=True, highlight=False)

@@ -278,7 +278,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
 
 
 def _refuse(options: Mapping[str, object], why: str, other: str) -> None:
-    """Raises `CampaignError` for the first of these that is given."""
+    """Raises `CampaignError` for the first of these options that is given."""
     for option in (name for name, value in options.items() if value):
         hint = f"leave out {option} or {other}" if other else "add --on all"
         raise CampaignError(f"{option} {why}", hint=hint)
@@ -310,7 +310,7 @@ def _add_shapes(options: dict[str, Any], given: Mapping[str, tuple[int, ...]]) -
 
 
 def _check_compared(models: Sequence[object], options: Mapping[str, object]) -> None:
-    """Raises `CampaignError` for what does not go with `--compare`."""
+    """Raises `CampaignError` for options that cannot be combined with `--compare`."""
     if len(models) != 2:
         raise CampaignError("--compare requires two models", hint="sark-node bench A.onnx B.onnx --compare")
     if options.keys() & {"runs", "precision", "loads", "sustain_s", "over_s"}:
@@ -335,7 +335,7 @@ def _compared_units(models: Sequence[Path], units: Sequence[str]) -> list[str]:
 def _compare(
     bench: Bench, pair: Sequence[tuple[Path, str]], options: dict[str, Any], progress: _Progress
 ) -> Measurement:
-    """Compares two models on their units, and shows the answer."""
+    """Compare two models on their units, and show the answer."""
     (one, first_unit), (other, unit) = pair
     apart = first_unit != unit
     progress.announce(f"{one.name} and {other.name} in turns")
@@ -389,7 +389,7 @@ def share(text: str) -> float:
 
 
 def duration_option(name: Literal["sustain", "over"], text: str) -> float:
-    """Seconds in `10m`, as the field of a campaign takes them. Raises `CampaignError`."""
+    """Seconds in `10m`, as in the campaign field. Raises `CampaignError`."""
     from pydantic_core import PydanticCustomError
 
     from scheduler.campaign.fields import read_spread, read_sustained
@@ -436,7 +436,7 @@ def progress_line(phase: Phase, done: int, total: int | None, median_ms: float |
 
 @dataclass(frozen=True)
 class _Progress:
-    """Progress on stderr: on one line of a terminal; a pipe only gets what begins."""
+    """Progress on stderr: one line on a terminal; a pipe only gets a line when something begins."""
 
     quiet: bool
 

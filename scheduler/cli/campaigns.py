@@ -239,7 +239,7 @@ def events(
 
 
 def _verify_events(store: Store, campaign: str, expected: str, *, as_json: bool) -> None:
-    """Exits with 1 for a broken chain."""
+    """Verify the chain; exit with 1 if it is broken."""
     from scheduler.store.events import check_chain
 
     number, newest = store.events.count(campaign)
@@ -344,7 +344,7 @@ def results(
 
 
 def _send_results(ctx: typer.Context, campaign: str, url: str) -> None:
-    """Write them below `url`, and note that where the campaign's own file names it. Raises `CampaignError`, `ResourceError`."""
+    """Write the results below `url`, and record that if the campaign's own file names the URL. Raises `CampaignError`, `ResourceError`."""
     from pydantic_core import PydanticCustomError
 
     from scheduler.campaign.destination import check_destination
@@ -389,7 +389,7 @@ def _write_results(
     jsonl: str | None,
     parquet: Path | None,
 ) -> None:
-    """Write the files that were asked for, of `number` tasks. Raises `ResourceError`."""
+    """Write the requested files, of `number` tasks. Raises `ResourceError`."""
     from results.export.columnar import jsonl_lines, write_parquet
     from results.export.csv import csv_lines
     from results.export.raw import json_lines
@@ -431,7 +431,7 @@ def cancel(
     from scheduler.submit.submit import CancelRequest
 
     with opened(ctx) as store:
-        resolved: list[str] = []  # all ids are checked before anything is cancelled
+        resolved: list[str] = []  # check all ids before anything is cancelled
         for target in targets:
             campaign, slash, number = target.partition("/")
             if not campaign:

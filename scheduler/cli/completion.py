@@ -25,14 +25,14 @@ TIMEOUT_S: Final = 0.2
 SHELL_VARIABLE: Final = "_SARK_NODE_COMPLETE"
 """The environment variable that names the shell."""
 _SPECIAL: Final = re.compile(r"([^\w@%+=:,./-])")
-"""Characters that bash needs a backslash for; other shells escape by themselves."""
+"""Characters that need a backslash in bash; other shells escape by themselves."""
 
 Word = tuple[str, str]
 """A word and its description."""
 
 
 def home_of(ctx: typer.Context) -> Home:
-    """The home of the command line so far: no command has read it yet."""
+    """The home of the command line so far, which no command has read yet."""
     folder = ctx.find_root().params.get("home") or os.environ.get("SARK_HOME")
     return Home.at(Path(folder) if folder else None)
 
@@ -116,7 +116,7 @@ def offered(
 
 def _query(store: Path, sql: str, *values: str) -> list[Word]:
     """Rows of the store's file; none if it cannot be read at once."""
-    import sqlite3  # each command passes `OFFERS` on; few look into the store
+    import sqlite3  # each command passes `OFFERS` on; few query the store
 
     with (
         contextlib.suppress(sqlite3.Error, OSError, ValueError),

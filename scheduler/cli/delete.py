@@ -1,4 +1,4 @@
-"""`sark-node delete`: a campaign goes, with all that is kept of it here and at the devices that ran it."""
+"""`sark-node delete`: deletes campaigns with everything kept of them, here and on the devices that ran them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def delete(
         ids = list(dict.fromkeys(map(store.campaigns.resolve, campaigns)))
         open_ = store.campaigns.unfinished_ids()
         if running := [campaign for campaign in ids if campaign in open_]:
-            raise not_ended(running[0])  # before any of the others is deleted
+            raise not_ended(running[0])  # before any other is deleted
         if not yes and not _sure(ids):
             return
         deleted = []
@@ -107,7 +107,7 @@ def _await_devices(ctx: typer.Context, store: Store, campaigns: list[str], gate:
                 return
             seen = running
             time.sleep(POLL_S)
-    except SarkError as exc:  # all is deleted here; the devices are asked another time
+    except SarkError as exc:  # everything is deleted here; devices are asked later
         print(f"No device could be asked now: {exc.what}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""`sark-node bench --on`: the devices that answer measure, and a matrix shows it."""
+"""`sark-node bench --on`: measures on the devices that answer, and shows a matrix."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from scheduler.store.store import Store
 
 WAIT_S = 60.0
-"""For a device that answered and went away."""
+"""Seconds to wait for a device that answered and went away."""
 
 
 def measure_on(
@@ -47,8 +47,8 @@ def measure_on(
     report: Path | None,
     as_json: bool,
 ) -> NoReturn:
-    """Measure on every device that `on` means, and exit: 0 all is measured, 1 some is not, 3 no device fits. `spread`: as of a campaign;
-    None: workers count apart where they are named.
+    """Measure on every device that `on` means, and exit with 0: all is measured, 1: some is not, 3: no device fits. `spread`: as in a
+    campaign; None: workers count separately if they are named.
     """
     from scheduler.local.everywhere import campaign_on, offered_units, read_places
     from scheduler.output.results_table import show_results
@@ -77,7 +77,7 @@ def measure_on(
 
 
 def describe(ctx: typer.Context, campaign: Campaign) -> Models:
-    """The models as they lie here. Raises `CampaignError`, with the option to add where an input needs a size."""
+    """The models as found here. Raises `CampaignError`, with the option to add if an input needs a size."""
     from scheduler.models.describe import describe_models
     from scheduler.models.inspect import UnshapedModel
 
@@ -104,7 +104,7 @@ def _find(
     *,
     ask: bool,
 ) -> AnsweringDevices:
-    """The devices; again, once a person at a terminal trusts more of them."""
+    """Find the devices; repeat this once a person at a terminal trusts more of them."""
     from scheduler.preview.answering import find_answering
     from scheduler.trust.home import read_book
 
@@ -119,7 +119,7 @@ def _find(
 
 
 def _announce(ctx: typer.Context, found: AnsweringDevices, places: Places) -> None:
-    """Where it is measured, and where not. Raises `NothingFits`."""
+    """Say where the models are measured, and where not. Raises `NothingFits`."""
     from scheduler.trust.untrusted import untrusted_lines
     from swarm.join.known_gates import worker_addresses
 
@@ -149,7 +149,7 @@ def _run(
     report: Path | None,
     as_json: bool,
 ) -> int:
-    """Store the campaign, show it until it has ended, and write what is asked for; cancelled by Ctrl-C."""
+    """Store the campaign, show it until it has ended, and write the requested files; Ctrl-C cancels the campaign."""
     from scheduler.output.live_matrix import LiveMatrix
     from scheduler.output.tables import finish
     from scheduler.output.watch import watch

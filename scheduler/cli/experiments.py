@@ -226,7 +226,7 @@ def run(
 
 
 def submit_version(ctx: typer.Context, file: Path, name: str, wait_s: float) -> str:
-    """Save `file` as a version of the experiment `name` and run it; gives the campaign's id."""
+    """Save `file` as a version of the experiment `name` and run it; returns the campaign's id."""
     from scheduler.experiments.service import save as save_version
 
     with opened(ctx) as store:
@@ -420,7 +420,7 @@ def _wait_for(ctx: typer.Context, campaigns: Collection[str], keep_alive: Callab
 
 
 def _await_confirmations(ctx: typer.Context, keep_alive: Callable[[], None], campaign: str = "") -> None:
-    """Until no run, or not that of `campaign`, is measured again; whoever began that."""
+    """Wait until no run (with `campaign`: not that run) is being measured again, whichever process started that."""
     from scheduler.experiments.confirm import confirmation_of
 
     while True:
@@ -434,7 +434,7 @@ def _await_confirmations(ctx: typer.Context, keep_alive: Callable[[], None], cam
 
 
 def _step_schedules(ctx: typer.Context, *, begin: bool) -> list[str]:
-    """One step of the schedules: judge ended runs, send webhooks, and with `begin` start what is due; gives the new campaigns."""
+    """One step of the schedules: judge ended runs, send webhooks and, with `begin`, start what is due; returns the new campaigns."""
     import trio
 
     from scheduler.experiments.schedule import Schedules

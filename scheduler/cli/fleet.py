@@ -1,4 +1,4 @@
-"""Commands for the swarm: peers, top; and the demo."""
+"""Commands for the swarm, `peers` and `top`, and the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: options, gates, the store, the scheduler process, following a campaign."""
+"""Shared by the commands: options, gates, the store, the scheduler process, following a campaign."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SWARM: Final = "Swarm"
 GENERAL: Final = "General"
 """Panels of `--help`."""
 MOST_NEAR: Final = 8
-"""Addresses on the LAN that are tried before peers that were known lately."""
+"""Addresses on the LAN that are tried before peers that were known recently."""
 NO_GATE_HINT: Final = (
     "start one on this machine: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…"
 )
@@ -82,14 +82,14 @@ def existing(file: Path) -> CampaignError:
 
 
 def opened(ctx: typer.Context) -> Store:
-    """This home's store, for a `with` block. It imports SQLAlchemy, which other commands should not wait for."""
+    """This home's store, for a `with` block. It imports SQLAlchemy, which other commands should not load."""
     from scheduler.store.store import open_store
 
     return open_store(ctx.obj)
 
 
 def write_out(path: str | Path, lines: Iterable[str], what: str) -> None:
-    """Write `lines` to a file, all or nothing, and say on stderr that it has `what`; `-`: to standard output. Raises `ResourceError`."""
+    """Write `lines` to a file atomically, and say on stderr that it has `what`; `-`: to standard output. Raises `ResourceError`."""
     from results.export.raw import write_lines
 
     if str(path) == "-":
@@ -102,14 +102,14 @@ def write_out(path: str | Path, lines: Iterable[str], what: str) -> None:
 def gates_of(ctx: typer.Context, flags: list[str] | None, *, check: bool = False) -> tuple[str, ...]:
     """Ways into the swarm: the flags, else the settings, else this home's own gate, else the last used ones.
 
-    Without flags, this home's own worker is added while it runs. If there is no way (`check`: if none answers), those are added that are
-    on the LAN or were known lately: `ctx.meta["neighbours"]`.
+    Without flags, this home's own worker is added while it runs. If there is no way (with `check`: if none answers), peers on the LAN and
+    recently known ones are added: `ctx.meta["neighbours"]`.
     """
     return _ways(ctx, flags, check=check)[0]
 
 
 def scheduler_settings(ctx: typer.Context, **flags: list[str] | None) -> SchedulerSettings:
-    """The settings of this home; flags that are given go first."""
+    """The settings of this home; given flags take precedence."""
     from scheduler.store.settings import SchedulerSettings
 
     overrides = {name: tuple(values) if values else None for name, values in flags.items()}
@@ -137,7 +137,7 @@ def answering_gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, .
 def _ways(
     ctx: typer.Context, flags: list[str] | None, *, check: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """The gates of `gates_of`, and those among them that were not tried; None for the latter: one gate has answered."""
+    """The gates of `gates_of`, and those among them that were not tried; the latter is None if one gate has answered."""
     from swarm.join.known_gates import any_answers, gates_in_use, known_peers, worker_addresses
 
     settings = scheduler_settings(ctx, gates=flags)
@@ -167,14 +167,14 @@ def keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:
 
 
 def units_in_reach(ctx: typer.Context, flags: list[str] | None = None) -> FindUnits:
-    """Finds units of drivers of somebody else's in the swarm, where a campaign names such."""
+    """Finds units of third-party drivers in the swarm, if a campaign names any."""
     from scheduler.preview.look import units_finder
 
     return units_finder(lambda: gates_of(ctx, flags))
 
 
 def fetching(home: Home) -> Fetch:
-    """Downloads models by URL, with progress on stderr. What that takes is imported with the first of them: most models are files."""
+    """Downloads models by URL, with progress on stderr. Its imports wait for the first download, since most models are files."""
 
     def fetch(entry: ModelEntry) -> Path:
         from scheduler.models.fetch import DownloadProgress, downloader
@@ -207,7 +207,7 @@ def follow(
 
 
 def crash_words(ctx: typer.Context) -> Callable[[], str]:
-    """A function that gives a text about a crash of the scheduler process, or an empty text if there was none."""
+    """A function that returns a text about a crash of the scheduler process, or an empty text if there was none."""
     from scheduler.submit.daemon import is_running
     from scheduler.submit.supervisor import crash_line, last_crash
 
@@ -219,7 +219,7 @@ def crash_words(ctx: typer.Context) -> Callable[[], str]:
 
 
 def print_campaign(campaign: str, reply: dict[str, object], *, as_json: bool, note: str = "") -> None:
-    """Print the id of a campaign that runs in the background; `reply`: for programs."""
+    """Print the id of a campaign that runs in the background; `reply`: the output for programs."""
     if as_json:
         print_json(reply)
     else:

@@ -1,4 +1,4 @@
-"""The command `trust`: whose devices the campaigns of this home use."""
+"""The command `trust`: which devices the campaigns of this home use."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ app = typer.Typer()
 
 
 def ask_to_trust(home: Home, campaign: Campaign, gates: tuple[str, ...]) -> None:
-    """Ask, once for each, about devices that serve this submitter, fit the campaign and are not trusted yet. A no is remembered."""
+    """Ask once about each device that serves this submitter and fits the campaign but is not trusted yet. A refusal is remembered."""
     from scheduler.preview.look import serving_devices
 
     ask_about(home, serving_devices(home, campaign, gates), partial(typer.confirm, default=False, err=True))
 
 
 def ask_about(home: Home, devices: Iterable[UntrustedDevice], confirm: Callable[[str], bool]) -> None:
-    """Ask the owner about each device about which nobody was asked before."""
+    """Ask the owner about each device that has not been asked about before."""
     from scheduler.trust.listed import decline_peer, read_listed, trust_peer
 
     listed = read_listed(home)

@@ -1,1 +1,1 @@
-"""What a scheduler says to its workers, when, and what their answers mean; without I/O, clock or event loop."""
+"""What a scheduler says to its workers, when, and how it handles their answers; without I/O, clock or event loop."""

@@ -3,12 +3,12 @@
     load, beat     users, time     commands to the store    `CommandWriter`
     received       links           messages to workers      effects, see `effects`
 
-What holds whatever crashes when:
+These guarantees hold whatever crashes and when:
 
-* Commands are stored, in their order, before anything that follows from them is sent: an intent before its commit, a lease before a start.
-  They are written in the step in which they are decided, and those of several steps may be on disk together: `Stored` waits for that.
+* Commands are stored, in order, before anything that follows from them is sent: an intent before its commit, a lease before a start.
+  They are written in the step that decides them. Several steps may reach the disk together: `Stored` waits for that.
 * A result is accepted once its record is stored.
-* A restart leads its campaigns under a higher epoch, and adopts what workers hold before it renews anything.
+* A restarted scheduler leads its campaigns under a higher epoch, and adopts what workers hold before it renews anything.
 """
 
 from __future__ import annotations
@@ -78,38 +78,40 @@ SURVEY_S: Final = 15.0
 LIES: Final = (Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
 """Reasons with which no honest worker's result ends."""
 MAX_EARLY: Final = 1024
-"""Runs that were heard of before the answers to their commits."""
+"""Most runs that reported progress before the answers to their commits, and whose notes are kept."""
 RIVALS_S: Final = 2.0
-"""Seconds for which a queued lease that is up waits for another worker's answer about the same task. It keeps its slot for longer."""
+"""Seconds for which a queued lease that is ready waits for another worker's answer about the same task. The worker keeps its slot
+longer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredCampaign:
-    """A campaign as the store has it."""
+    """A campaign as the store holds it."""
 
     limits: TaskLimits
     entries: Sequence[TaskEntry]
     bodies: TaskBodies
     """Signed tasks by id."""
     unfit: Mapping[str, str] = field(default_factory=dict)
-    """Units that cannot run its tasks of theirs, and why."""
+    """Units that cannot run the campaign's tasks for them, and why."""
     unscored: Mapping[str, int] = field(default_factory=dict)
-    """Tasks whose answers are still to be scored, with the attempts that gave them."""
+    """Tasks whose answers are still to be scored, with the attempts that produced them."""
 
 
 class CampaignSource(Protocol):
     """The campaigns of this scheduler's store."""
 
     def owed_stops(self) -> Sequence[OwedStop]:
-        """Stops that an earlier scheduler asked for and that were not confirmed."""
+        """Stops that an earlier scheduler requested and that were not confirmed."""
         ...
 
     def unfinished(self) -> Sequence[str]:
-        """Ids of the campaigns that can be taken up."""
+        """Ids of the campaigns that this process can lead."""
         ...
 
     async def restore(self, campaign: str, epoch: int) -> RestoredCampaign | None:
-        """A campaign, to be led under this epoch. None: it cannot be read, and is ended. Everything else goes on meanwhile."""
+        """Read a campaign, to lead it under this epoch. None: it cannot be read, and is ended. Other work goes on meanwhile."""
         ...
 
 
@@ -132,9 +134,9 @@ class SchedulerConversation:
     ended: Callable[[str], None]
     """Called with each campaign that ends."""
     learned: Callable[[str, bool, str], None] = lambda peer, right, why: None
-    """Called with a stranger of which a result was found right, or cannot be true, and why."""
+    """Called with a stranger's peer id, whether its result was confirmed (or cannot be true), and why."""
     stride: Callable[[], int] = lambda: 1
-    """How far a new epoch is above the last. By chance, where copies of a home may run: they must not both lead under one."""
+    """By how much a new epoch exceeds the last. Random where copies of a home may run, so that two copies do not lead under one epoch."""
     links_type = WorkerLinks
     witness_type = WitnessBook
 
@@ -142,9 +144,9 @@ class SchedulerConversation:
         self.bodies = TaskBodies()
         """Signed tasks by id."""
         self.progress: dict[str, LiveAttempt] = {}
-        """Progress by task that is not stored yet."""
+        """Progress by task that is not yet stored."""
         self.readings: dict[str, DeviceReading] = {}
-        """Readings by worker that were not shown yet; whoever shows them clears the dictionary."""
+        """Readings by worker that were not yet shown; the reader clears the dictionary."""
         self._early: dict[tuple[str, str], Progress] = {}
         """By worker and lease: the latest progress note on a run that is not yet known to have a lease."""
         self._writer = CommandWriter(self._store, self.progress, self._log, self.ended)
@@ -152,15 +154,15 @@ class SchedulerConversation:
         self.witness = self.witness_type(lambda message: self.sign(message))
         self._loaded = self._taking_up = False
         self._coming: dict[str, None] = {}
-        """Campaigns that are still to be taken up."""
+        """Campaigns that are still to be restored."""
         self._going_on = False
         self._receiving: set[str] = set()
-        """Tasks whose record is being fetched: one at a time, for each may be many megabytes."""
+        """Tasks whose record is being fetched: one record at a time for each, since it may have many megabytes."""
 
     # -- campaigns ----------------------------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Take up campaigns that are not under way yet, and requests to cancel."""
+        """Start leading campaigns that are not under way yet, and handle cancel requests."""
         if not self._loaded:
             self._loaded = True
             self.core.state.stops.restore(self._campaigns.owed_stops())
@@ -174,7 +176,9 @@ class SchedulerConversation:
         self.carry_out(self._cancel_requested())
 
     def _cancel_requested(self, campaign: str = "") -> list[Command]:
-        """Commands for users' cancel requests in the campaigns under way. `campaign`: among single tasks, only this campaign's."""
+        """Commands for users' cancel requests in the campaigns under way. `campaign`: restricts requests for single tasks to this
+        campaign.
+        """
         now, core, store = self._shell.now(), self.core, self._store
         cancels = core.cancel_campaigns(store.campaigns.cancel_requests(), now)
         return cancels + core.cancel(store.tasks.cancel_requests(campaign), now)
@@ -191,14 +195,14 @@ class SchedulerConversation:
             self._taking_up = False
 
     async def _take_up(self, campaign: str) -> None:
-        """Lead it from now on, under a higher epoch than anybody before."""
+        """Lead the campaign from now on, under a higher epoch than any before."""
         restored = await self._campaigns.restore(campaign, self.next_epoch(campaign, 0))
         if restored is None:
             return
         self.bodies.add(restored.bodies)
         now, core = self._shell.now(), self.core
         commands = core.add(restored.limits, restored.entries, now, restored.unscored)
-        self.carry_out(commands + self._cancel_requested(campaign))  # which may have come since it was read
+        self.carry_out(commands + self._cancel_requested(campaign))  # some may be newer than the read
         self.carry_out(core.end_unfit(campaign, restored.unfit, now))
         held = (attempt.worker for entry in restored.entries for attempt in entry.attempts())
         for peer in dict.fromkeys(held):
@@ -207,11 +211,11 @@ class SchedulerConversation:
             self._shell.start(self._score(core.state.tasks[task], attempt))
 
     def next_epoch(self, campaign: str, above: int) -> int:
-        """Store and give the campaign's new epoch, above both its present epoch and `above`."""
+        """Store and return the campaign's new epoch, above both its present epoch and `above`."""
         return self._store.campaigns.next_epoch(campaign, above=above, step=self.stride())
 
     def beat(self) -> None:
-        """Time passed; to be called a few times each second."""
+        """Time passed. Call it a few times each second."""
         now, positions = self._shell.now(), self.core.state.positions
         self.witness.beat(now)
         if self.progress:
@@ -229,13 +233,13 @@ class SchedulerConversation:
                 self.bodies.pop(task, None)
                 self.witness.forget(task)
         if forgotten:
-            self.load()  # one of them may run again here meanwhile
+            self.load()  # one of them may run here again meanwhile
 
     # -- commands -----------------------------------------------------------------------------------------------------------------------
 
     def carry_out(self, commands: Sequence[Command]) -> None:
-        """What follows from an event, and then what the core decides: the store now, in this very step and in order; the network
-        once it is on disk, each in its own procedure.
+        """Carry out commands that follow from an event, then those that the core decides. Commands for the store run in this very step and
+        in order; commands for the network run once these are on disk, each in a procedure of its own.
         """
         commands = [*commands, *self.core.decide(self._shell.now())]
         self._writer.write(commands)
@@ -248,12 +252,12 @@ class SchedulerConversation:
 
     @property
     def _rests(self) -> bool:
-        """Whether tasks are still to end or to be handed out, or notes to be stored."""
+        """Whether tasks are still to end or to be handed out, or notes are still to be stored."""
         state = self.core.state
         return bool(state.withdrawn or state.unfinished or self._writer.notes)
 
     async def _go_on(self) -> None:
-        """Do in portions what is too much for one step: between two portions everything else has its turn."""
+        """Do in portions what is too much for one step, so that other work has its turn between two portions."""
         try:
             while self._rests:
                 await SleepUntil(self._shell.now())
@@ -279,8 +283,8 @@ class SchedulerConversation:
                 pass
 
     def _commit_message(self, command: CommitTo) -> Commit:
-        """The same command makes the same message: a worker answers its key only once."""
-        task = self.core.state.tasks[command.task].form  # all but its id
+        """The same command makes the same message, since a worker accepts an idempotency key only once."""
+        task = self.core.state.tasks[command.task].form  # everything but its id
         campaign = task.campaign
         witnessed = command.trust.stranger and not task.unit.startswith(SERVED)
         if witnessed:
@@ -303,7 +307,7 @@ class SchedulerConversation:
         )
 
     def _is_strange(self, entry: TaskEntry, attempt: int, peer: str) -> bool:
-        """Whether this attempt is, or was when it was committed, a stranger's."""
+        """Whether this attempt belongs to a stranger, or did when it was committed."""
         state = self.core.state
         return (
             self.witness.begun(entry.id, attempt) or state.trust_in(state.groups[entry.group], peer).stranger
@@ -352,7 +356,7 @@ class SchedulerConversation:
                 self._advance(peer, note)
 
     def _advance(self, peer: str, note: Progress) -> None:
-        """Note that a run at `peer` moved on. The note may arrive before the answer to the run's commit."""
+        """Handle a run's progress note from `peer`. It may arrive before the answer to the run's commit."""
         if self.core.state.by_lease(peer, note.lease, note.fence) is None and self.links.commits_to(peer):
             if (peer, note.lease) in self._early or len(self._early) < MAX_EARLY:
                 self._early[peer, note.lease] = note
@@ -364,10 +368,10 @@ class SchedulerConversation:
                 self.readings[peer] = note.reading
 
     async def received(self, peer: str, message: Message) -> Message | None:
-        """A worker's message; gives the answer, None to a note. Fails with `RemoteProtocolError` on what a worker does not say, and where
-        there is no answer: the link is reset then, and the worker says it again.
+        """Handle a worker's message. Returns the answer, or None for a note. Fails with `RemoteProtocolError` on a message that a worker
+        does not send, and where there is no answer: the link is then reset, and the worker repeats the message.
         """
-        if self._coming:  # what it says may be about one of these
+        if self._coming:  # the message may be about one of these campaigns
             await self._taken_up(message)
         answer = await self._answer(peer, message)
         if answer is not None:
@@ -375,7 +379,7 @@ class SchedulerConversation:
         return answer
 
     async def _answer(self, peer: str, message: Message) -> Message | None:
-        """The same before it may be said."""
+        """As `received`, but the answer may not be sent before the store's writes are on disk."""
         match message:
             case Progress():
                 self._advance(peer, message)
@@ -401,7 +405,7 @@ class SchedulerConversation:
                 raise RemoteProtocolError(f"a worker does not send {type(message).__name__}")
 
     async def _taken_up(self, message: Message) -> None:
-        """Wait until the subject of `message` is known: otherwise a result would be stale, and a queued lease unknown."""
+        """Wait until the subject of `message` is known; otherwise a result would be stale, and a queued lease unknown."""
         if isinstance(message, Result):
             await WaitFor(lambda: message.campaign not in self._coming)
         elif isinstance(message, (Ready, RevealRequest)):
@@ -410,7 +414,7 @@ class SchedulerConversation:
     async def _ready(self, peer: str, message: Ready) -> Message:
         core, lease = self.core, message.lease
         await self.links.settled(peer)
-        # another worker may have granted a lease: its answer is on its way
+        # Another worker may have granted a lease, and its answer may be on its way.
         await WaitFor(lambda: not core.hedging.rival_asked(peer, lease), self._shell.now() + RIVALS_S)
         now = self._shell.now()
         task, commands = core.reconciler.start(peer, lease, message.fence, now)
@@ -418,7 +422,7 @@ class SchedulerConversation:
         if task is None:
             return Skip()
         entry = core.state.tasks[task]
-        if entry.worker == peer:  # and not the hedge beside a run
+        if entry.worker == peer:  # not the hedge beside a run
             self.progress.setdefault(task, LiveAttempt(task, entry.attempt, None))
         return Start()
 
@@ -439,7 +443,7 @@ class SchedulerConversation:
         arrived = self._shell.now()
         if entry is not None and self._ungranted(entry, peer) is not None:
             await self.links.settled(peer)
-            if self._ungranted(entry, peer) == result.attempt:  # it was quicker than the answer to its commit
+            if self._ungranted(entry, peer) == result.attempt:  # it was quicker than the commit's answer
                 grant = RecordGrant(entry.id, result.attempt, result.lease, result.fence, queued=False)
                 self.carry_out(self.core.reconciler.grant(peer, grant, self._shell.now()))
         if entry is None or not self.is_current(entry, peer, result):
@@ -471,7 +475,7 @@ class SchedulerConversation:
         finally:
             self._receiving.discard(result.task)
             self._shell.wake()
-        if not self.is_current(entry, peer, result):  # it ended while the record was fetched and read
+        if not self.is_current(entry, peer, result):  # it ended while the record was being read
             return self.answer_old(peer, result)
         return self.settle(entry, peer, result, body, checked, account)
 
@@ -479,7 +483,7 @@ class SchedulerConversation:
     async def _repeat(
         entry: TaskEntry, checked: CheckedRecord, account: WitnessAccount
     ) -> tuple[CheckedRecord, WitnessAccount]:
-        """The record and its witness account after one of the record's inferences was repeated here."""
+        """The record and its witness account after one of the record's inferences was repeated on this machine."""
         if checked.rejection is not None or checked.record.outcome is not RunOutcome.COMPLETE:
             return checked, account
         verdict = await RepeatInference(entry.task, checked.record)
@@ -492,13 +496,13 @@ class SchedulerConversation:
 
     @staticmethod
     def _ungranted(entry: TaskEntry, peer: str) -> int | None:
-        """Number of the attempt at this worker, if it waits for an answer."""
+        """Number of the attempt at this worker, if the attempt waits for an answer."""
         attempt = entry.at(peer)
         return None if attempt is None or attempt.fence is not None else attempt.number
 
     @staticmethod
     def is_current(entry: TaskEntry, peer: str, result: Result) -> bool:
-        """Whether a result is of an attempt whose result is taken: the current one, or the hedge beside its run."""
+        """Whether a result belongs to an attempt whose result is accepted: the current one, or the hedge beside its run."""
         attempt = entry.at(peer)
         if attempt is None or not entry.counts(attempt):
             return False
@@ -513,8 +517,8 @@ class SchedulerConversation:
         checked: CheckedRecord,
         account: WitnessAccount | None = None,
     ) -> Message:
-        """Store the record, then move the task by it. Of two attempts the first good record decides; one without a measurement ends only
-        its own attempt, and is not kept. `account`: of a stranger's run.
+        """Store the record, then apply its event to the task. Of two attempts the first good record decides; a record without a measurement
+        ends only its own attempt, and is not kept. `account`: for a stranger's run.
         """
         record, failures, now = checked.record, self.core.failures, self._shell.now()
         event, reason, detail = failures.judge(record, checked.rejection)
@@ -568,7 +572,7 @@ class SchedulerConversation:
         return Accepted()
 
     async def _score(self, entry: TaskEntry, attempt: int) -> None:
-        """Have the answers of a stored record scored; its campaign ends when all are. The worker is free meanwhile, and holds nothing."""
+        """Have the answers of a stored record scored; the campaign ends when all are. The worker is free meanwhile, and holds nothing."""
         run = self.core.state.campaign_of(entry)
 
         def unwanted() -> str:
@@ -586,7 +590,7 @@ class SchedulerConversation:
         self.carry_out(self.core.scores_over(entry))
 
     def answer_old(self, peer: str, result: Result) -> Message:
-        """The answer to a result that is not of the current attempt. Its run is over, whether a stop was asked for or not."""
+        """The answer to a result that does not belong to the current attempt. Its run is over, whether or not a stop was requested."""
         over = self.core.state.stops.confirm(peer, (result.lease,))
         if over:
             self.carry_out(over)
@@ -597,5 +601,5 @@ class SchedulerConversation:
 
 
 def score_later(entry: TaskEntry) -> str:
-    """Words about how the task's owner can have the answers scored."""
+    """Text that says how the task's owner can have the answers scored."""
     return f"they are kept: sark-node score {entry.form.campaign}"

@@ -1,6 +1,6 @@
 """What the conversation waits for, as plain values.
 
-The conversation's procedures are coroutines that await nothing but effects. A shell drives each with `drive`: it performs the effect and
+The conversation's procedures are coroutines that await nothing but effects. A shell runs each with `drive`: it performs the effect and
 passes the reply, or the failure, back in. The trio service and the simulation are two such shells.
 """
 
@@ -29,14 +29,14 @@ CALL_S: Final = 5.0
 
 
 class LinkHandle(Protocol):
-    """A link of the shell's. The conversation compares links, and passes them back."""
+    """A link of the shell. The conversation compares links, and passes them back."""
 
     @property
     def peer(self) -> str: ...
 
 
 class Effect(Generic[T]):
-    """Something to wait for; awaiting it gives the reply."""
+    """Something to wait for; awaiting it returns the reply."""
 
     __slots__ = ()
 
@@ -47,33 +47,33 @@ class Effect(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Stored(Effect[None]):
-    """Waits until everything written to the store so far is on disk. Every message about such a write waits for this."""
+    """Wait until everything written to the store so far is on disk. Every message about such a write waits for this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connect(Effect[LinkHandle]):
-    """The kept link to a worker, or a new one, introduced. Fails with `Unreachable`."""
+    """The kept link to a worker, or a new one on which credentials were presented. Fails with `Unreachable`."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Introduce(Effect[None]):
-    """Present the credentials that have been renewed since. Fails with `Unreachable`."""
+    """Present credentials renewed since the last introduction. Fails with `Unreachable`."""
 
     link: LinkHandle
 
 
 @dataclass(frozen=True, slots=True)
 class Reintroduce(Effect[bool]):
-    """A worker denies for want of permission: present all credentials. True: it took one. Fails with `Unreachable`."""
+    """A worker denies for lack of permission: present all credentials. True: it accepted one. Fails with `Unreachable`."""
 
     link: LinkHandle
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Effect[Message]):
-    """The answer to a message. Fails with `Unreachable`; whether the message arrived is then unknown."""
+    """The answer to a message. Fails with `Unreachable`; then it is unknown whether the message arrived."""
 
     link: LinkHandle
     message: Message
@@ -96,7 +96,7 @@ class Drop(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class WaitFor(Effect[None]):
-    """Until `ready` is true or the deadline passes. `ready` is evaluated again after every event."""
+    """Wait until `ready` is true or the deadline passes. `ready` is evaluated again after every event."""
 
     ready: Callable[[], bool]
     until: float = math.inf
@@ -104,7 +104,7 @@ class WaitFor(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class SleepUntil(Effect[None]):
-    """Until the instant; no event ends it sooner."""
+    """Wait until the instant; no event ends the wait sooner."""
 
     until: float
 
@@ -124,12 +124,12 @@ class SearchIndex(Effect[Sequence[Advert]]):
     requirement: Requirement
     want: int | None
     trust: TrustScope = MINE
-    """Whom the campaign admits: of these only, unless to explain."""
+    """Whom the campaign admits. Only those devices are returned, except for an explanation."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRecord(Effect[bytes]):
-    """The bytes of a result. Fails with `Unreachable`, or with `RemoteProtocolError` if they have another hash or size."""
+    """The bytes of a result. Fails with `Unreachable`, or with `RemoteProtocolError` if hash or size differ."""
 
     peer: str
     result: Result
@@ -137,20 +137,20 @@ class FetchRecord(Effect[bytes]):
 
 @dataclass(frozen=True, slots=True)
 class CheckedRecord:
-    """A record that is what it says."""
+    """A record whose signature and content were verified."""
 
     record: Record
     columns: dict[str, Any]
-    """Columns that lists show of the record."""
+    """Columns of the record that lists show."""
     rejection: tuple[Reason, str] | None = None
-    """Why the record is no measurement of what was asked for; None: it is one."""
+    """Why the record does not measure what was asked for; None: it does."""
     scores: Scores | None = None
-    """Why its answers have none; `WAITING`: they are to be scored. None: its model was not evaluated."""
+    """Why its answers have no scores; `WAITING`: they are to be scored. None: its model was not evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRecord(Effect[CheckedRecord]):
-    """Signature, content and sense of a record. Fails with `RemoteProtocolError`."""
+    """Check the signature, content and meaning of a record. Fails with `RemoteProtocolError`."""
 
     peer: str
     result: Result
@@ -158,7 +158,7 @@ class CheckRecord(Effect[CheckedRecord]):
     task: Task
     signed_task: bytes
     account: WitnessAccount | None = None
-    """What was witnessed of it, if its worker is a stranger."""
+    """What was witnessed of the run, if its worker is a stranger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +168,12 @@ class ScoreAnswers(Effect[Scores]):
     task: Task
     attempt: int
     unwanted: Callable[[], str]
-    """Why the answers need not be scored any more; empty: they must be scored. Other threads call this too."""
+    """Why the answers no longer need scoring; empty: they must be scored. Other threads also call this."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatInference(Effect[CanaryVerdict]):
-    """Repeats an inference of a stranger's run on this machine and compares what it puts out. Does not fail."""
+    """Repeat an inference of a stranger's run on this machine and compare its outputs. Does not fail."""
 
     task: Task
     record: Record
@@ -200,7 +200,7 @@ async def drive(job: Coroutine[Any, Any, T], perform: Callable[[Any], Awaitable[
 
 
 async def perform_call(effect: Any) -> Message | bool | None:
-    """The effects of a single request over a link that can be called. Raises `Unreachable`."""
+    """Perform the effects of a single request over a link that can be called. Raises `Unreachable`."""
     link: Any = getattr(effect, "link", None)
     match effect:
         case Call():
@@ -210,8 +210,8 @@ async def perform_call(effect: Any) -> Message | bool | None:
             await link.reset()
             return None
         case Stored():
-            return None  # whoever asks from here has stored nothing
+            return None  # a caller from here has stored nothing
         case Reintroduce():
-            return False  # what is asked once was introduced by whoever asks
+            return False  # the caller of a single request has already been introduced
         case _:
             raise AssertionError(f"{effect} is not performed here")

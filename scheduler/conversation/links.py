@@ -1,9 +1,9 @@
 """One kept link to each worker: probe and commit over it, renew every 5 s, reconnect at once when it breaks.
 
-A link that goes through a gate moves to a direct connection, and the leases with it, as soon as there is one. After a break the link is
-tried again each second, and the worker's leases are adopted anew: what both know goes on. They count as lost `SILENT_S` after the last
-answered renewal was *sent*, so this side gives up before the worker's own clock does. The time in which this process itself stood still
-does not count: what the worker finished meanwhile waits there.
+A link through a gate moves to a direct connection, with its leases, as soon as there is one. After a break the scheduler tries to reconnect
+each second, and adopts the worker's leases again: leases known to both go on. Leases count as lost `SILENT_S` after the last answered
+renewal was *sent*, so this side gives up before the worker's own clock does. Time for which this process itself stood still does not count:
+results that the worker finished meanwhile wait there.
 """
 
 from __future__ import annotations
@@ -47,51 +47,54 @@ from swarm.base.event_log import EventLog
 
 CONNECT_S: Final = 3.0
 GONE_S: Final = 2.0
-"""Seconds of a broken link and refused connections that mean the end of the worker's process. Its fences cover an error in this."""
+"""Seconds of a broken link and refused connections that mean the end of the worker's process. Its fences cover an error here."""
 SILENT_S: Final = LEASE_TTL_S - 1.0
-"""Seconds without an answer after which a worker counts as lost: before the worker's own clock ends the leases."""
+"""Seconds without an answer after which a worker counts as lost; this is before the worker's own clock ends the leases."""
 ADOPT_S: Final = SILENT_S
-"""Seconds within which a worker must say what it holds; otherwise it counts as not answering."""
+"""Seconds within which a worker must report what it holds; otherwise it counts as not answering."""
 RETRY_S: Final = 1.0
 """Seconds between two attempts to reach a worker that has leases of ours."""
 LATER_S: Final = 5.0
 """Seconds between two attempts to reach a worker that was given up."""
 ADRIFT_S: Final = 120.0
-"""Seconds for which a worker that was given up is still tried: nobody needs its remaining runs, and other tasks wait for the slot."""
+"""Seconds for which the scheduler still tries to reach a worker that was given up: its remaining runs are not needed, and other tasks wait
+for the slot.
+"""
 SETTLE_S: Final = 2.0
 """Seconds for which an event from a worker waits for that worker's answer to a commit."""
 STOOD_STILL_S: Final = 2.0
-"""If nothing happened for this many seconds, this process stood still, and could hear nobody."""
+"""A pause of this many seconds means that this process stood still, and could hear nobody."""
 RESULTS_FIRST_S: Final = 0.25
-"""A worker sends the results in its outbox as soon as a link is up. They are taken before it is asked what it still holds, for after
-that answer they would be stale."""
+"""A worker sends the results in its outbox as soon as a link is up. The scheduler accepts them before it asks what the worker still holds,
+since they would be stale after that answer.
+"""
 
 
 class Shell(Protocol):
-    """What the conversation asks of its shell at once, without waiting."""
+    """What the conversation requests of its shell without waiting."""
 
     def now(self) -> float:
         """Monotonic seconds."""
         ...
 
     def start(self, job: Coroutine[Any, Any, None]) -> None:
-        """Drive a procedure concurrently with the others."""
+        """Run a procedure concurrently with the others."""
         ...
 
     def wake(self) -> None:
-        """Something happened that a `WaitFor` may wait for."""
+        """Something happened for which a `WaitFor` may wait."""
         ...
 
     def peek(self, peer: str) -> LinkHandle | None:
-        """The live link to a worker."""
+        """The live link to a worker, if any."""
         ...
 
     def detours(self, link: LinkHandle) -> bool:
-        """Whether a link goes through a gate although there is a direct connection by now."""
+        """Whether a link goes through a gate although there is now a direct connection."""
         ...
 
     def reached(self, peer: str, /) -> None:
-        """A worker answered at the addresses that are known."""
+        """A worker answered at its known addresses."""
         ...
 
 
@@ -100,7 +103,7 @@ class WorkerLink:
     """The link to one worker. Instants are monotonic seconds."""
 
     heard_at: float
-    """When the last answered renewal was sent, moved on by the time for which this process stood still since."""
+    """When the last answered renewal was sent, plus the time for which this process has stood still since."""
     trouble: str = "no answer"
     """Why nothing has been heard since, as far as known."""
     refused_since: float | None = None
@@ -111,19 +114,19 @@ class WorkerLink:
     adopted: LinkHandle | None = None
     """The link over which its leases were adopted."""
     adrift: tuple[str, ...] = ()
-    """Campaigns of which it held something when it was given up, until it is linked again or `adrift_until`."""
+    """Campaigns of which the worker held something when it was given up, kept until it is linked again or `adrift_until`."""
     adrift_until: float = 0.0
     unadopted: bool = False
-    """A campaign was taken up since, and the store says that this worker holds something of it."""
+    """Whether a campaign was restored since, of which the worker holds something according to the store."""
     committing: int = 0
-    """Commits without an answer yet."""
+    """Number of commits without an answer yet."""
     keeper: object | None = None
     """Identifies the procedures that keep the link; None: this worker holds nothing of ours."""
 
 
 @dataclass(eq=False)
 class WorkerLinks:
-    """All links to workers. What they say goes into the core; the commands that follow go to `carry_out`."""
+    """All links to workers. Workers' messages go into the core; the commands that follow go to `carry_out`."""
 
     _core: SchedulerCore
     _shell: Shell
@@ -136,7 +139,7 @@ class WorkerLinks:
         self._beat_at = self._shell.now()
 
     def beat(self, now: float) -> None:
-        """Time passed; to be called a few times each second. While this process stood still, nobody was silent."""
+        """Time passed. Call it a few times each second. While this process stood still, no worker counts as silent."""
         stood_s, self._beat_at = now - self._beat_at, now
         if stood_s < STOOD_STILL_S:
             return
@@ -145,8 +148,8 @@ class WorkerLinks:
             link.heard_at = min(now, link.heard_at + stood_s)
 
     def adopt_on(self, peer: str) -> None:
-        """The store says that this worker holds something of a campaign that was just taken up. Another machine may have led it: its
-        leases are adopted before they are renewed, also over a link that was there before.
+        """The store says that this worker holds something of a campaign that was just restored. Another machine may have led the campaign,
+        so its leases are adopted before they are renewed, even over an existing link.
         """
         self._of(peer).unadopted = True
         self._keep_up(peer)
@@ -157,7 +160,7 @@ class WorkerLinks:
             self._keep_up(peer)
 
     async def settled(self, peer: str) -> None:
-        """Wait until no answer to a commit is on its way from this worker: it may speak of a lease that is not known yet."""
+        """Wait until no answer to a commit is on its way from this worker: it may name a lease that is not known yet."""
         link = self._of(peer)
         await WaitFor(lambda: not link.committing, self._shell.now() + SETTLE_S)
 
@@ -167,7 +170,7 @@ class WorkerLinks:
 
     @property
     def committing(self) -> bool:
-        """Whether any answer to a commit is on its way: it may speak of a run that is to be stopped."""
+        """Whether any answer to a commit is on its way: it may name a run that is to be stopped."""
         return any(link.committing for link in self._links.values())
 
     def _of(self, peer: str) -> WorkerLink:
@@ -186,7 +189,7 @@ class WorkerLinks:
             self._shell.start(self._keep(peer, link))
 
     async def connect(self, peer: str) -> LinkHandle:
-        """The link to a worker, kept from now on while it holds anything of ours. Fails with `Unreachable`."""
+        """The link to a worker, kept from now on while the worker holds anything of ours. Fails with `Unreachable`."""
         handle = await Connect(peer)
         self._keep_up(peer)
         return handle
@@ -194,7 +197,7 @@ class WorkerLinks:
     # -- requests -----------------------------------------------------------------------------------------------------------------------
 
     async def probe(self, peer: str) -> None:
-        """Ask for a quote about the tasks that wait for a worker like it."""
+        """Request a quote for the waiting tasks that this worker fits."""
         core = self._core
         tasks = core.tasks_to_probe(peer)
         if not tasks:
@@ -208,7 +211,7 @@ class WorkerLinks:
         except (
             Unreachable,
             ProtocolError,
-        ) as exc:  # also ours: one requirement may be too large for any frame
+        ) as exc:  # also our own error: a requirement may be too large for any frame
             await Drop(peer)
             self._carry_out(core.workers.mark_unreachable(peer, exc.what, self._shell.now()))
             return
@@ -220,7 +223,7 @@ class WorkerLinks:
             self._carry_out(core.workers.add_quote(peer, answer, now, shapes))
 
     async def commit(self, command: CommitTo, message: Commit) -> None:
-        """Ask a worker to take an attempt; without an answer again, with the same key, for a lease's time."""
+        """Ask a worker to take an attempt. Without an answer, repeat this with the same key for a lease's time."""
         link = self._of(command.peer)
         link.committing += 1
         try:
@@ -244,7 +247,7 @@ class WorkerLinks:
             except (Unreachable, RemoteProtocolError) as exc:
                 attempt = entry.at(peer)
                 if attempt is None or attempt.number != command.attempt:
-                    if sent_at is not None:  # it may have been taken nevertheless
+                    if sent_at is not None:  # the worker may have taken it all the same
                         self._set_adrift(link, (entry.form.campaign,), now())
                         self._keep_up(peer)
                         await Drop(peer)
@@ -289,8 +292,8 @@ class WorkerLinks:
         return answer
 
     async def stop(self, command: CancelOn | ReleaseOn) -> None:
-        """Have runs stopped, or return queued leases. Without an answer it is said again once there is a new link: by the core of what a
-        task still has there, else as a run in vain.
+        """Stop runs, or return queued leases. Without an answer this is repeated once there is a new link: by the core for leases that a
+        task still has there, else as a stop of runs for which no task waits.
         """
         core, peer, now = self._core, command.peer, self._shell.now
         try:
@@ -304,7 +307,7 @@ class WorkerLinks:
             if core.state.stops.at(peer):
                 self._keep_up(peer)
             return
-        if isinstance(answer, Denied):  # asked for each campaign, it says who leads it now
+        if isinstance(answer, Denied):  # adopting each campaign tells who leads it now
             self._log.info("stop.denied", peer=peer, why=str(answer.reason))
             link, leases = self._of(peer), [item.lease for item in command.held]
             link.unadopted = True
@@ -317,7 +320,7 @@ class WorkerLinks:
     # -- keeping a link -----------------------------------------------------------------------------------------------------------------
 
     async def _watch_silence(self, peer: str, link: WorkerLink, keeper: object) -> None:
-        """Notice in time that a worker fell silent, whatever is being tried meanwhile: a call or a connection may hang for seconds."""
+        """Notice in time that a worker fell silent. Other procedures may hang for seconds in a call or a connection."""
         view = self._core.state.worker(peer)
         while link.keeper is keeper:
             await SleepUntil(link.heard_at + SILENT_S)
@@ -330,7 +333,7 @@ class WorkerLinks:
             elif link.keeper is keeper and now >= link.heard_at + SILENT_S:
                 silent = self._shell.peek(peer) is not None
                 self.give_up(peer, link, now, f"was not heard of for {SILENT_S:g} s", silent=silent)
-                await Drop(peer)  # whatever is still being asked of it is not waited for
+                await Drop(peer)  # do not wait for outstanding answers
 
     async def _keep(self, peer: str, link: WorkerLink) -> None:
         shell, view = self._shell, self._core.state.worker(peer)
@@ -361,18 +364,18 @@ class WorkerLinks:
                 for command in self._core.state.stops.tell(peer):
                     shell.start(self.stop(command))
             if await WaitClosed(handle, shell.now() + RENEW_EVERY_S):
-                self._carry_out(self._core.workers.close_link(peer))  # reconnect at once, and adopt anew
+                self._carry_out(self._core.workers.close_link(peer))  # reconnect at once, and adopt again
             elif view.held and not link.unadopted:
                 await self.renew(handle, link)
 
     async def _move_to_direct(self, peer: str) -> LinkHandle | None:
         try:
             return await self.connect(peer)
-        except Unreachable:  # the link there is goes on
+        except Unreachable:  # the existing link goes on
             return self._shell.peek(peer)
 
     async def _reach(self, peer: str, link: WorkerLink) -> None:
-        """One attempt to reconnect; the second before the next one is waited here, also if a link came up and broke at once."""
+        """One attempt to reconnect. It also waits out the second between two attempts, even if a link came up and broke at once."""
         await SleepUntil(link.tried_at + RETRY_S)
         link.tried_at = self._shell.now()
         view = self._core.state.worker(peer)
@@ -398,23 +401,23 @@ class WorkerLinks:
         self._log.warning("worker.lost", peer=peer, why=why)
         link.heard_at, link.adopted = now, None
         self._set_adrift(link, core.campaigns_on(peer), now)
-        # it needs a new quote: else it would get its tasks back unasked
+        # The worker needs a new quote; otherwise it would get its tasks back unasked.
         lost = core.failures.lose_all(peer, why, now, silent=silent, gone=gone)
         self._carry_out(core.workers.close_link(peer) + lost)
 
     @staticmethod
     def _set_adrift(link: WorkerLink, campaigns: Iterable[str], now: float) -> None:
-        """The worker may still run something of these `campaigns` that nobody needs: keep trying to reach it, to ask for a stop."""
+        """The worker may still run something of these `campaigns` that is not needed: keep trying to reach it, to send a stop."""
         link.adrift, link.adrift_until = tuple(dict.fromkeys((*link.adrift, *campaigns))), now + ADRIFT_S
 
     async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:
-        """Reconcile with what the worker holds, campaign by campaign. False: the link broke on the way."""
+        """Reconcile with what the worker holds, campaign by campaign. False: the link broke meanwhile."""
         core, peer = self._core, handle.peer
         deadline = self._shell.now() + ADOPT_S
         await SleepUntil(self._shell.now() + RESULTS_FIRST_S)
         link.unadopted = False
         for campaign in dict.fromkeys((*core.campaigns_on(peer), *link.adrift)):
-            if campaign not in core.state.campaigns:  # it ended, and was forgotten, meanwhile
+            if campaign not in core.state.campaigns:  # it ended and was forgotten meanwhile
                 continue
             try:
                 await self.adopt_campaign(handle, campaign, deadline)
@@ -428,8 +431,8 @@ class WorkerLinks:
         return link.unadopted or await self.renew(handle, link)
 
     async def adopt_campaign(self, handle: LinkHandle, campaign: str, deadline: float) -> None:
-        """Reconcile with what the worker holds of one campaign, or learn that another scheduler leads it. Fails as `adopt` does, and with
-        `Unreachable` if the worker has not come to an end by the deadline.
+        """Reconcile with what the worker holds of one campaign, or learn that another scheduler leads it. Fails like `requests.adopt`, and
+        with `Unreachable` if the worker has not finished by the deadline.
         """
         core, peer = self._core, handle.peer
         expected = frozenset(held.lease for held in core.held_on(peer))
@@ -442,9 +445,9 @@ class WorkerLinks:
             self._carry_out(core.reconciler.reconcile(peer, *args, expected=expected))
             return
         run, rival = core.state.campaigns.get(campaign), self._claims.rival(campaign, peer, answer)
-        raised = run is not None and (run.limits.epoch or 0) > epoch  # meanwhile: the lower one was refused
+        raised = run is not None and (run.limits.epoch or 0) > epoch  # meanwhile: the lower epoch was refused
         commands: list[Command] | None = None if raised else []
-        if rival is not None:  # whatever was refused, its proof counts
+        if rival is not None:  # its proof counts, whatever was refused
             commands = self._meet(campaign, rival)
         if commands is None:
             await self.adopt_campaign(handle, campaign, deadline)
@@ -460,7 +463,7 @@ class WorkerLinks:
         """Commands that end this campaign here because a rival leads it. None: it goes on, under a higher epoch than the rival's."""
         core = self._core
         run = core.state.campaigns.get(campaign)
-        if run is None or run.done or run.detail:  # it is ending already
+        if run is None or run.done or run.detail:  # it is already ending
             return []
         if rival.kind is not RivalKind.FORMER:
             copy = rival.kind is RivalKind.COPY
@@ -497,13 +500,13 @@ class WorkerLinks:
             for batch in requests.batched(held):
                 answer: Renewed | Denied = await requests.ask(handle, Renew(held=batch), Renewed, Denied)
                 now = self._shell.now()
-                if isinstance(answer, Denied):  # asked for each campaign, it says why
+                if isinstance(answer, Denied):  # adopting each campaign tells why
                     link.trouble, link.adopted = f"renewals are denied: {answer.reason}", None
                     self._log.info("renew.denied", peer=peer, why=str(answer.reason))
                     return False
                 self._carry_out(core.workers.update_status(peer, answer, now))
                 stale = {lost.lease for lost in answer.lost if lost.reason is Reason.STALE_EPOCH}
-                for campaign in core.campaigns_on(peer, stale):  # asked for it, it says who leads it now
+                for campaign in core.campaigns_on(peer, stale):  # adopting tells who leads it now
                     await self.adopt_campaign(handle, campaign, now + ADOPT_S)
                 for lost in answer.lost:
                     if lost.lease not in stale:

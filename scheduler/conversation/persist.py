@@ -1,4 +1,4 @@
-"""Writes the core's commands to the store: all of them in their order, before anything is sent to a worker."""
+"""Writes the core's commands to the store: all of them in order, before anything is sent to a worker."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from scheduler.core.commands import (
 from swarm.base.event_log import EventLog
 
 MOVES: Final = (RecordGrant, SwitchAttempt, EndHedge, EndAttempt, EndPending, EndCampaign)
-"""Commands that move a task in the store, or rely on that none is open."""
+"""Commands that change a task's state in the store, or that rely on no task being open."""
 MAX_NOTES: Final = 500
-"""Notes that are stored in one transaction."""
+"""Most notes stored in one transaction."""
 
 
 class AttemptStore(Protocol):
@@ -139,15 +139,15 @@ class CommandStore(Protocol):
 class CommandWriter:
     store: CommandStore
     progress: dict[str, LiveAttempt]
-    """Not stored yet, dropped for what has ended."""
+    """Progress not yet stored; an ended task's is dropped."""
     log: EventLog
     ended: Callable[[str], None]
     """Called with each campaign that ends."""
     notes: dict[str, tuple[str, float | None]] = field(default_factory=dict)
-    """Why tasks wait, and until when, by task: not stored yet."""
+    """Why tasks wait, and until when, by task: not yet stored."""
 
     def write_notes(self, now: float) -> None:
-        """Store some of the notes: there may be one for each of very many tasks."""
+        """Store some of the notes. There may be one for each of very many tasks."""
         tasks_by_words: dict[str, list[str]] = {}
         waits: list[tuple[str, str, float]] = []
         for task in tuple(islice(self.notes, MAX_NOTES)):
@@ -162,7 +162,7 @@ class CommandWriter:
             self.store.tasks.set_wait_until(waits)
 
     def write(self, commands: Sequence[Command]) -> None:
-        """Intents that follow each other are written together; whatever else moves a task finds there what was decided before it."""
+        """Write consecutive intents together. Any other command that changes a task finds earlier decisions in the store."""
         intents: list[CommitTo] = []
         for command in commands:
             if isinstance(command, CommitTo):

@@ -1,6 +1,6 @@
-"""What a scheduler asks of a worker, and the checks of the answers.
+"""A scheduler's requests to a worker, and the checks of the answers.
 
-All fail with `Unreachable`, after which it is unknown what became of the request, or with `RemoteProtocolError`.
+All fail with `Unreachable`, after which the fate of the request is unknown, or with `RemoteProtocolError`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STOP_S: Final = 10.0
 
 
 def shapes_of(tasks: Iterable[Task], priority: Callable[[Task], int]) -> tuple[Shape, ...]:
-    """What a probe asks about: at most `MAX_SHAPES` kinds of tasks, as many as fit into half a frame, and one at least.
+    """The kinds of tasks about which a probe asks: at most `MAX_SHAPES`, as many as fit into half a frame, and at least one.
 
     The worker judges each task again when it is asked to take it.
     """
@@ -65,7 +65,7 @@ def shapes_of(tasks: Iterable[Task], priority: Callable[[Task], int]) -> tuple[S
 
 
 def _elements(value: Any) -> int:
-    """Items and entries of all containers in `value`, itself counted as one: how a frame is measured."""
+    """Items and entries of all containers in `value`, which itself counts as one: the measure of a frame's size."""
     if isinstance(value, dict):
         return 1 + sum(_elements(item) for item in value.values())
     if isinstance(value, (tuple, list)):
@@ -74,8 +74,8 @@ def _elements(value: Any) -> int:
 
 
 async def ask(link: LinkHandle, message: Message, *answers: type[Message], max_wait_s: float = CALL_S) -> Any:
-    """The answer, one of these types. A worker that denies for want of permission, and takes a credential thereupon, is asked again.
-    Nothing is asked before what it follows from is on disk.
+    """The answer, of one of these types. If a worker denies for lack of permission and then accepts a credential, the request is repeated.
+    Nothing is sent before the writes it depends on are on disk.
     """
     await Stored()
     answer = await Call(link, message, max_wait_s)
@@ -90,7 +90,7 @@ async def ask(link: LinkHandle, message: Message, *answers: type[Message], max_w
 
 
 async def probe(link: LinkHandle, campaign: str, shapes: Sequence[Shape]) -> Quote | Denied:
-    """Ask for a quote."""
+    """Request a quote."""
     message = Probe(campaign=campaign, shapes=tuple(shapes))
     answer: Quote | Denied = await ask(link, message, Quote, Denied, max_wait_s=PROBE_S)
     if isinstance(answer, Quote) and len(answer.shapes) not in (0, len(shapes)):
@@ -99,7 +99,7 @@ async def probe(link: LinkHandle, campaign: str, shapes: Sequence[Shape]) -> Quo
 
 
 async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], float]) -> AdoptReply | Denied:
-    """Take over the leases that a worker has of a campaign: all pages in one reply. `left_s`: seconds still left for that."""
+    """Take over the leases that a worker has of a campaign, all pages in one reply. `left_s`: seconds left for this."""
     leases: list[LiveLease] = []
     cursor = 0
     for _ in range(MAX_PAGES):
@@ -121,9 +121,7 @@ async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], fl
 
 
 async def stop(link: LinkHandle, command: CancelOn | ReleaseOn) -> tuple[str, ...] | Denied:
-    """Have runs stopped, or return queued leases. Gives the leases under which nothing runs any more; `Denied`: some are not ours to
-    end.
-    """
+    """Stop runs, or return queued leases. Returns the leases under which nothing runs any more; `Denied`: some are not ours to end."""
     stopped: list[str] = []
     for held in batched(command.held):
         reason = command.reason if isinstance(command, CancelOn) else None
@@ -136,6 +134,6 @@ async def stop(link: LinkHandle, command: CancelOn | ReleaseOn) -> tuple[str, ..
 
 
 def batched(held: tuple[HeldLease, ...]) -> Iterator[tuple[HeldLease, ...]]:
-    """The leases in portions that fit into one message."""
+    """The leases in batches that fit into one message."""
     for first in range(0, len(held), MAX_BATCH):
         yield held[first : first + MAX_BATCH]

@@ -1,7 +1,8 @@
-"""What this scheduler reveals to strangers' runs and witnesses of them. Pure; nothing of it is stored.
+"""What this scheduler reveals to strangers' runs and witnesses of them. Pure; nothing of this is stored.
 
-A reveal is a signature of the attempt, hashed: nobody else can know it before it is sent, and after a restart it is the same. When it was
-sent is known to this life alone; of an attempt that an earlier one or another scheduler committed the time is not witnessed.
+A reveal is the hash of a signature over the attempt: nobody else can know it before it is sent, and after a restart it is the same. Only
+this process knows when it sent a reveal, so the times of an attempt that an earlier process or another scheduler committed are not
+witnessed.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from scheduler.conversation.claims import LEAP
 from scheduler.core.entries import TaskEntry
 
 MAX_NOTES: Final = 256
-"""Launches of one run that are noted: as many as a record can hold."""
+"""Most launches noted of one run: as many as a record can hold."""
 SERVED: Final = "API "
-"""Prefix of units where a server has loaded the model: it answers as it likes, and nothing of it can be witnessed."""
+"""Prefix of units where a server has loaded the model: its answers are arbitrary, and nothing about it can be witnessed."""
 NO_SERVERS: Final = "a server's answers cannot be witnessed"
 BEFORE: Final = "another life or a copy of this scheduler, or another scheduler, may have begun it"
 STILL_S: Final = 3.0
-"""After a standstill of this many seconds a request for inputs may be old: less than a worker waits for the answer before it asks again."""
+"""After a standstill of this many seconds a request for inputs may be old. The value is less than the time after which a worker repeats the
+request.
+"""
 
 
 @dataclass(slots=True)
@@ -31,7 +34,7 @@ class _Run:
     """One attempt. Instants are monotonic seconds."""
 
     begun_here: bool
-    """This process committed the attempt, as one to be witnessed."""
+    """Whether this process committed the attempt as one to be witnessed."""
     since: float | None = None
     """When the inputs were first revealed; None: this process did not reveal them."""
     notes: dict[int, tuple[str, float]] = field(default_factory=dict)
@@ -41,7 +44,7 @@ class _Run:
 
 
 class WitnessBook:
-    """Attempts at strangers', by task and number."""
+    """Strangers' attempts, by task and number."""
 
     def __init__(self, sign: Callable[[bytes], bytes]) -> None:
         self._sign = sign
@@ -49,8 +52,9 @@ class WitnessBook:
         self._beat_at: float | None = None
 
     def beat(self, now: float) -> None:
-        """Time passed; called a few times each second. After a standstill of `STILL_S` a worker may have asked for inputs long ago, and a
-        copy of this scheduler, with the same secrets, may have answered it: a run that has had no inputs from here is not witnessed.
+        """Time passed. Call it a few times each second. After a standstill of `STILL_S` a worker may have requested inputs long ago, and a
+        copy of this scheduler, with the same secrets, may have answered. So runs that have had no inputs from here are no longer
+        witnessed.
         """
         if self._beat_at is not None and now - self._beat_at > STILL_S:
             for attempts in self._runs.values():
@@ -59,16 +63,16 @@ class WitnessBook:
         self._beat_at = now
 
     def commit(self, task: str, attempt: int) -> None:
-        """A stranger is asked to take this attempt: its inputs were not revealed before."""
+        """A stranger is asked to take this attempt, whose inputs were not revealed before."""
         self._runs.setdefault(task, {}).setdefault(attempt, _Run(True))
 
     def begun(self, task: str, attempt: int) -> bool:
-        """Whether this life committed the attempt as one to be witnessed."""
+        """Whether this process committed the attempt as one to be witnessed."""
         return attempt in self._runs.get(task, {}) and self._runs[task][attempt].begun_here
 
     def perhaps_anothers(self, entry: TaskEntry, worker: str) -> bool:
-        """Whether the run may have begun under a scheduler from which this one adopted the campaign: it was found at its worker, or this
-        life never revealed its inputs, for the worker answers a commit with the result that it had already.
+        """Whether the run may have begun under the scheduler from which this one adopted the campaign. Either it was found at its worker,
+        or this process never revealed its inputs: a worker answers a commit with a result that it already has.
         """
         attempt = entry.at(worker)
         adopted = entry.epoch is not None and entry.epoch >= LEAP
@@ -78,7 +82,7 @@ class WitnessBook:
         return attempt.found or run is None or run.since is None
 
     def reveal(self, task: str, attempt: int, replica_set: str, now: float, *, again: bool = False) -> Reveal:
-        """The secrets behind an attempt's inputs, the same on each request. `again`: the worker says that it has had them."""
+        """The secrets behind an attempt's inputs, the same on each request. `again`: the worker says that it has had them before."""
         self.beat(now)
         run = self._run(task, attempt)
         run.begun_here &= run.since is not None or not again
@@ -99,20 +103,20 @@ class WitnessBook:
         return hashlib.sha256(self._sign(f"sark {what} 1\n{about}".encode())).digest()
 
     def note(self, task: str, attempt: int, note: LaunchEnded, now: float) -> None:
-        """A launch ended. What comes before the reveal says nothing, nor does what comes twice."""
+        """A launch ended. A note before the reveal, or a repeated one, says nothing."""
         run = self._run(task, attempt)
         if run.since is not None and len(run.notes) < MAX_NOTES:
             run.notes.setdefault(note.launch, (note.digest, now))
 
     def result_arrived(self, task: str, attempt: int, now: float) -> None:
-        """Note when the attempt's result arrived: before it is fetched and read, which takes time on this side."""
+        """Record when the attempt's result arrived, before the scheduler spends time on fetching and reading it."""
         run = self._run(task, attempt)
         run.result_at = now if run.result_at is None else run.result_at
 
     def account(
         self, task: str, attempt: int, replica_set: str, unit: str, *, anothers: bool = False
     ) -> WitnessAccount:
-        """What was witnessed of an attempt whose result has arrived. `anothers`: another key may have begun and revealed it."""
+        """What was witnessed of an attempt whose result has arrived. `anothers`: another key may have begun and revealed the attempt."""
         if unit.startswith(SERVED):
             return WitnessAccount(unwitnessed=NO_SERVERS)
         run = self._run(task, attempt)

@@ -1,6 +1,6 @@
-"""Hands out work: which groups to search for, which workers to probe, which task goes where.
+"""Hands out work: which groups to search for, which workers to probe, and which worker gets which task.
 
-A decision follows every event, so it looks only at what the event changed; a few times each second it looks at everything.
+A decision follows every event, so it looks only at what the event changed; a few times each second a decision looks at everything.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from scheduler.core.run_times import FETCH_RATE
 from scheduler.core.state import State
 
 SEEK_S: Final = 2.0
-"""Seconds between searches of the index while no worker that fits is available."""
+"""Seconds between searches of the index while no fitting worker is available."""
 LOOK_S: Final = 15.0
-"""Between searches for more workers while tasks wait and some worker serves."""
+"""Seconds between searches for more workers while tasks wait and some worker serves."""
 RARELY_S: Final = 300.0
-"""Seconds between searches for a known device that does not serve: another key may have it by now."""
+"""Seconds between searches for a known device that does not serve: another key may have the device by now."""
 MAX_PROBING: Final = 16
 MAX_HEARSAY: Final = 4
-"""Most simultaneous probes, besides the others, of strangers that have never answered and that only other strangers report."""
+"""Most simultaneous probes of hearsay (see the glossary), in addition to `MAX_PROBING`."""
 AGAIN_S: Final = 2.0
-"""While tasks wait, a worker that was busy with others' work is probed this often."""
+"""Seconds between probes, while tasks wait, of a worker that was busy with others' work."""
 WORTH_WAITING: Final = 3 * int(FETCH_RATE)
-"""Model size in bytes from which a fetch is estimated to take longer than a probe."""
+"""Model size in bytes from which a fetch is expected to take longer than a probe."""
 MAX_SKIPPED: Final = 64
-"""Tasks that one decision looks at and skips because no worker may have them yet."""
+"""Tasks that one decision may skip because no worker may have them yet."""
 MAX_HANDED_OUT: Final = 16
-"""Tasks that one decision gives to workers: each is stored in the same step. The next decision goes on."""
+"""Most tasks that one decision hands out, since each is stored in the same step. The next decision continues."""
 FEW: Final = 8
-"""If there are this many times more workers than fit, those that fit are visited on their own, in order."""
+"""If there are this many times more workers than fit, only those that fit are visited, in sorted order."""
 WANT: Final = (8, 64)
 REPLICAS_WAIT: Final = "its other replicas have every device that fits"
 AWAY: Final = "waits for {}, which made its first sitting"
@@ -71,7 +71,9 @@ class Allocator:
         self._state = state
 
     def decide(self, now: float) -> list[Command]:
-        """Searches, probes and commits that follow from what changed since the last decision, or from everything if `State.unsettled`."""
+        """Searches, probes and commits that follow from the changes since the last decision, or from the whole state if
+        `State.unsettled`.
+        """
         state, whole = self._state, self._state.unsettled
         commands = self._probe(now)
         serving = self._serving(now, whole=whole)
@@ -95,11 +97,11 @@ class Allocator:
             if whole:
                 commands += self._explain_wait(group, serving, now)
         for group in state.ranked if whole else ():
-            if group.queued and not group.pending:  # an idle worker may take what waits at a busy one
+            if group.queued and not group.pending:  # an idle worker may take a task that waits at a busy one
                 commands += self._look(group, stale, now)
         state.changed.clear()
         state.reopened.clear()
-        state.reopened.update(state.warming)  # when the quote comes, all are looked at again
+        state.reopened.update(state.warming)  # look at all of them again when the quote comes
         state.warming.clear()
         state.reopened.update(dict.fromkeys(later))
         state.unfinished = bool(later)
@@ -108,8 +110,8 @@ class Allocator:
     # -- probes and searches ------------------------------------------------------------------------------------------------------------
 
     def _probe(self, now: float) -> list[Command]:
-        """Probe workers that some task waits for, in random order, so that schedulers do not all begin with the same. Hearsay comes beside
-        those that are known, a few at a time: invented devices keep nobody waiting.
+        """Probe workers for which a task waits, in random order, so that schedulers do not all begin with the same worker. Hearsay is
+        probed in addition to known workers, a few at a time, so that invented devices delay nobody.
         """
         state = self._state
         groups = [group for group in state.ranked if group.pending or group.queued] if state.unquoted else []
@@ -138,7 +140,9 @@ class Allocator:
         return [_probe(state.workers[peer]) for peer in (*known, *hearsay)]
 
     def _is_wanted(self, peer: str, for_any: Iterable[RequirementGroup]) -> bool:
-        """Whether it fits a group with tasks that wait. `for_any`: those that are not for one device; there may be one for each device."""
+        """Whether the worker fits a group with waiting tasks. `for_any`: groups not for one device; each device may have a group of its
+        own.
+        """
         advert = self._state.workers[peer].advert
         for_it = () if advert is None else self._state.groups_for.get(advert.device, {}).values()
         return any(peer in group.fits for group in for_any) or any(
@@ -146,24 +150,24 @@ class Allocator:
         )
 
     def _hearsay(self, view: WorkerView) -> bool:
-        """Whether only other strangers report that this stranger is there."""
+        """Whether this worker is a stranger that only other strangers report and that has never answered."""
         state = self._state
         return view.incarnation is None and state.hearsay(view.peer) and state.trust_of(view.peer).stranger
 
     def _serving(self, now: float, *, whole: bool) -> dict[str, WorkerView]:
-        """Workers that serve now; for a partial decision without reopened groups, only those that changed."""
+        """Workers that serve now. A partial decision without reopened groups gets only those that changed."""
         workers = self._state.workers
         peers = workers if whole or self._state.reopened else self._state.changed
         return {peer: workers[peer] for peer in peers if workers[peer].serving(now)}
 
     @staticmethod
     def _stale_quotes(serving: Mapping[str, WorkerView], now: float) -> list[WorkerView]:
-        """Workers that were busy with others' work when they gave a quote, a while ago."""
+        """Workers whose quote is old and said that they were busy with others' work."""
         views = serving.values()
         return [view for view in views if view.others and not view.held and now - view.quoted_at >= AGAIN_S]
 
     def _look(self, group: RequirementGroup, stale: Iterable[WorkerView], now: float) -> list[Command]:
-        """For tasks that wait: probe workers with a stale quote, and search the index for more."""
+        """For waiting tasks: probe workers with a stale quote, and search the index for more."""
         commands: list[Command] = []
         for view in stale:
             if view.peer in group.fits and _due(view, now) and len(commands) < MAX_PROBING:
@@ -173,13 +177,13 @@ class Allocator:
             group.searched_at = now if group.searched_at is None else group.searched_at
             serves = any(self._state.workers[peer].serving(now) for peer in group.fits)
             return commands if serves else commands + self.search(group, now, RARELY_S)
-        # devices may still be coming up while a campaign begins: search after 1, 2, 4 … s
+        # While a campaign begins, devices may still be starting: search after 1, 2, 4 … s.
         return commands + self.search(
             group, now, doubled_s(1.0, group.searches - 1, LOOK_S) if some else SEEK_S
         )
 
     def search_for(self, peer: str, now: float) -> list[Command]:
-        """A worker with tasks of ours cannot be reached where it was: the index may know where it is now."""
+        """A worker with tasks of ours cannot be reached at its known addresses: search the index for new ones."""
         groups = dict.fromkeys(entry.group for entry, _ in self._state.held_at(peer))
         return [
             command for group in groups for command in self.search(self._state.groups[group], now, SEEK_S)
@@ -198,7 +202,7 @@ class Allocator:
 
     @staticmethod
     def near(group: RequirementGroup, views: Mapping[str, WorkerView]) -> Iterable[WorkerView]:
-        """A superset of those of `views` that fit, in an order that is the same in every run."""
+        """A superset of the fitting `views`, in an order that is the same in every run."""
         if len(group.fits) * FEW < len(views):
             return [views[peer] for peer in sorted(group.fits) if peer in views]
         return views.values()
@@ -233,13 +237,13 @@ class Allocator:
                 continue
             commands.append(self.commit(entry, view, now))
             pools.use(view)
-        if len(skipped) >= MAX_SKIPPED:  # else those behind them would never be looked at
+        if len(skipped) >= MAX_SKIPPED:  # otherwise tasks behind them would never be checked
             for task in skipped:
                 group.pending.move_to_end(task)
         return commands
 
     def _comes_warm(self, entry: TaskEntry, view: WorkerView, group: RequirementGroup) -> bool:
-        """Whether a device that has a large model is being probed: waiting for its quote is quicker than a fetch."""
+        """Whether a device that has this large model is being probed: waiting for its quote is quicker than a fetch."""
         sha256 = entry.form.model.sha256
         if sha256 in view.warm or entry.form.model.size < WORTH_WAITING:
             return False
@@ -252,9 +256,9 @@ class Allocator:
     def candidates(
         self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView], now: float
     ) -> list[WorkerView]:
-        """Those of `serving` that may have the task: none where its model is set aside, no device of a replica of it (and where strangers
-        are admitted, none that the same root answers for), and none that has tried it while another that has not can be had, even a busy
-        one, or before the backoff is over.
+        """The workers of `serving` that may have the task. Left out are workers where its model is set aside, and devices of its replicas
+        (where strangers are admitted, also workers with the same trust root). A worker that has tried the task is left out until the
+        backoff is over, and while any worker that has not tried it can be expected soon, even a busy one.
         """
         serving = [view for view in serving if not view.avoids(entry.model_key, now)]
         if not (entry.tried or entry.replica_set):
@@ -285,8 +289,8 @@ class Allocator:
     def _trusted_first(
         self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView]
     ) -> list[WorkerView]:
-        """While a trusted worker has not tried the task: no stranger that has, since its failures cost no try; and none at all once as many
-        have as the task has tries.
+        """While a trusted worker has not tried the task, leave out strangers that have tried it, since their failures cost no try; and
+        leave out all strangers once as many strangers have tried it as the campaign allows attempts.
         """
         if not group.trust.anyone or not self._state.trusted_may_try(entry):
             return serving
@@ -335,7 +339,7 @@ class Allocator:
     def _explain_wait(
         self, group: RequirementGroup, serving: Mapping[str, WorkerView], now: float
     ) -> list[Command]:
-        """Why no task of the group has a worker: once for each new reason."""
+        """Record why no task of the group has a worker, once for each new reason."""
         words, workers = "", self._state.workers
         if not group.pending:
             pass
@@ -362,7 +366,7 @@ class Allocator:
         return [RecordWaitReason(tuple(group.pending), words)]
 
     def _why_aside(self, group: RequirementGroup, serving: Mapping[str, WorkerView], now: float) -> str:
-        """Words saying that the model of the next task is set aside at every worker that could have it now; empty: it is not."""
+        """Text saying that the model of the next task is set aside at every worker that could have the task now; empty: it is not."""
         task = self._state.tasks[next(iter(group.pending))]
         views = [serving[peer] for peer in sorted(group.fits) if peer in serving]
         if not all(view.avoids(task.model_key, now) for view in views):
@@ -371,7 +375,7 @@ class Allocator:
         return f"{task.form.model.name} is set aside after quick failures on {names}"
 
     def _clash(self, group: RequirementGroup) -> str:
-        """Words saying that a worker wrongly claims the device which the group names; empty: no worker does."""
+        """Text saying that a worker wrongly claims the device that the group names; empty: no worker does."""
         state = self._state
         if not group.names_device:
             return ""

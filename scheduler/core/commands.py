@@ -1,5 +1,5 @@
-"""Commands of the core. The conversation carries each out, first those for the disk, then those for the network, and passes the answer
-to the collaborator of the core that is named here.
+"""Commands of the core. The conversation carries them out, those for the disk first, then those for the network, and passes each answer to
+the collaborator of the core that is named here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Discover:
 
 @dataclass(frozen=True, slots=True)
 class ProbeWorker:
-    """Connect and ask for a quote. Answer: `workers.add_quote`, `refuse` or `mark_unreachable`."""
+    """Connect and request a quote. Answer: `workers.add_quote`, `refuse` or `mark_unreachable`."""
 
     peer: str
 
@@ -51,9 +51,9 @@ class CommitTo:
     preempted: int = 0
     """How often the task was preempted."""
     left_s: float | None = None
-    """Seconds left of the campaign's time; None: it has no limit."""
+    """Seconds left of the campaign's time; None: no limit."""
     trust: Trust = OWN
-    """Why the campaign believes the worker."""
+    """Why the campaign trusts the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,14 @@ class RecordGrant:
     position: int | None = None
     start_s: float | None = None
     beside: bool = False
-    """The lease is of the hedge beside a run, and may run too."""
+    """Whether the lease belongs to the hedge beside a run, and may run too."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchAttempt:
-    """Store that the hedge `attempt` is the task's current attempt, and that attempt `before` ended by `event`; the task lost no try."""
+    """Store that the hedge `attempt` is now the task's current attempt, and that attempt `before` ended by `event`; the task lost no
+    try.
+    """
 
     task: str
     attempt: int
@@ -85,7 +87,7 @@ class SwitchAttempt:
 
 @dataclass(frozen=True, slots=True)
 class EndHedge:
-    """Store that a hedge ended by `event`; the task stays where it is, and lost no try."""
+    """Store that a hedge ended by `event`; the task keeps its state and lost no try."""
 
     task: str
     attempt: int
@@ -96,7 +98,7 @@ class EndHedge:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """A worker was asked to stop a run `since_s` ago, and has not confirmed it. The run is over in `left_s` at the latest."""
+    """A worker was asked to stop a run `since_s` seconds ago and has not confirmed. The run is over in `left_s` seconds at the latest."""
 
     since_s: float
     left_s: float
@@ -112,12 +114,12 @@ class EndAttempt:
     reason: Reason | None = None
     detail: str = ""
     stop: Unconfirmed | None = None
-    """Set if the attempt's run may go on for a while: the stop that its worker has not confirmed."""
+    """The stop that its worker has not confirmed; set if the attempt's run may go on for a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndStop:
-    """Store that a run, which was asked to stop, is over: its worker confirmed it, or its time is up."""
+    """Store that a run that was asked to stop is over: its worker confirmed it, or its time is up."""
 
     task: str
     attempt: int
@@ -146,7 +148,7 @@ class RecordWaitReason:
 
 @dataclass(frozen=True, slots=True)
 class CancelOn:
-    """Have runs stopped. Answer: `failures.confirm_stop`."""
+    """Stop runs. Answer: `failures.confirm_stop`."""
 
     peer: str
     held: tuple[HeldLease, ...]
@@ -163,7 +165,7 @@ class ReleaseOn:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Nothing that fits can be had within the campaign's waiting time: find out why. Answer: `timeouts.end_hopeless`."""
+    """Nothing that fits can be found within the campaign's waiting time: find out why. Answer: `timeouts.end_hopeless`."""
 
     group: str
     requirement: Requirement
@@ -190,7 +192,7 @@ class RecordEvent:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A worker fails fast and often, or takes work and is silent: tell the log and the users."""
+    """Set aside a worker that fails fast and often, or takes work and falls silent: tell the log and the users."""
 
     peer: str
     device: str
@@ -242,4 +244,4 @@ class QueuePosition:
     position: int | None
     start_s: float | None = None
     note: str = ""
-    """Why it waits, if there is more to say."""
+    """Why the task waits, if there is more to say."""

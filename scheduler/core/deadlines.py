@@ -1,9 +1,9 @@
 """The hedge beside a run that is past its deadline (`scheduler.core.run_times`).
 
-    leased at A ──▶ A is past its deadline, and B fits: asked at B too ─▶ a result of A or B is accepted: the other is stopped
-                                                                      └▶ both are past theirs, and C fits: A is stopped, and C is asked
+    leased at A ──▶ A is past its deadline, B fits: ask B too ─▶ a result of A or B is accepted: stop the other
+                                                              └▶ both are past their deadlines, C fits: stop A, ask C
 
-Neither costs the task a try. The worker that was overtaken is not asked for the task again, and is set aside when that repeats.
+Neither case costs the task a try. The overtaken worker is not asked for the task again, and is set aside if this repeats.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scheduler.core.ranking import WorkerView
 from scheduler.core.state import State
 
 LOOKED_AT: Final = 256
-"""Leased tasks looked at in one decision; those that were go to the end."""
+"""Leased tasks checked in one decision; checked tasks move to the end."""
 TOO_LATE: Final = "it was past its deadline"
 
 
@@ -34,8 +34,8 @@ class Deadlines:
         self._failures = failures
 
     def decide(self, now: float) -> list[Command]:
-        """Hedges for tasks past their deadline, at idle workers; at busy ones while no task waits for a worker. To be called from time to
-        time, after whatever waits was handed out.
+        """Hedge tasks past their deadline: at idle workers always, at busy ones while no task waits for a worker. Call it periodically,
+        after waiting tasks were handed out.
         """
         state = self._state
         if not state.leased:
@@ -60,7 +60,7 @@ class Deadlines:
         return commands
 
     def _is_late(self, entry: TaskEntry, now: float) -> bool:
-        """Whether every attempt of the task that runs is past its deadline, and no other worker is being asked."""
+        """Whether every running attempt of the task is past its deadline, and no other worker is being asked."""
         if entry.stopping or entry.last >= LAST_HEDGE or self._state.sits_too_soon(entry, now):
             return False
         return all(self._past(entry, attempt, now) for attempt in entry.attempts())
@@ -71,8 +71,8 @@ class Deadlines:
         return not entry.runs(attempt) or now >= self._state.deadline(entry, attempt)
 
     def _other(self, entry: TaskEntry, free: Iterable[WorkerView]) -> WorkerView | None:
-        """The worker to ask beside those that have it: rather one that is known, idle, and has the model. A hedge that is only queued is
-        given up for an idle one.
+        """The worker to ask in addition to those that have the task; preferably one that is trusted, idle and has the model. A hedge that
+        is only queued is given up for an idle worker.
         """
         state, model = self._state, entry.form.model
         group, taken = state.groups[entry.group], self._state.taken(entry)

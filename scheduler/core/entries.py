@@ -1,4 +1,4 @@
-"""What the scheduler keeps of a task, of its attempts, of a group of tasks with one requirement and of a campaign."""
+"""What the scheduler keeps of a task, its attempts, a requirement group and a campaign."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASE
 LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
 _UNHEARD: Final = (AttemptStatus.GRANTED, AttemptStatus.RESTORED)
 MAYBE_OVER: Final = (AttemptStatus.RESTORED, AttemptStatus.REPORTING)
-"""An attempt whose run has perhaps ended."""
+"""Statuses of an attempt whose run may have ended."""
 LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
 TOPS_UP: Final = 0
 """Priority of the sittings after the first."""
 SLACK_S: Final = 60.0
-"""Seconds beyond the limits that the worker itself enforces; after them the scheduler stops the run."""
+"""Seconds beyond the limits that the worker itself enforces, after which the scheduler stops the run."""
 BEGIN_S: Final = 120.0
-"""A run that was granted a lease and has reported nothing for this many seconds is considered not to begin."""
+"""Seconds after which a leased run that has reported nothing is considered not to begin."""
 STOP_AGAIN_S: Final = 12.0
-"""A stop that has not been confirmed by then is sent again."""
+"""Seconds after which an unconfirmed stop is sent again."""
 STOP_S: Final = 30.0
 """Seconds after a stop until the task goes on without the worker, whose lease is left to lapse."""
 
@@ -62,13 +62,13 @@ class TaskLimits:
 
 
 NOBODY: Final = frozenset[str]()
-"""The empty set that all tasks share: a campaign has very many tasks."""
+"""The empty set that all tasks share, since a campaign has very many tasks."""
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class PendingOutcome:
-    """How a live task ends as soon as its worker has let go of it."""
+    """How a live task ends once its worker has let go of it."""
 
     event: TaskEvent
     reason: Reason
@@ -85,52 +85,54 @@ class Attempt:
     fence: Fence | None = None
     status: AttemptStatus = AttemptStatus.ASKED
     inherited: bool = False
-    """Reported by its worker when the campaign was adopted: this scheduler never asked for it, so losing it costs no try."""
+    """Whether its worker reported it when the campaign was adopted: this scheduler never requested it, so losing it costs no try."""
     found: bool = False
-    """Its lease is known from what its worker holds, not from an answer: another scheduler may have asked for it under the same number."""
+    """Whether its lease is known from what its worker holds, not from an answer: another scheduler may have requested it under the same
+    number.
+    """
     stranger: bool = False
-    """Its worker was a stranger when the attempt was inherited: it is not stopped for that, and its row says so."""
+    """Whether its worker was a stranger when the attempt was inherited: it is not stopped for that, and its row says so."""
     position: int | None = None
     """Seconds of expected wait, as of `updated_at`."""
     start_s: float | None = None
     """Expected wait as of `updated_at`."""
     updated_at: float = 0.0
     since: float = 0.0
-    """Instant at which its lease was queued, then at which it was granted, then the device; or at which this scheduler took it up."""
+    """Instant at which its lease was queued, then granted, then got the device; or at which this scheduler took it up."""
     leased_at: float = 0.0
     """Instant at which the attempt got its lease, or at which this scheduler took it up."""
     started_at: float | None = None
-    """When its lease began, or its wait for the device ended; None: this scheduler did not see it."""
+    """Instant at which its lease began, or its wait for the device ended; None: this scheduler did not see it."""
     waits_since: float | None = None
-    """Since when it waits for the device after a gap between launches; None: it does not."""
+    """Instant since which it waits for the device after a gap between launches; None: it does not wait."""
     waited_s: float = 0.0
     """Seconds for which it waited for the device after earlier gaps."""
     progress: dict[Phase, int] = field(default_factory=dict)
-    """The phases that were reported, and how far each came."""
+    """The phases reported so far, and how far each came."""
     beside: bool = False
-    """It was asked for beside a run past its deadline."""
+    """Whether it was requested as the hedge beside a run past its deadline."""
     hedged: int = 0
-    """How often the task had been hedged because of a deadline when it was asked for."""
+    """How often the task had been hedged because of a deadline when this attempt was requested."""
     advanced_at: float | None = None
-    """Instant at which the attempt's run last reported a phase, or a step in one, that it had not reported before."""
+    """Instant at which its run last reported a phase, or a step in a phase, that it had not reported before."""
     due: float | None = None
-    """When the result of a `REPORTING` attempt has to be here."""
+    """Instant by which the result of a `REPORTING` attempt has to arrive."""
     stop_at: float | None = None
     """Instant at which a stop was first sent."""
     stop_sent_at: float = 0.0
     """Instant at which a stop was last sent."""
     yields_to: int | None = None
-    """The priority that its worker announced to yield to."""
+    """The priority to which its worker announced that it will yield."""
     yields_at: float = 0.0
     warnings: int = 0
-    """Preemption warnings recorded."""
+    """Number of preemption warnings recorded."""
 
     def move(self, event: AttemptEvent) -> None:
-        """Follow the table. Raises `LocalProtocolError` on an event that the status does not allow."""
+        """Apply an event to the state table. Raises `LocalProtocolError` on an event that the status does not allow."""
         self.status = step(ATTEMPT, self.status, event, story=f"attempt {self.number} at {self.worker}")
 
     def advance(self, phase: Phase, done: int, now: float) -> None:
-        """Its run reported that it is at `done` of a phase. Only what it has not reported before is an advance."""
+        """Its run reported that it is at `done` of a phase. Only progress that it has not reported before counts as an advance."""
         if done > self.progress.get(phase, -1):
             self.progress[phase], self.advanced_at = done, now
 
@@ -141,7 +143,7 @@ class Attempt:
         return HeldLease(lease=self.lease, fence=self.fence, epoch=epoch)
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until it is expected to start; None: unknown."""
+        """Seconds until its expected start; None: unknown."""
         return None if self.start_s is None else max(0.0, self.start_s - (now - self.updated_at))
 
 
@@ -150,52 +152,53 @@ class TaskEntry:
     """One task with its attempts."""
 
     form: Task
-    """The task, or one with another id that is otherwise the same: a campaign has very many tasks, which share it."""
+    """The task, or one that differs from it in its id alone. A campaign has very many tasks, which share this object."""
     state: TaskState = TaskState.PENDING
     current: Attempt | None = None
-    """The attempt that `state` is about; of an ended task, its last one."""
+    """The attempt to which `state` refers; for an ended task, its last one."""
     hedge: Attempt | None = None
-    """A second attempt at another worker: while the current one is queued, then whichever is ready first is started; or beside a run
-    that is past its deadline, then whichever result is accepted first counts."""
+    """A second attempt at another worker. While the current attempt is queued, whichever is ready first is started; beside a run past its
+    deadline, whichever result is accepted first counts.
+    """
     hedged: int = 0
-    """How often it was hedged because of a deadline."""
+    """How often the task was hedged because of a deadline."""
     tries: int = 0
-    """Attempts that failed or were lost."""
+    """Number of attempts that failed or were lost."""
     tried: frozenset[str] = NOBODY
-    """Workers where it failed or was lost."""
+    """Workers where the task failed or was lost."""
     returned: Mapping[str, int] = field(default_factory=lambda: NOTHING)
-    """How often each worker queued it and soon dropped it."""
+    """How often each worker queued the task and soon dropped it."""
     limits: frozenset[str] = NOBODY
-    """Workers where it hit the time or the memory limit."""
+    """Workers where the task hit the time or the memory limit."""
     doubted: frozenset[str] = NOBODY
-    """Workers where it failed in a way that another try there would not change."""
+    """Workers where the task failed in a way that another try there would not change."""
     yields: bool = False
-    """It failed, or was lost more than once: tasks that nobody has tried go first."""
+    """Whether it failed, or was lost more than once: tasks that nobody has tried go first."""
     preempted: int = 0
     last: int = 0
     """Highest attempt number so far."""
     not_before: float = 0.0
-    """Instant before which the task only goes to workers that have not tried it."""
+    """Instant before which the task goes only to workers that have not tried it."""
     outcome: PendingOutcome | None = None
     model_missing: bool = False
-    """Its model is not on this disk, so it is not handed out."""
+    """Whether its model is missing on this disk, so that the task is not handed out."""
     group: str = ""
     """Id of its requirement group."""
     replica_set: str = ""
-    """Id of the replica set that the task shares with its replicas; empty: it has none."""
+    """Id of the replica set of the task; empty: it has no replicas."""
     ran_on: str = ""
-    """Id of the device that its result comes from."""
+    """Id of the device that produced its result."""
     epoch: int | None = None
     """Epoch of its campaign."""
     check_at: float = math.inf
     """The instant under which `State.due` lists the task."""
     over_s: float = 0.0
-    """For a task that had ended before this process began: seconds since its end, by the wall clock."""
+    """If the task ended before this process began: seconds since its end, by the wall clock."""
     ended_at: float | None = None
     pin: str = ""
-    """The only worker that may have it; empty: any that fits."""
+    """The only worker that may have the task; empty: any that fits."""
     opened: bool = False
-    """Of a sitting after the first: it may begin (`scheduler.core.sittings`)."""
+    """For a sitting after the first: whether it may begin (`scheduler.core.sittings`)."""
     id: str = ""
     """Id of the task; empty: the id in `form`."""
 
@@ -217,7 +220,7 @@ class TaskEntry:
 
     @property
     def waits_for_sitting(self) -> bool:
-        """It waits for its sitting: nobody is to have it yet."""
+        """Whether the task waits for its sitting: no worker may have it yet."""
         sitting = self.form.sitting
         return (
             self.state is TaskState.PENDING and not self.opened and sitting is not None and sitting.number > 1
@@ -251,12 +254,12 @@ class TaskEntry:
 
     @property
     def stopping(self) -> bool:
-        """Whether the task's run is not wanted any more."""
+        """Whether the task's run is no longer wanted."""
         stopped = self.current is not None and self.current.status is AttemptStatus.STOPPING
         return self.outcome is not None or stopped
 
     def attempts(self) -> tuple[Attempt, ...]:
-        """The current attempt and the hedge, as far as they are live."""
+        """The current attempt and the hedge, if live."""
         if not self.live:
             return ()
         return tuple(each for each in (self.current, self.hedge) if each is not None)
@@ -276,14 +279,14 @@ class TaskEntry:
         )
 
     def counts(self, attempt: Attempt) -> bool:
-        """Whether a result of this attempt is taken: of a queued task only the current one's, and that of a queued lease of an earlier
-        life: a backup may be of a moment before it was started.
+        """Whether a result of this attempt is accepted. For a queued task that holds for the current attempt, and for one restored from an
+        earlier process: the database may be a backup from before the attempt was started.
         """
         return attempt is self.current or self.runs(attempt) or attempt.status is AttemptStatus.RESTORED
 
     def max_run_s(self, attempt: Attempt | None) -> float:
-        """Longest time from lease to result, or, if it waited for the device then, from the end of that wait. A spread run may wait for the
-        device again after its gaps; these waits come on top, in all at most as long as a task may wait in a queue.
+        """Longest time from lease to result, or from the end of its wait if it then waited for the device. A spread run may wait for the
+        device again after its gaps; these waits are added, up to the time that a task may wait in a queue.
         """
         queue_s = 0.0 if attempt is None else self.form.timeouts.queue_s
         if (
@@ -295,7 +298,9 @@ class TaskEntry:
         return queue_s + longest_run_s(self.form) + SLACK_S
 
     def note_wait(self, attempt: Attempt, *, waits: bool, now: float) -> None:
-        """Whether a run that has begun waits for its device again: only a spread run does, which gives it to others in its gaps."""
+        """Record whether a run that has begun waits for its device again. Only a spread run does: it gives the device to others in its
+        gaps.
+        """
         if attempt.waits_since is not None and not waits:
             attempt.waited_s += now - attempt.waits_since
             attempt.waits_since = None
@@ -303,12 +308,12 @@ class TaskEntry:
             attempt.waits_since = now
 
     def begins_by(self, attempt: Attempt) -> float:
-        """When the run must have reported something; infinite once it has."""
+        """Instant by which the run must have reported something; infinite once it has."""
         unheard = attempt.status in _UNHEARD and (attempt is self.hedge or self.state is TaskState.LEASED)
         return attempt.since + BEGIN_S if unheard else math.inf
 
     def limit_of(self, attempt: Attempt) -> float:
-        """When this attempt exceeds a time limit if nothing changes before; infinite if it has no limit."""
+        """Instant at which this attempt exceeds a time limit if nothing changes before; infinite if it has no limit."""
         if attempt is self.current and self.stopping:
             sent_at = attempt.stop_at  # None: its lease is not known yet
             return math.inf if sent_at is None else min(sent_at + STOP_S, attempt.stop_sent_at + STOP_AGAIN_S)
@@ -318,7 +323,7 @@ class TaskEntry:
         return min(ends_at, self.begins_by(attempt)) if self.runs(attempt) else math.inf
 
     def next_limit(self) -> float:
-        """When one of its attempts exceeds a limit in time."""
+        """Instant at which the first of its attempts exceeds a time limit."""
         return min((self.limit_of(attempt) for attempt in self.attempts()), default=math.inf)
 
 
@@ -327,34 +332,34 @@ class ModelEvidence:
     """What devices have shown of one model on one unit."""
 
     good: bool = False
-    """Whether the model ran on one of the devices."""
+    """Whether the model ran on at least one device."""
     broken: set[str] = field(default_factory=set)
     """Devices that report that the model can run nowhere."""
     agreed: set[str] = field(default_factory=set)
     """Trusted devices whose outputs agree with the reference."""
     mismatched: dict[str, str] = field(default_factory=dict)
-    """Workers whose outputs do not, by device, until another device's agree."""
+    """By device, workers whose outputs differ from the reference, until another device's outputs agree with it."""
 
 
 @dataclass(slots=True)
 class RequirementGroup:
-    """The tasks of one campaign with the same requirement and alike in trust (`group_of`), and the workers that fit."""
+    """Tasks of one campaign with the same `group_of` and the same pin, and the workers that fit."""
 
     id: str
     campaign: str
     requirement: Requirement
     fits: set[str] = field(default_factory=set)
     declined: dict[str, Denied] = field(default_factory=dict)
-    """Workers that refused these very tasks."""
+    """Workers that refused tasks of this group."""
     without_model: dict[str, None] = field(default_factory=dict)
-    """Tasks that would be pending if their model were here."""
+    """Tasks that would be pending if their model were on this disk."""
     pending: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    """Tasks that were asked for in vain come first, those that failed come last."""
+    """Tasks that a worker was asked to take without success come first, tasks that failed last."""
     queued: dict[str, None] = field(default_factory=dict)
     leased: int = 0
     tasks: dict[str, None] = field(default_factory=dict)
     replicated: bool = False
-    """Some of its tasks have replicas."""
+    """Whether some of its tasks have replicas."""
     searched_at: float | None = None
     searches: int = 0
     searching: bool = False
@@ -365,12 +370,12 @@ class RequirementGroup:
     explaining: bool = False
     wait_reason: str = ""
     untrusted: int = 0
-    """Devices that fit and that the campaign does not admit, when that was last looked at."""
+    """Number of devices that fit but that the campaign does not admit, when last counted."""
     surveyed_at: float = -math.inf
     device: str | None = None
     """Id of the only device that can have the tasks, if the requirement names one."""
     names_device: bool = False
-    """The requirement names devices, whichever way."""
+    """Whether the requirement names devices, in whatever form."""
     trust: TrustScope = MINE
     """The trust scope of the campaign, with the peers that the requirement names."""
     pin: str = ""
@@ -387,7 +392,7 @@ class RequirementGroup:
 
     @property
     def searched(self) -> bool:
-        """Whether a search has come to its end."""
+        """Whether a search has finished."""
         return self.searches > self.searching
 
     @property
@@ -406,7 +411,7 @@ class RequirementGroup:
 
 @dataclass(slots=True)
 class CampaignRun:
-    """One campaign under way."""
+    """One campaign that this scheduler leads."""
 
     limits: TaskLimits
     tasks: list[str] = field(default_factory=list)
@@ -419,14 +424,14 @@ class CampaignRun:
     detail: str = ""
     """Why the campaign ends as a whole."""
     unscored: set[str] = field(default_factory=set)
-    """Tasks that have ended and whose answers are still to be scored."""
+    """Number of ended tasks whose answers are still to be scored."""
     evidence: dict[tuple[str, str, int | None], ModelEvidence] = field(default_factory=dict)
     """What devices have shown, by model, unit and batch."""
 
 
 def group_of(task: Task) -> str:
-    """Id of a task's requirement group. Models that can execute code have groups of their own: devices that run those only for people
-    they know refuse them, and take the others.
+    """Id of a task's requirement group. Models that can execute code have groups of their own: devices that run such models only for known
+    peers refuse them, and take the others.
     """
     program = any(has_program_suffix(model.name) for model in task.models())
     return intern(
@@ -435,7 +440,7 @@ def group_of(task: Task) -> str:
 
 
 def replica_set_of(task: Task) -> str:
-    """Names the tasks of one campaign that are alike in all but their number; empty: the task has no replicas."""
+    """A key shared by the tasks of one campaign that differ only in their replica number; empty: the task has no replicas."""
     if task.replica is None:
         return ""
     alike = task.model_copy(update={"task": task.campaign, "replica": None})

@@ -1,5 +1,5 @@
-"""Why nothing fits, in words: clause by clause how many devices meet it and how many are left, the nearest miss, and the smallest change
-that would do. Pure.
+"""Why nothing fits, in words: for each clause how many devices meet it and how many remain, the nearest miss, and the smallest change that
+would help. Pure.
 
 0 of 214 devices fit
   units has GPU (CoreML)   61 meet it,  61 left
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 _AT_LEAST: Final = (Op.GE, Op.GT)
 _AT_MOST: Final = (Op.LE, Op.LT)
 ADVICE: Final = "; its owner can: sark-node join --allow"
-"""Where a worker's refusal continues with advice that is given once for all of them."""
+"""Where the text of a worker's refusal continues with advice, which is given once for all workers."""
 
 
 REPLICAS_DONE: Final = "its other replicas have their results from every device that fits, and each replica needs a device of its own"
 LACKS_SIBLING: Final = "join another device of that class, or ask for fewer replicas"
-"""Advice for a replica that has no device of its own."""
+"""Advice for a replica for which no device is left."""
 
 
 def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
-    """A text that says for each clause how many of `adverts` meet it, and how many of those meet all clauses before it too."""
+    """A text that says, for each clause, how many of `adverts` meet it, and how many also meet all clauses before it."""
     if not adverts:
         return "no device that may have it is in the swarm now\nIs a worker up (sark-node join), and does it use the same gate?"
     adverts = [as_seen(requirement, advert) for advert in adverts]
@@ -65,7 +65,9 @@ def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
 
 
 def nearest_device(requirement: Requirement, adverts: Iterable[Advert]) -> str:
-    """The device that misses fewest clauses, with each of them; empty where one misses none or one, which the clauses' own lines say."""
+    """The device that misses the fewest clauses, with those clauses; empty where one misses at most one, since the clauses' own lines say
+    that.
+    """
     misses = [(advert, match(requirement, advert).missing) for advert in adverts]
     advert, missing = min(misses, key=lambda pair: (len(pair[1]), pair[0].name, pair[0].peer))
     return (
@@ -74,7 +76,7 @@ def nearest_device(requirement: Requirement, adverts: Iterable[Advert]) -> str:
 
 
 def _distinct(adverts: Iterable[Advert]) -> int:
-    """Devices, however many workers each has."""
+    """The number of devices, however many workers each has."""
     return len({advert.device for advert in adverts})
 
 
@@ -96,7 +98,7 @@ def _number(clause: Clause, advert: Advert) -> float | None:
 
 
 def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
-    """The one clause that, loosened or left out, lets most devices in, else the best pair of them; empty where neither does."""
+    """The single clause whose loosening or removal admits the most devices, else the best pair of clauses; empty where neither helps."""
     alone: dict[Clause, list[Advert]] = {}
     pairs: dict[tuple[Clause, ...], list[Advert]] = {}
     for advert in (as_seen(requirement, each) for each in adverts):
@@ -133,10 +135,10 @@ def why_none(
     scheduler: str,
     untrusted: Sequence[Advert] = (),
 ) -> tuple[Reason, str]:
-    """Why no worker could ever run these tasks: none fits, or those that fit refuse, or are not trusted, or have run their replicas.
+    """Why no worker could ever run these tasks: none fits, or those that fit refuse, are not trusted, or have run the replicas.
 
-    `scheduler`: its peer id, for the advice to owners, given once below what each worker says. `untrusted`: devices that fit, of those that
-    the campaign does not admit.
+    `scheduler`: its peer id, for the advice to owners, given once below the workers' own words. `untrusted`: devices that fit but that the
+    campaign does not admit.
     """
     refusing = [view for view in fits if view.refused is not None]
     if len(refusing) < len(fits):
@@ -161,7 +163,7 @@ def why_none(
 
 
 def why_untrusted(devices: int) -> str:
-    """Why a task waits that only devices fit which are not trusted. `devices`: the number of such devices."""
+    """Why a task waits when only untrusted devices fit. `devices`: how many there are."""
     verb = "fits, and is" if devices == 1 else "fit, and are"
     return f"{count(devices, 'device')} {verb} not trusted: sark-node peers says which serve you"
 
@@ -178,7 +180,7 @@ def _words(views: Sequence[WorkerView]) -> str:
 
 
 def why_waiting(fits: list[WorkerView]) -> str:
-    """What the workers that fit say. Of those that cannot be reached only that: a live line has no space for addresses."""
+    """What the workers that fit say. For an unreachable worker it says only that, since a live line has no space for addresses."""
     gone = [view.device or view.peer[-8:] for view in fits if view.unreachable]
     reasons = [
         f"{view.device or view.peer[-8:]}: {view.why_aside or view.why}"
@@ -194,5 +196,5 @@ def why_waiting(fits: list[WorkerView]) -> str:
 
 
 def listed(texts: list[str], separator: str, most: int = 3) -> str:
-    """The first of them, and how many more there are."""
+    """The first `most` texts, and how many more there are."""
     return separator.join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")

@@ -31,13 +31,13 @@ MAX_ATTEMPTS: Final = 990
 """Attempts are numbered up to 1,000 on the wire; refusals use up numbers, but no tries."""
 _BLAMELESS: Final = (*LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
 _DEVICES: Final = (Reason.WRONG_UNIT, Reason.CHECK_FAILED, Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
-"""Reasons that lie with the device: another device may do better."""
+"""Reasons that lie with the device: another device may succeed."""
 PORTION: Final = 200
-"""Pending tasks that end in one step, and in one transaction."""
+"""Most pending tasks ended in one step and one transaction."""
 MAX_RETURNED: Final = 3
-"""A worker that queued a task and dropped it this often counts as one that has tried it."""
+"""A worker that queued and dropped a task this many times counts as one that has tried it."""
 RETURNED_S: Final = 0.5
-"""Least seconds for which such a worker is left alone."""
+"""Least number of seconds for which such a worker is not asked."""
 RETURNED: Final = "queueing tasks and dropping them"
 MISMATCH: Final = "outputs that differ from the reference where another device's agree"
 HELD: Final = "holding tasks past their deadline"
@@ -53,9 +53,9 @@ class Failures:
     def judge(
         self, record: Record, rejection: tuple[Reason, str] | None = None
     ) -> tuple[TaskEvent, Reason | None, str]:
-        """What a verified record does to its task; `settle` does it, once the record is stored.
+        """What a verified record does to its task; `settle` applies it, once the record is stored.
 
-        `rejection`: why a complete record is no measurement of what was asked for.
+        `rejection`: why a complete record does not measure what was asked for.
         """
         entry = self._state.tasks[record.task]
         event, reason, detail = self._judge(entry, record, rejection)
@@ -65,8 +65,8 @@ class Failures:
         return event, reason, detail
 
     def _costs_no_try(self, entry: TaskEntry, peer: str) -> bool:
-        """A stranger's failure or loss, while a trusted worker could still try: else a few liars could end a task that one's own devices
-        can run.
+        """Whether a stranger failed or lost the task while a trusted worker could still try. Otherwise a few liars could end a task that
+        the submitter's own devices can run.
         """
         state = self._state
         stranger = state.trust_in(state.groups[entry.group], peer).stranger
@@ -96,12 +96,14 @@ class Failures:
         return self.after_failure(entry, record.worker, reason, detail)
 
     def _agreed(self, entry: TaskEntry, peer: str) -> bool:
-        """Whether another device says too that the model can run nowhere, and none has run it: a single one may be at fault itself."""
+        """Whether another device also reports that the model can run nowhere, and none has run it: a single device may itself be at
+        fault.
+        """
         evidence = self._state.evidence(entry)
         return not evidence.good and bool(evidence.broken - {self._state.device_of(self._state.worker(peer))})
 
     def _hope_elsewhere(self, entry: TaskEntry, peer: str) -> bool:
-        """Whether another device may do better."""
+        """Whether another device may succeed."""
         doubted = {self._state.device_of(self._state.worker(other)) for other in entry.doubted | {peer}}
         views = (self._state.worker(other) for other in self._state.groups[entry.group].fits)
         return any(view.could_run() and self._state.device_of(view) not in doubted for view in views)
@@ -134,8 +136,8 @@ class Failures:
         permanent: bool = False,
         agrees: bool | None = None,
     ) -> list[Command]:
-        """The current attempt's result is stored: move the task by the event that was judged. `permanent`: the worker says that it is the
-        model's fault. `agrees`: what it says of its outputs and the reference's.
+        """The current attempt's result is stored: apply the judged event to the task. `permanent`: the worker blames the model. `agrees`:
+        whether the worker's outputs agree with the reference.
         """
         state = self._state
         entry = state.tasks[task]
@@ -160,7 +162,9 @@ class Failures:
     def _compare_outputs(
         self, entry: TaskEntry, view: WorkerView, agrees: bool | None, now: float
     ) -> list[Command]:
-        """Outputs that differ from the reference count against a worker only where another device's agree: else it may be the model."""
+        """Outputs that differ from the reference count against a worker only where another device's agree; otherwise the model may be the
+        cause.
+        """
         state = self._state
         if agrees is None or state.trust_in(state.groups[entry.group], view.peer).stranger:
             return []
@@ -177,7 +181,7 @@ class Failures:
         return [each for peer in against for each in self.count_failure(state.worker(peer), MISMATCH, now)]
 
     def settle_first(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
-        """One of two attempts has a result that decides: it is the current one from now on, and the other is over."""
+        """One of two attempts has a decisive result: it becomes the current one, and the other is over."""
         other = entry.current if attempt is entry.hedge else entry.hedge
         if other is None:
             return []
@@ -197,7 +201,7 @@ class Failures:
         *,
         permanent: bool = False,
     ) -> list[Command]:
-        """One of two attempts ended without a result that decides: the task goes on with the other, and has lost no try."""
+        """One of two attempts ended without a decisive result: the task goes on with the other and loses no try."""
         commands = self._hold_against(entry, attempt, event, reason, now, permanent=permanent)
         if reason in LIMITS:
             entry.limits |= {attempt.worker}
@@ -205,14 +209,14 @@ class Failures:
         return commands + self._hedging.end(entry, attempt, end, reason, detail)
 
     def give_up_one(self, entry: TaskEntry, attempt: Attempt, words: str, now: float) -> list[Command]:
-        """One of two attempts takes too long: it is stopped, and the task goes on with the other."""
+        """One of two attempts takes too long: stop it, and let the task go on with the other."""
         commands = self.count_hold(entry, attempt, now)
         stop = self._hedging.stop(entry, attempt)
         return [*commands, *self._hedging.end(entry, attempt, TaskEvent.CANCEL, None, words), *stop]
 
     def count_hold(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
-        """A worker held a task past its deadline, and another one took its place there. That counts, and double if nothing was heard of
-        a run for longer than it takes to notice that a link is dead.
+        """A worker held a task past its deadline and another attempt replaced it. This counts as a failure, and double if its run reported
+        nothing for longer than it takes to notice a dead link.
         """
         if not entry.runs(attempt) or now < self._state.deadline(entry, attempt):
             return []
@@ -233,7 +237,7 @@ class Failures:
     ) -> list[Command]:
         """Count a failed run against its worker."""
         view, commands = self._state.worker(attempt.worker), list[Command]()
-        if event is TaskEvent.DISCOUNT:  # what it says of the model is not evidence
+        if event is TaskEvent.DISCOUNT:  # a stranger's word on the model is no evidence
             entry.doubted |= {view.peer}
             return self._blame(entry, attempt, reason, now)
         if event not in (TaskEvent.RETRY, TaskEvent.FAIL) or entry.outcome is not None:
@@ -247,8 +251,9 @@ class Failures:
     def _is_its_fault(
         self, entry: TaskEntry, view: WorkerView, reason: Reason | None, *, permanent: bool
     ) -> bool:
-        """Whether a failure counts against the worker. One that blames the model counts once for each model, while no other device has
-        run it or says so too; and if no other device could do better, setting this one aside gains nothing.
+        """Whether a failure counts against the worker. A failure that blames the model counts once for each model, every time once another
+        device has run the model, and not once another device reports the same. A failure that blames the model or lies with the device does
+        not count if no other device could do better, since setting this worker aside would gain nothing.
         """
         if not permanent and reason not in _DEVICES:
             return True
@@ -269,8 +274,8 @@ class Failures:
         *,
         permanent: bool = False,
     ) -> list[Command]:
-        """Count a quick failure: against the worker if it is the worker's own, else against the model at this worker, and the first one of
-        each model against the worker too.
+        """Count a quick failure: against the worker if the worker is to blame; otherwise against the model at this worker, and the first
+        one of each model against the worker too.
         """
         if reason in _BLAMELESS or now - attempt.since > QUICK_S:
             return []
@@ -308,7 +313,7 @@ class Failures:
         once: bool = False,
         double: bool = False,
     ) -> list[Command]:
-        """Count it against the worker; see `WorkerView.add_failure`."""
+        """Count a failure against the worker; see `WorkerView.add_failure`."""
         seconds = view.add_failure(now, what, silent=silent, once=once, double=double)
         if seconds is None:
             return []
@@ -329,8 +334,8 @@ class Failures:
         return commands
 
     def count_return(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
-        """A worker queued a task and dropped it. That costs no try, so it is remembered against the worker: else it could keep a task
-        for as long as it likes, and drive up the attempt numbers.
+        """A worker queued a task and dropped it. This costs no try, so it is counted against the worker: otherwise the worker could keep
+        the task indefinitely and drive up the attempt numbers.
         """
         if (
             entry.state is not TaskState.QUEUED
@@ -352,7 +357,7 @@ class Failures:
     def lose_all(
         self, peer: str, detail: str, now: float, *, silent: bool = False, gone: bool = False
     ) -> list[Command]:
-        """The worker was not heard of for a lease's time: what it has of ours is lost. `silent`: it accepts links and does not answer.
+        """The worker was silent for a lease's time: everything it holds of ours is lost. `silent`: it accepts links and does not answer.
         `gone`: its process has ended, and its runs with it.
         """
         commands: list[Command] = []
@@ -362,7 +367,7 @@ class Failures:
                 view, "not reporting on tasks that it had accepted", now, silent=True
             )
         for entry, attempt in self._state.held_at(peer):
-            if attempt.status is not AttemptStatus.ASKED:  # a commit on its way has its own deadline
+            if attempt.status is not AttemptStatus.ASKED:  # a commit in flight has its own deadline
                 commands += self.lose(entry, attempt, Reason.LOST, detail, now, goes_on=not gone)
         return commands
 
@@ -376,9 +381,9 @@ class Failures:
         *,
         goes_on: bool = False,
     ) -> list[Command]:
-        """This attempt is lost. `goes_on`: its run may go on."""
+        """This attempt is lost. `goes_on`: its run may continue."""
         commands: list[Command] = []
-        if reason is Reason.BAD_REQUEST and entry.counts(attempt):  # what it sent was no result
+        if reason is Reason.BAD_REQUEST and entry.counts(attempt):  # it sent something other than a result
             commands = self._blame(entry, attempt, reason, now)
         event = TaskEvent.LOSE
         if attempt is entry.hedge:
@@ -387,13 +392,13 @@ class Failures:
         blameless = reason in (Reason.STALE_EPOCH, Reason.NOT_TRUSTED)
         waited = entry.state is TaskState.QUEUED or attempt.status is AttemptStatus.WAITING
         if waited or attempt.inherited or blameless:
-            event = TaskEvent.REFUSE  # nothing ran, or it was never asked for, or is not asked for again
+            event = TaskEvent.REFUSE  # nothing ran, it was never requested, or it is not requested again
         elif reason is Reason.PREEMPTED and entry.state in LEASED and _may_yield(entry):
             event, detail = TaskEvent.PREEMPT, self._preempted(entry)
         return commands + self._end_current(entry, event, reason, detail, now, goes_on=goes_on)
 
     def end_untrusted(self, peer: str, now: float) -> list[Command]:
-        """End what a worker has of campaigns that no longer admit it: a result that it still sends of them is stale."""
+        """End what a worker holds of campaigns that no longer admit it. A result that it still sends for them is stale."""
         state = self._state
         commands: list[Command] = []
         for entry, attempt in state.held_at(peer):
@@ -417,7 +422,7 @@ class Failures:
         *,
         goes_on: bool = False,
     ) -> list[Command]:
-        """The worker did not take this attempt, or did not say (`goes_on`: it may run there)."""
+        """The worker did not take this attempt, or did not answer (`goes_on`: it may run there)."""
         if attempt is entry.hedge:
             return self._hedging.drop(entry, reason, detail)
         return self._end_current(entry, event, reason, detail, now, goes_on=goes_on)
@@ -432,8 +437,8 @@ class Failures:
         *,
         goes_on: bool = False,
     ) -> list[Command]:
-        """The current attempt ended without a record. The hedge takes its place, if there is one; else a pending outcome comes true, and
-        a task that used all its tries fails.
+        """The current attempt ended without a record. The hedge, if any, takes its place; otherwise a pending outcome is applied, and a
+        task without tries left fails.
         """
         if entry.hedge is not None and entry.current is not None:
             end = TaskEvent.LOSE if event is TaskEvent.LOSE else TaskEvent.REFUSE
@@ -452,8 +457,8 @@ class Failures:
         return self._end(entry, event, reason, detail, now, stop)
 
     def _owe_stop(self, entry: TaskEntry, now: float) -> Unconfirmed | None:
-        """The task is over, and its worker has not said that its run is. A queued lease alone runs nothing, unless it is known from an
-        earlier life: that may have started it.
+        """The stop owed when a task is over and its worker has not confirmed the end of the run. A queued lease runs nothing, except one
+        known from an earlier process, which may have started it.
         """
         attempt = entry.current
         if attempt is None:
@@ -482,7 +487,7 @@ class Failures:
     # -- cancels and stops --------------------------------------------------------------------------------------------------------------
 
     def end_tasks(self, tasks: Iterable[str], outcome: PendingOutcome, now: float) -> list[Command]:
-        """End these tasks: the pending ones in portions (`end_portion`), the others when their worker has let go of them."""
+        """End these tasks: pending ones in portions (`end_portion`), the others once their workers have let go of them."""
         state = self._state
         stops: dict[str, list[HeldLease]] = {}
         commands: list[Command] = []
@@ -503,7 +508,7 @@ class Failures:
         return commands + [CancelOn(peer, tuple(held), outcome.reason) for peer, held in stops.items()]
 
     def end_portion(self, now: float) -> list[Command]:
-        """End some of the pending tasks that nobody is to have any more. However many there are, everything else goes on meanwhile."""
+        """End some of the withdrawn tasks. Working in portions lets everything else go on meanwhile, however many tasks there are."""
         state = self._state
         ends: dict[PendingOutcome, list[str]] = {}
         campaigns: dict[str, CampaignRun] = {}
@@ -538,7 +543,7 @@ class Failures:
     def end_stopped(
         self, entry: TaskEntry, attempt: Attempt, detail: str, now: float, *, goes_on: bool = False
     ) -> list[Command]:
-        """A run that was to be stopped is over, or is not waited for any more (`goes_on`)."""
+        """A run that was to be stopped is over, or the scheduler no longer waits for it (`goes_on`)."""
         stopping = attempt.status is AttemptStatus.STOPPING
         if not stopping or entry.outcome is not None or attempt.inherited:
             return self.lose(entry, attempt, Reason.LOST, detail, now, goes_on=goes_on)
@@ -550,7 +555,7 @@ class Failures:
         return self._end(entry, *self.after_failure(entry, attempt.worker, Reason.TIMED_OUT, words), now)
 
     def send_stop(self, entry: TaskEntry, now: float) -> list[Command]:
-        """Tell the worker to stop an unwanted run: as soon as its lease is known, and again whenever a link comes up."""
+        """Tell the worker to stop an unwanted run: once its lease is known, and again whenever a link comes up."""
         attempt = entry.current
         held = None if attempt is None else attempt.held(entry.epoch)
         if not entry.stopping or attempt is None or held is None:
@@ -564,7 +569,7 @@ class Failures:
     # -- campaigns led elsewhere --------------------------------------------------------------------------------------------------------
 
     def end_superseded(self, campaign: str, now: float, words: str = ELSEWHERE) -> list[Command]:
-        """It is proven that another scheduler leads this campaign. It ends here, and nothing is touched at any worker."""
+        """Another scheduler provably leads this campaign. It ends here, and nothing is sent to any worker."""
         state = self._state
         run = state.campaigns.get(campaign)
         if run is None or run.done:
@@ -584,7 +589,9 @@ class Failures:
         return commands + state.end_if_done(run)
 
     def exclude(self, peer: str, campaign: str, now: float) -> list[Command]:
-        """A worker says without a proof that another scheduler leads the campaign: it gets no more of it, and the campaign goes on."""
+        """A worker claims without proof that another scheduler leads the campaign: the worker gets no more of it, and the campaign goes
+        on.
+        """
         state = self._state
         run = state.campaigns.get(campaign)
         if run is None or run.done:
@@ -604,5 +611,5 @@ class Failures:
 
 
 def _may_yield(entry: TaskEntry) -> bool:
-    """Whether a preemption costs no try. A worker that reports more of them than are allowed has lost the task like any other."""
+    """Whether a preemption costs no try. A worker that reports more of them than allowed has lost the task like any other."""
     return entry.preempted < MAX_PREEMPTIONS

@@ -1,10 +1,10 @@
-"""Hedged requests: a second request for a queued task, at a worker that is idle by now, or at a busy one while nothing else waits.
-For the hedge beside a run see `scheduler.core.deadlines`.
+"""Hedged requests: a second request for a queued task, at a worker that has become idle, or at a busy one while no other task waits. For
+the hedge beside a run see `scheduler.core.deadlines`.
 
     queued at A ──▶ asked at B too ─▶ A is ready first: start there, release B's lease (and skip it, should B be ready meanwhile)
                                     └▶ B is ready first, or grants a lease at once: B's attempt becomes the current one, A's is released
 
-Each request is an attempt with its own number. Before a start is sent, the end of the other one is on disk: whatever crashes then, no two
+Each request is an attempt with its own number. Before a start is sent, the end of the other attempt is on disk: no crash can make two
 workers start the same task.
 """
 
@@ -23,13 +23,13 @@ from scheduler.core.retry import ELSEWHERE_S
 from scheduler.core.state import State
 
 SOON_S: Final = 1.0
-"""Seconds; a queued lease expected to start within them is left where it is."""
+"""Seconds; a queued lease expected to start within them is not hedged."""
 MAX_HEDGES: Final = 16
-"""Hedges at busy workers asked for in one decision."""
+"""Most hedges requested at busy workers in one decision."""
 LOOKED_AT: Final = 64
-"""Queued leases looked at in one decision, the newest first: they wait longest."""
+"""Queued leases checked in one decision, newest first, since those wait longest."""
 LAST_HEDGE: Final = 500
-"""A task with this many attempts is not hedged any more; the remaining numbers are for current attempts."""
+"""From this attempt number on a task is not hedged; the remaining numbers are for current attempts."""
 SOONER: Final = "another worker was sooner"
 
 
@@ -39,7 +39,7 @@ class Hedging:
         self._allocator = allocator
 
     def decide(self, now: float) -> list[Command]:
-        """Hedges at idle workers at any time; at busy ones from time to time and while no task is without a queued lease."""
+        """Hedge at idle workers at any time; at busy ones only in a full decision while every task has a queued lease."""
         state, whole = self._state, self._state.unsettled
         state.unsettled = False
         if not state.queued:
@@ -55,7 +55,7 @@ class Hedging:
             if not self._may_hedge(entry, now) or not self._waits_behind(entry, now):
                 continue
             if entry.hedge is not None and entry.hedge.lease is None:
-                continue  # another worker is being asked already
+                continue  # another worker is already being asked
             near = self._allocator.near(state.groups[entry.group], idle)
             fitting = [view for view in near if self._may_take(view, entry, now)]
             if not fitting:
@@ -69,7 +69,7 @@ class Hedging:
         return commands + (self._hedge_at_busy(queued_leases, now) if tail else [])
 
     def _hedge_at_busy(self, queued_leases: list[TaskEntry], now: float) -> list[Command]:
-        """Hedge tasks that wait for a while yet at workers where they are expected to start about as soon."""
+        """Hedge tasks that still wait for a while, at workers where they are expected to start about as soon."""
         state = self._state
         commands: list[Command] = []
         for entry in queued_leases:
@@ -115,7 +115,7 @@ class Hedging:
         )
 
     def _waits_behind(self, entry: TaskEntry, now: float) -> bool:
-        """Whether the queued task waits behind another task of ours, or behind something that takes longer than a moment."""
+        """Whether the queued task waits behind another task of ours, or behind work that takes longer than `SOON_S`."""
         if entry.current is None:
             return False
         view = self._state.worker(entry.current.worker)
@@ -127,9 +127,7 @@ class Hedging:
     # -- which of the two ---------------------------------------------------------------------------------------------------------------
 
     def release(self, entry: TaskEntry, words: str) -> list[Command]:
-        """The hedge, if any, is not needed: end it on disk, and release its queued lease or stop its run. What is granted for it later is
-        cancelled.
-        """
+        """End the hedge, if any, on disk, and release its queued lease or stop its run. A lease granted for it later is cancelled."""
         hedge = entry.hedge
         if hedge is None:
             return []
@@ -140,7 +138,7 @@ class Hedging:
     def drop(
         self, entry: TaskEntry, reason: Reason | None, detail: str, event: TaskEvent = TaskEvent.REFUSE
     ) -> list[Command]:
-        """The hedge, if any, is gone. The task stays where it is, and has lost no try."""
+        """The hedge, if any, is gone. The task keeps its state and loses no try."""
         hedge = entry.hedge
         if hedge is None:
             return []
@@ -151,7 +149,7 @@ class Hedging:
     def switch(
         self, entry: TaskEntry, reason: Reason | None, detail: str, event: TaskEvent = TaskEvent.REFUSE
     ) -> list[Command]:
-        """The hedge becomes the current attempt; the one before ended by `event`, or the caller releases it. The task has lost no try."""
+        """The hedge becomes the current attempt. The previous one ended by `event`, or the caller releases it. The task loses no try."""
         hedge, before = entry.hedge, entry.current
         assert hedge is not None, "there is a hedge"
         assert before is not None, "a hedge has a current attempt"
@@ -173,7 +171,9 @@ class Hedging:
     def end(
         self, entry: TaskEntry, attempt: Attempt, event: TaskEvent, reason: Reason | None, detail: str
     ) -> list[Command]:
-        """One of two attempts is over, and the task goes on with the other: that is no try. Its worker is not asked again for now."""
+        """One of two attempts is over, and the task goes on with the other and loses no try. The ended attempt's worker is not asked
+        again for now.
+        """
         if event is not TaskEvent.REFUSE:
             entry.tried |= {attempt.worker}
         if attempt is entry.hedge:
@@ -181,7 +181,7 @@ class Hedging:
         return self.switch(entry, reason, detail, event)
 
     def prefer(self, entry: TaskEntry) -> list[Command]:
-        """The hedge is the one that counts: it becomes the current attempt, and the other is released, or stopped if it runs."""
+        """Make the hedge the current attempt, and release the other attempt, or stop it if it runs."""
         before = entry.current
         assert before is not None, "a hedge has a current attempt"
         event = TaskEvent.CANCEL if entry.runs(before) else TaskEvent.REFUSE
@@ -190,7 +190,7 @@ class Hedging:
 
     @staticmethod
     def stop(entry: TaskEntry, attempt: Attempt) -> list[Command]:
-        """Have an attempt that is not wanted any more stopped, or its queued lease returned; nothing if it has no lease yet."""
+        """Stop an attempt that is no longer wanted, or return its queued lease; do nothing if it has no lease yet."""
         held = attempt.held(entry.epoch)
         if held is None:
             return []
@@ -199,7 +199,7 @@ class Hedging:
         return [ReleaseOn(attempt.worker, (held,))]
 
     def rival_asked(self, peer: str, lease: str) -> bool:
-        """Whether another worker was asked for this queued task and has not answered: it may have granted a lease already."""
+        """Whether another worker was asked for this queued task and has not answered: it may already have granted a lease."""
         for entry, attempt in self._state.held_at(peer):
             if attempt.lease == lease and entry.state is TaskState.QUEUED:
                 return any(other.worker != peer and other.lease is None for other in entry.attempts())

@@ -1,11 +1,11 @@
 """The view of one worker, and the choice among workers that fit.
 
-Idle devices come first. Of two drawn at random the one that would start sooner is taken, so that schedulers that know the same do not all
-choose the same device. A device that has the model starts sooner by the time of a fetch.
+Idle devices come first. Of two drawn at random, the device that would start sooner is chosen, so that schedulers with the same knowledge do
+not all choose the same one. A device that has the model saves the time of a fetch.
 
 A worker that takes work and falls silent, or on which one model after another fails quickly, is set aside for 30 s, then twice as long each
-time, up to 600 s; a result resets that. A model that fails quickly again and again on one worker is set aside on that worker alone. Failed
-runs set nothing aside where no other worker could do better.
+time, up to 600 s; a result resets this. A model that repeatedly fails quickly on one worker is set aside on that worker alone. Failed runs
+set nothing aside where no other worker could do better.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AHEAD_S: Final = 1.0
 LEAST_AHEAD: Final = 2
 MOST_AHEAD: Final = 8
 QUICK_S: Final = 10.0
-"""A failure within this time is a quick one."""
+"""Seconds within which a failure counts as quick."""
 QUICK_FAILURES: Final = 3
 WINDOW_S: Final = 120.0
 SAME_S: Final = 2.0
@@ -39,7 +39,7 @@ _SERVING: Final = (WorkerState.ACTIVE, WorkerState.BUSY, WorkerState.CLEANUP)
 
 
 ModelKey = tuple[str, str]
-"""A model's hash and the unit that it runs on."""
+"""A model's hash and its unit."""
 
 
 @dataclass(slots=True)
@@ -64,12 +64,12 @@ class WorkerView:
     advert: Advert | None = None
     incarnation: int | None = None
     restarted: bool = False
-    """It reported a higher incarnation over the present link; a process has only one."""
+    """It reported a higher incarnation over the current link; a process has only one."""
     state: WorkerState | None = None
     state_why: str = ""
     """Why it takes no work now, in its own words."""
     quoted: bool = False
-    """It answered a probe over the present link."""
+    """It answered a probe over the current link."""
     quoted_at: float = 0.0
     """When it last gave a quote."""
     probing: bool = False
@@ -81,17 +81,17 @@ class WorkerView:
     """Our live tasks there, oldest first; hedges included."""
     warm: set[str] = field(default_factory=set)
     refused: Reason | None = None
-    """The reason for which the worker does not serve this scheduler (`why` has its words); None: it has not refused."""
+    """Why the worker does not serve this scheduler (`why` has its words); None: it has not refused."""
     why: str = ""
     retry_at: float = 0.0
     backoff_s: float = 0.0
     """Seconds of pause after the worker's last refusal; 0 once it takes something."""
     unreachable: int = 0
-    """Times in a row that it could not be reached."""
+    """Consecutive failures to reach it."""
     mean_s: float | None = None
     """Seconds from start to result, a moving mean."""
     slots: int = 1
-    """Least number of slots that the worker has: as many as were free or ours at once."""
+    """A lower bound on the worker's number of slots: the most that were free or ours at once."""
     depth: int = LEAST_AHEAD
     """Tasks to keep there, including the running one."""
     failures: list[float] = field(default_factory=list)
@@ -117,13 +117,13 @@ class WorkerView:
         return self.could_run() and self.unreachable == 0 and self.state not in RESTING
 
     def could_run(self) -> bool:
-        """Whether it could still run something, now or when it is back: it does not refuse this scheduler. It may be busy, set aside,
-        paused by its owner, in quiet hours, restarting or out of sight.
+        """Whether it could run a task, now or when it returns: it has not refused this scheduler. It may be busy, set aside, paused by its
+        owner, in quiet hours, restarting or unreachable.
         """
         return self.refused is None
 
     def space(self) -> int:
-        """How many more tasks to hand it now."""
+        """How many more tasks to hand to it now."""
         return self.depth - len(self.held)
 
     def idle(self) -> bool:
@@ -131,7 +131,7 @@ class WorkerView:
         return not self.held and self.others == 0
 
     def start_s(self, sha256: str, size: int) -> float:
-        """Estimated seconds until a task given now would start to measure."""
+        """Estimated seconds until a task handed out now would start to measure."""
         each = self.mean_s if self.mean_s is not None else self.run_s if self.run_s is not None else 1.0
         wait = (len(self.held) + self.others) // self.slots * each
         return wait + (0.0 if sha256 in self.warm else 0.05 + size / FETCH_RATE)
@@ -148,19 +148,19 @@ class WorkerView:
             self.depth = slots - 1 + LEAST_AHEAD if self.mean_s is None else depth(self.mean_s, slots)
 
     def mark_unreachable(self, now: float, why: str) -> None:
-        """Try again in 1, 2, 4 … 30 s."""
+        """Schedule the next contact after 1, 2, 4 … 30 s."""
         self.unreachable += 1
         self.quoted = False
         self.why = why
         self.retry_at = now + doubled_s(1.0, self.unreachable - 1, BACKOFF_MOST_S)
 
     def back_off(self, now: float, seconds: float) -> None:
-        """It refused. It is asked again after `seconds`, or later: each time in a row the wait doubles, up to 30 s."""
+        """The worker refused: ask it again after `seconds` or later. Each consecutive refusal doubles the wait, up to 30 s."""
         self.backoff_s = max(seconds, min(BACKOFF_MOST_S, 2 * self.backoff_s))
         self.retry_at = now + self.backoff_s
 
     def forget_failures(self, model: ModelKey) -> None:
-        """A result of `model` came: forget the model's failures on this worker."""
+        """A result of `model` came: clear the worker's failures and those of the model there."""
         self.failures.clear()
         self.asides = 0
         for key, failed in list(self.failed_models.items()):
@@ -170,14 +170,14 @@ class WorkerView:
                 failed.counted = False
 
     def add_model_failure(self, model: ModelKey, now: float) -> bool:
-        """Count a quick failure of a model. True: it is the model's first one since a result came, and so may be the worker's fault."""
+        """Count a quick failure of a model. True: it is the model's first since a result came, and so may be the worker's fault."""
         failed = self.failed_models.setdefault(model, ModelFailures())
         failed.at = [at for at in failed.at if now - at < WINDOW_S] + [now]
         first, failed.counted = not failed.counted, True
         return first
 
     def set_model_aside(self, model: ModelKey, now: float) -> float | None:
-        """Set a model aside here, if it failed quickly too often. Gives for how many seconds."""
+        """Set a model aside here if it failed quickly too often. Returns for how many seconds."""
         failed = self.failed_models.get(model)
         if failed is None or len(failed.at) < QUICK_FAILURES or now < failed.aside_until:
             return None
@@ -195,10 +195,10 @@ class WorkerView:
     def add_failure(
         self, now: float, what: str, *, silent: bool = False, once: bool = False, double: bool = False
     ) -> float | None:
-        """Count a failure. Gives the seconds it is set aside for, if that was one too many.
+        """Count a failure. Returns the seconds for which the worker is set aside, if this failure was one too many.
 
-        `what`: in words, such as "quick failures, the last one crashed". `silent`: it took work and fell silent, which costs more time
-        and counts `double`. Losses of one silence count once, and so do failures of one moment that are to count `once`.
+        `what`: in words, such as "quick failures, the last one crashed". `silent`: the worker took work and fell silent, which costs more
+        time and counts `double`. Losses of one silence count once, as do simultaneous failures marked `once`.
         """
         same = bool(self.failures) and now - self.failures[-1] < SAME_S
         if now < self.aside_until or ((silent or once) and same):
@@ -215,7 +215,7 @@ class WorkerView:
         return seconds
 
     def end_aside(self, now: float) -> bool:
-        """Whether the time that it was set aside for has just ended; true once."""
+        """Whether the time for which the worker was set aside has just ended; true once."""
         if not self.why_aside or now < self.aside_until:
             return False
         if self.why == self.why_aside:
@@ -225,17 +225,19 @@ class WorkerView:
 
 
 def depth(mean_s: float, slots: int = 1) -> int:
-    """Tasks to keep at a worker whose runs take `mean_s` seconds: one in each of its `slots`, and those behind them."""
+    """Tasks to keep at a worker whose runs take `mean_s` seconds: one in each of its `slots`, and those queued behind them."""
     ahead = math.ceil(slots * AHEAD_S / max(mean_s, 0.001))
     return slots + max(LEAST_AHEAD - 1, min(max(MOST_AHEAD - 1, slots), ahead))
 
 
 PROVEN: Final = 3
-"""Results found right, from which on a stranger is preferred to one with fewer."""
+"""From this many confirmed results on, a stranger ranks like a trusted worker."""
 
 
 def most_proven(views: Sequence[WorkerView], trust_of: Callable[[str], Trust]) -> list[WorkerView]:
-    """Of a campaign's workers those that are known best: strangers without a name come only where nobody else can be had."""
+    """The workers with the most confirmed results; trusted workers count as `PROVEN`. Unproven strangers come only where there is nobody
+    else.
+    """
 
     def rank(view: WorkerView) -> int:
         trust = trust_of(view.peer)
@@ -253,9 +255,9 @@ def choose(
     size: int,
     rng: random.Random,
 ) -> WorkerView | None:
-    """The worker to ask: of two random `idle` ones the sooner, else of two random `others`. None: there is none.
+    """The worker to ask: of two random `idle` ones the one that starts sooner, else of two random `others`. None: there is no worker.
 
-    If neither of the two has the model, one that has it is drawn too.
+    If neither of the two has the model, a worker that has it is drawn as well.
     """
     pool = idle or others
     if not pool:

@@ -1,4 +1,4 @@
-"""Reconciles the state with what workers hold: answers to a commit, queued leases that come up, and all leases when a link came up."""
+"""Reconciles the state with what workers hold: answers to a commit, starts of queued leases, and all leases once a link comes up."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from scheduler.core.state import State
 from scheduler.core.workers import Workers
 
 OWED_S: Final = 60.0
-"""A worker that said it has a result and does not send it within this many seconds of being linked has lost it."""
+"""Seconds, from the link's start, for a worker to send a result that it says it has; then the result counts as lost."""
 YIELD_S: Final = 10.0
-"""A run that goes on for this many seconds after a preemption warning is not preempted."""
+"""Seconds for which a run may continue after a preemption warning before the warning is dropped."""
 MAX_WARNINGS: Final = 8
-"""Preemption warnings recorded for one attempt."""
+"""Most preemption warnings recorded for one attempt."""
 
 
 class Reconciler:
@@ -36,8 +36,8 @@ class Reconciler:
     # -- answers to a commit ------------------------------------------------------------------------------------------------------------
 
     def grant(self, peer: str, grant: RecordGrant, now: float, *, observed: bool = True) -> list[Command]:
-        """A worker granted a lease, or queued it. If the task is not wanted there any more, it is cancelled. `observed`: it was given
-        now.
+        """A worker granted a lease, or queued it. If the worker should no longer have the task, the lease is cancelled. `observed`: the
+        grant happened just now.
         """
         state, entry = self._state, self._state.tasks.get(grant.task)
         number, lease, fence, queued = grant.attempt, grant.lease, grant.fence, grant.queued
@@ -53,7 +53,7 @@ class Reconciler:
             return [CancelOn(peer, (HeldLease(lease=lease, fence=fence, epoch=epoch),), Reason.FENCED)]
         view = state.worker(peer)
         if any(lease == other.lease or fence == other.fence for _, other in state.held_at(peer)):
-            # else it could settle one task in the other's name
+            # Otherwise the worker could settle one task in the other's name.
             no = Denied(reason=Reason.BAD_REQUEST, detail="it gave one lease to two tasks")
             commands = self._failures.turn_down(entry, attempt, TaskEvent.REFUSE, no.reason, no.detail, now)
             self._workers.refuse(peer, no, now)
@@ -84,7 +84,7 @@ class Reconciler:
         return commands + self._workers.update_incarnation(view, fence.incarnation, now)
 
     def _unanswered(self, task: str, number: int) -> tuple[TaskEntry, Attempt] | None:
-        """The attempt, if it waits for its worker's answer; the answer may also come when all of that is over."""
+        """The attempt, if it still waits for its worker's answer. An answer may also come after the attempt is over."""
         entry = self._state.tasks.get(task)
         for attempt in entry.attempts() if entry is not None else ():
             if entry is not None and attempt.number == number and attempt.lease is None:
@@ -92,7 +92,7 @@ class Reconciler:
         return None
 
     def conflict(self, task: str, number: int, conflict: Conflict, now: float) -> list[Command]:
-        """Another scheduler was faster. The quote that came with the answer is used at once, and the task goes elsewhere."""
+        """Another scheduler was faster. Its worker's quote, which came with the answer, is used at once, and the task goes elsewhere."""
         unanswered = self._unanswered(task, number)
         if unanswered is None:
             return []
@@ -123,7 +123,7 @@ class Reconciler:
         return commands
 
     def fail_commit(self, task: str, number: int, why: str, now: float, *, sent: bool) -> list[Command]:
-        """A commit got no answer. `sent`: it may have arrived, so the attempt is lost; else nothing has happened."""
+        """A commit got no answer. `sent`: it may have arrived, so the attempt is lost; otherwise nothing has happened."""
         unanswered = self._unanswered(task, number)
         if unanswered is None:
             return []
@@ -138,9 +138,9 @@ class Reconciler:
     # -- runs ---------------------------------------------------------------------------------------------------------------------------
 
     def start(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Command]]:
-        """A queued lease is up: the task to start there, None to skip it. The commands come before that answer.
+        """A queued lease is ready to run: gives the task to start, or None to skip it. Carry out the commands before answering.
 
-        A skipped queued lease is over. A request that comes late or twice says nothing about the run that was started with it.
+        A skipped queued lease is over. A late or repeated request says nothing about the run that it started.
         """
         held = self._state.by_lease(peer, lease, fence)
         if held is None:
@@ -160,15 +160,15 @@ class Reconciler:
         return entry.id, commands
 
     def progress(self, peer: str, report: Progress, now: float) -> LiveAttempt | None:
-        """A run moved on. Returns what is shown of its task; None if the run is not ours any more, or is a hedge."""
+        """A run reported progress. Returns what to show of its task; None if the run is no longer ours, or is a hedge."""
         held = self._state.by_lease(peer, report.lease, report.fence)
         if held is None:
             return None
         entry, attempt = held
         if entry.state is TaskState.QUEUED and entry.hedge is not None:
-            return None  # no start was sent for a hedged task: it is not to be believed
+            return None  # no start was sent for a hedged task: do not believe the report
         attempt.advance(report.phase, report.done, now)
-        if attempt is entry.hedge:  # what is shown of the task is its current attempt
+        if attempt is entry.hedge:  # the task shows its current attempt only
             if entry.runs(attempt):
                 self._move_on(entry, attempt, report.phase, now)
             return None
@@ -224,18 +224,18 @@ class Reconciler:
         *,
         expected: frozenset[str],
     ) -> list[Command]:
-        """What a worker holds of a campaign: what both know goes on, the rest is lost or cancelled.
+        """Compare what a worker holds of a campaign with the state: leases known to both go on, the rest are lost or cancelled.
 
-        `expected`: the leases known when the question was sent; what was granted since may be missing from the answer.
+        `expected`: the leases known when the question was sent. Leases granted since may be missing from the answer.
         """
         state, view = self._state, self._state.worker(peer)
         reported = {lease.lease: lease for lease in leases}
-        by_attempt = {(lease.task, lease.attempt): lease for lease in leases}  # the last one, of several
+        by_attempt = {(lease.task, lease.attempt): lease for lease in leases}  # the last one wins
         commands: list[Command] = []
         for entry, attempt in state.held_at(peer):
             if entry.form.campaign != campaign:
                 continue
-            same = by_attempt.get((entry.id, attempt.number))  # another scheduler may have had it begin anew
+            same = by_attempt.get((entry.id, attempt.number))  # another scheduler may have restarted it
             lease = same if attempt.lease is None else reported.get(attempt.lease)
             if lease is not None and (lease.task, lease.attempt) == (entry.id, attempt.number):
                 reported.pop(lease.lease, None)
@@ -244,7 +244,7 @@ class Reconciler:
                 words = f"{state.device(peer)} has it no more"
                 commands += self._failures.count_return(entry, attempt, now)
                 commands += self._failures.lose(entry, attempt, Reason.LOST, words, now)
-            elif attempt.status is AttemptStatus.RESTORED:  # the commit never reached it
+            elif attempt.status is AttemptStatus.RESTORED:  # the commit never reached the worker
                 args = (TaskEvent.REFUSE, Reason.LOST, "never asked", now)
                 commands += self._failures.turn_down(entry, attempt, *args)
         run = state.campaigns.get(campaign)
@@ -260,7 +260,7 @@ class Reconciler:
         return commands
 
     def misses_results(self, peer: str, leases: Iterable[LiveLease]) -> bool:
-        """Whether another scheduler took results that this one waits for: it adopted the campaign, and has to ask for them again."""
+        """Whether another scheduler took results that this one waits for. It adopted the campaign, so this one must request them again."""
         live = {(entry.id, attempt.number) for entry, attempt in self._state.held_at(peer)}
         return any(lease.settled and (lease.task, lease.attempt) in live for lease in leases)
 
@@ -270,7 +270,7 @@ class Reconciler:
             grant = RecordGrant(entry.id, attempt.number, lease.lease, lease.fence, lease.queued)
             return self.grant(attempt.worker, grant, now, observed=False)
         if lease.phase is not None and not lease.queued:
-            attempt.advance(lease.phase, lease.done, now)  # what it reported itself may have been lost
+            attempt.advance(lease.phase, lease.done, now)  # the run's own reports may have been lost
         commands: list[Command] = []
         owes = (lease.settled or lease.reporting) and not lease.queued  # a worker may claim both
         if attempt.status is AttemptStatus.RESTORED and not owes and self._meets_replica(entry, attempt):
@@ -302,8 +302,8 @@ class Reconciler:
         return commands + self._failures.send_stop(entry, now)
 
     def _meets_replica(self, entry: TaskEntry, attempt: Attempt) -> bool:
-        """Whether a run found at a worker is where another replica goes on. The campaign's former scheduler had cancelled one of the two,
-        and this one could not know.
+        """Whether a run found at a worker is where another replica continues. The campaign's former scheduler had cancelled one of the two,
+        and this scheduler could not know.
         """
         state = self._state
         taken, group = state.taken(entry, known_to_run=True), state.groups[entry.group]
@@ -330,11 +330,13 @@ class Reconciler:
     def _found_running(
         entry: TaskEntry, attempt: Attempt, lease: LiveLease, *, beside: bool = False
     ) -> RecordGrant:
-        """For the store, which may have it as queued: a former process started this run. What is asked for next is beside it."""
+        """A grant for the store, which may have the lease as queued: a former process started this run. A later request is a hedge beside
+        it.
+        """
         return RecordGrant(entry.id, attempt.number, lease.lease, lease.fence, queued=False, beside=beside)
 
     @staticmethod
     def _set_due(attempt: Attempt, now: float) -> None:
-        """When its result has to be here, if its worker says that it is on its way; once for each attempt."""
+        """Set, once for each attempt, when its result has to arrive if its worker says that it is sending one."""
         reporting = attempt.status is AttemptStatus.REPORTING
         attempt.due = (attempt.due or now + OWED_S) if reporting else None

@@ -1,7 +1,8 @@
 """How long a run is expected to take, and the deadline that follows from it. Pure.
 
-A worker that grants a lease and only renews it could sit on the task until every limit of the task has passed. So each run has a deadline,
-which the submitter keeps to itself: nobody can arrange to be just in time. Past it, the task is hedged at another worker.
+A worker that grants a lease and then only renews it could hold the task until every limit of the task has passed. So each run has a
+deadline, which the scheduler keeps to itself, so that no worker can finish just in time. Past the deadline, the task is hedged at another
+worker.
 
     allowance  = LEAST_S + FACTOR × (expected run + fetch of its models); FIRST_WORD_S for a run that has reported nothing yet;
                  twice as long after each time that the task was hedged for it
@@ -23,23 +24,24 @@ from results.row.rounds import timed_launches
 LEAST_S: Final = 10.0
 """Seconds that any run may take: two renewals, and the wait for an idle host (10 s unless a worker's owner sets it otherwise)."""
 FIRST_WORD_S: Final = 6.0
-"""Seconds that a run may take to report its first step, which a worker does at once: three renewals."""
+"""Seconds that a run may take to report its first step: three renewals. A worker reports it at once."""
 FACTOR: Final = 3.0
-"""How much slower than expected a run may be without a word of it. Two launches of one task on one device differ by far less; devices of
-one requirement may differ more, and those say so by their progress."""
+"""How much slower than expected a run without progress may be. Two launches of one task on one device differ by far less. Devices that meet
+one requirement may differ more, and report progress.
+"""
 MOST: Final = 4.0
-"""What progress can extend an allowance to: a device 12 times slower than expected that reports its steps is not hedged."""
+"""How far progress can extend an allowance: a device 12 times slower than expected that reports its steps is not hedged."""
 FETCH_RATE: Final = 20e6
-"""Bytes a second, to estimate a fetch."""
+"""Bytes per second, to estimate a fetch."""
 LAUNCH_S: Final = 5.0
-"""A launch of a model that nobody has run: a process with its runtime, and a load at 200 MB/s of 1 GB."""
+"""Seconds for a launch of a model that nobody has run: a process with its runtime, and a load of 1 GB at 200 MB/s."""
 INFERENCE_S: Final = 0.1
-"""An inference of a model that nobody has run, warm-up included."""
+"""Seconds for an inference of a model that nobody has run, warm-up included."""
 RECENT: Final = 5
-"""Runs of a model on a worker that count."""
+"""Most recent runs of a model that count, on each worker."""
 MAX_MODELS: Final = 1000
 _ALIKE: Final = ("runs", "loads", "precision", "threads", "batch", "sustain_s", "over_s")
-"""Fields of `measure` in which two measurements must agree, so that the times of one say something about the other."""
+"""Fields of `measure` in which two measurements must agree for the time of one to predict the other's."""
 _Measure = tuple[object, ...]
 _Key = tuple[str, str, _Measure]
 
@@ -50,27 +52,29 @@ def measured_as(task: Task) -> tuple[object, ...]:
 
 
 def past_run_s(task: Task, history: Iterable[tuple[Task, float]]) -> float | None:
-    """What the same model took on the same unit, measured as it would be now: the median of the latest five. `history`: latest first."""
+    """Seconds that the same model took on the same unit, measured as it would be now: the median of the latest five. `history`: latest
+    first.
+    """
     key = _key_of(task)
     times = [seconds for before, seconds in history if _key_of(before) == key]
     return median(times[:RECENT]) if times else None
 
 
 def asked_run_s(task: Task) -> float:
-    """What a run takes because it was asked to, whatever its model is: gaps between launches, and what it sustains."""
+    """Seconds that a run takes by its definition, whatever its model: gaps between launches, and a sustained run."""
     measure = task.measure
     sustained_s = with_sustained(0.0, measure.sustain_s)
     return with_gaps(sustained_s, measure.over_s, precise=False)
 
 
 def longest_run_s(task: Task) -> float:
-    """What a run may take by all limits that its worker enforces."""
+    """Seconds that a run may take by all limits that its worker enforces."""
     limits = task.timeouts
     return limits.fetch_s + (timed_launches(task) + 1) * limits.load_s + limits.run_s
 
 
 def default_run_s(task: Task) -> float:
-    """Expected seconds of a run of which nothing is known."""
+    """Expected seconds of a run about which nothing is known."""
     measure, models = task.measure, len(task.models())
     if measure.sustain_s is not None:
         return 2 * LAUNCH_S + with_sustained(0.0, measure.sustain_s)
@@ -79,7 +83,7 @@ def default_run_s(task: Task) -> float:
 
 
 def deadline(leased_at: float, since: float, advanced_at: float | None, allowance_s: float) -> float:
-    """`since`: when it got its lease, or the device. `advanced_at`: when its run last reported something new; None: never."""
+    """`since`: when the run got its lease, or the device. `advanced_at`: when it last reported something new; None: never."""
     heard_at = since if advanced_at is None else max(since, advanced_at)
     return min(heard_at + allowance_s, leased_at + MOST * allowance_s)
 
@@ -102,8 +106,8 @@ class RunTimes:
             del self._sizes[oldest]
 
     def expect_s(self, task: Task, worker: str) -> float:
-        """What this run is expected to take there: what the model took there, else what it took elsewhere, else what models measured alike
-        took, by their sizes; else by the number of its launches and inferences.
+        """Expected seconds of this run on this worker: the model's time there, else its time elsewhere, else the time of models measured
+        alike, scaled by size; else an estimate from the number of launches and inferences.
         """
         key = _key_of(task)
         by_worker = self._times.get(key, {})
@@ -123,8 +127,8 @@ class RunTimes:
     def allowance_s(
         self, task: Task, worker: str, *, warm: Collection[str], hedged: int, silent: bool
     ) -> float:
-        """How long the run may report nothing new there. `warm`: models that are there. `hedged`: how often the task was hedged for its
-        deadline. `silent`: the run was seen from its lease on, and has reported nothing yet.
+        """How long the run may report nothing new there. `warm`: models that the worker has. `hedged`: how often the task was hedged for
+        its deadline. `silent`: the run was observed from its lease on, and has reported nothing yet.
         """
         if silent:
             return FIRST_WORD_S * 2.0**hedged
@@ -138,5 +142,5 @@ def _key_of(task: Task) -> _Key:
 
 
 def _typical(by_worker: Mapping[str, Iterable[float]]) -> float:
-    """The median of the workers' medians: a single worker's word moves it little."""
+    """The median of the workers' medians, on which a single worker has little influence."""
     return median(median(times) for times in by_worker.values())

@@ -7,8 +7,8 @@
                                                          ▼
                                   RecordGrant, EndAttempt, CancelOn … and what was decided: ProbeWorker, CommitTo …
 
-Each event gives the commands that follow from itself; `decide`, called after every event, gives the rest. Commands are carried out in their
-order; those for the disk before anything else happens. Tasks and attempts move only by the tables of `protocol.values.attempt`.
+Each event returns the commands that follow from it; `decide`, called after every event, returns the rest. Commands are carried out in
+order, those for the disk before anything else happens. Tasks and attempts change state only by the tables of `protocol.values.attempt`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from scheduler.core.workers import Workers
 FORGET_S: Final = 60.0
 """Seconds for which an ended campaign is kept: by then no answer for it is outstanding."""
 MAX_ASKED: Final = 16
-"""Tasks of one group that a probe asks about."""
+"""Tasks of one group about which a probe asks."""
 MOST_ASKED: Final = 16 * MAX_ASKED
-"""Tasks of all groups: more kinds than these do not fit into a probe."""
+"""Tasks of all groups in one probe: more kinds do not fit into it."""
 CANCELLED: Final = PendingOutcome(TaskEvent.CANCEL, Reason.CANCELLED)
 
 
@@ -57,7 +57,7 @@ class SchedulerCore:
     reconciler_type = Reconciler
 
     def __init__(self, rng: random.Random, trust_of: Callable[[str], Trust] = lambda peer: OWN) -> None:
-        """`trust_of`: why this submitter believes a worker, now; it may change between two calls."""
+        """`trust_of`: why this submitter trusts a worker, now; the answer may change between two calls."""
         self.state = self.state_type(rng, trust_of)
         self.allocator = self.allocator_type(self.state)
         self.hedging = self.hedging_type(self.state, self.allocator)
@@ -69,7 +69,7 @@ class SchedulerCore:
         self.reconciler = self.reconciler_type(self.state, self.workers, self.hedging, self.failures)
 
     def decide(self, now: float) -> list[Command]:
-        """What follows from the state; to be called after every event, of which most change nothing that matters here."""
+        """The commands that follow from the state. Call it after every event; most events change nothing that matters here."""
         commands = self.sittings.decide(now) if self.state.sittings else []
         commands += self.failures.end_portion(now) if self.state.withdrawn else []
         if not (self.state.unsettled or self.state.changed or self.state.reopened):
@@ -83,33 +83,35 @@ class SchedulerCore:
     def add(
         self, limits: TaskLimits, entries: Iterable[TaskEntry], now: float, unscored: Iterable[str] = ()
     ) -> list[Command]:
-        """A campaign with its tasks, as submitted or as left by an earlier scheduler. `unscored`: those of which it left the answers so."""
+        """Add a campaign with its tasks, as submitted or as an earlier scheduler left them. `unscored`: tasks whose answers are not yet
+        scored.
+        """
         entries = list(entries)
         self.sittings.prepare(entries, now)
         run = self.state.add(limits, entries, now)
         run.unscored |= {*unscored}
         commands = self.state.end_if_done(run)
         workers = dict.fromkeys(attempt.worker for entry in entries for attempt in entry.attempts())
-        for peer in workers:  # trust in it may have ended while no scheduler ran
+        for peer in workers:  # trust in these workers may have ended while no scheduler ran
             commands += self.failures.end_untrusted(peer, now)
         return commands
 
     def review_trust(self, now: float) -> list[Command]:
-        """To be called whenever what `trust_of` says of a worker has changed."""
+        """Call this whenever the answer of `trust_of` for a worker has changed."""
         return self.workers.review_trust(now)
 
     def await_scores(self, task: TaskEntry) -> None:
-        """The task's answers are to be scored: its campaign does not end before. To be called before the task ends."""
+        """The task's answers are to be scored, and its campaign does not end before. Call this before the task ends."""
         self.state.campaign_of(task).unscored.add(task.id)
 
     def scores_over(self, task: TaskEntry) -> list[Command]:
-        """The task's answers are scored, or nobody scores them any more."""
+        """The task's answers are scored, or will not be scored."""
         run = self.state.campaign_of(task)
         run.unscored.discard(task.id)
         return self.state.end_if_done(run)
 
     def add_models(self, entries: Iterable[TaskEntry]) -> None:
-        """The models of these tasks are on this disk now."""
+        """The models of these tasks are now on this disk."""
         for entry in entries:
             group = self.state.groups.get(entry.group)
             if group is not None and entry.id in group.without_model:
@@ -121,7 +123,7 @@ class SchedulerCore:
         return self.failures.end_tasks(tasks, CANCELLED, now)
 
     def end_unfit(self, campaign: str, units: Mapping[str, str], now: float) -> list[Command]:
-        """Tasks of this campaign for these units fail before any worker is asked: they cannot run them, for the reason given."""
+        """Fail this campaign's tasks for these units before any worker is asked: the units cannot run them, for the reasons given."""
         run = self.state.campaigns.get(campaign)
         tasks_there = () if run is None else run.tasks
         commands: list[Command] = []
@@ -132,7 +134,7 @@ class SchedulerCore:
         return commands
 
     def cancel_campaigns(self, campaigns: Iterable[str], now: float) -> list[Command]:
-        """A user wants all of their tasks cancelled."""
+        """A user wants all tasks of these campaigns cancelled."""
         commands: list[Command] = []
         for name in campaigns:
             run = self.state.campaigns.get(name)
@@ -142,12 +144,12 @@ class SchedulerCore:
         return commands
 
     def tick(self, now: float) -> list[Command]:
-        """Time passed; to be called a few times each second."""
+        """Time passed. Call it a few times each second."""
         self.state.unsettled = True
         return self.sittings.open(now) + self.timeouts.enforce(now) + self.state.stops.lapse(now)
 
     def forget(self, now: float) -> list[CampaignRun]:
-        """Drop campaigns that ended a while ago, and give them."""
+        """Drop campaigns that ended a while ago, and return them."""
         ended: list[CampaignRun] = []
         for campaign in self.state.campaigns.values():
             if campaign.done and campaign.done_at is None:
@@ -159,7 +161,7 @@ class SchedulerCore:
         return ended
 
     def lead_under(self, campaign: str, epoch: int) -> tuple[str, ...]:
-        """Lead a campaign under a higher epoch from now on; gives the workers that hold something of it, to adopt it there anew."""
+        """Lead a campaign under a higher epoch from now on. Returns the workers that hold something of it, to adopt it there again."""
         run = self.state.campaigns[campaign]
         run.limits = replace(run.limits, epoch=epoch)
         peers: dict[str, None] = {}
@@ -170,13 +172,13 @@ class SchedulerCore:
 
     @property
     def idle(self) -> bool:
-        """Every campaign has ended, and no worker owes the confirmation of a stop."""
+        """Whether every campaign has ended and no worker owes the confirmation of a stop."""
         return not self.state.stops and all(campaign.done for campaign in self.state.campaigns.values())
 
     # -- what a worker has --------------------------------------------------------------------------------------------------------------
 
     def held_on(self, peer: str) -> tuple[HeldLease, ...]:
-        """Leases and queued leases that we have there."""
+        """Our leases and queued leases at this worker."""
         held = (attempt.held(entry.epoch) for entry, attempt in self.state.held_at(peer))
         return tuple(item for item in held if item is not None)
 
@@ -185,7 +187,7 @@ class SchedulerCore:
         return any(attempt.lease is not None for _, attempt in self.state.held_at(peer))
 
     def renewable_on(self, peer: str) -> tuple[HeldLease, ...]:
-        """Leases and queued leases at a worker that are to be renewed: neither being stopped nor already reporting."""
+        """Leases and queued leases at a worker that are to be renewed: those neither being stopped nor reporting."""
         ending = (AttemptStatus.REPORTING, AttemptStatus.STOPPING)
         held = (
             attempt.held(entry.epoch)
@@ -195,7 +197,7 @@ class SchedulerCore:
         return tuple(item for item in held if item is not None)
 
     def tasks_to_probe(self, peer: str) -> list[Task]:
-        """Tasks to ask this worker about: pending ones, or queued ones at other workers."""
+        """Tasks to ask this worker about: pending ones, and ones queued at other workers."""
         tasks: list[Task] = []
         for group in self.state.ranked:
             if peer in group.fits:
@@ -206,7 +208,7 @@ class SchedulerCore:
         return tasks
 
     def campaigns_on(self, peer: str, leases: Collection[str] | None = None) -> tuple[str, ...]:
-        """Campaigns with a live task at the worker `peer`; if `leases` are given, only those with a task under one of these."""
+        """Campaigns with a live task at this worker; if `leases` is given, only those with a task under one of these leases."""
         held = self.state.held_at(peer)
         names = [entry.form.campaign for entry, each in held if leases is None or each.lease in leases]
         return tuple(dict.fromkeys(names))
@@ -216,7 +218,7 @@ class SchedulerCore:
         return any(entry.form.needs(sha256) for entry in self._entrusted(peer))
 
     def may_share(self, peer: str, taker: str, sha256: str) -> bool:
-        """Whether a worker may learn that `taker` fetches this model: a campaign for which the taker needs it admits both."""
+        """Whether a worker may learn that `taker` fetches this model: a campaign for which the taker needs the model admits both."""
         return any(
             self.state.admits(self.state.groups[entry.group], peer)
             for entry in self._entrusted(taker)
@@ -224,7 +226,7 @@ class SchedulerCore:
         )
 
     def entrusted_to(self, peer: str) -> tuple[str, ...]:
-        """Campaigns that admit a worker and of which it holds a live task: those whose manifest it may have."""
+        """Campaigns that admit a worker and have a live task there; the worker may have their manifests."""
         return tuple(dict.fromkeys(entry.form.campaign for entry in self._entrusted(peer)))
 
     def _entrusted(self, peer: str) -> list[TaskEntry]:

@@ -1,11 +1,11 @@
-"""Sittings: when a task that repeats another's measurement may begin, and where. The gate before the allocator.
+"""Sittings: when a task that repeats another's measurement may begin, and where. They are checked before the allocator runs.
 
     sitting k-1 ended ─▶ its `apart` passes ─▶ sitting k is pending, for the worker of the first sitting alone, at the lowest priority
     none of those before succeeded ─▶ sitting k ends like the one before: there is nothing to repeat
 
-While it waits for its sitting no limit in time runs but the campaign's. Ends are instants on the scheduler's monotonic clock. Of a task
-that had ended before this process began only the wall clock says when: if that was set back, the task counts as ended just now, and the
-wait is longer.
+While a task waits for its sitting, only the campaign's time limit runs. Ends are instants on the scheduler's monotonic clock. The end of a
+task that ended before this process began is known by the wall clock only. If that clock was set back, the task counts as ended just now,
+and the wait is longer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Sittings:
         """Heap of tasks that wait for their sitting, by the instant at which each becomes pending."""
 
     def prepare(self, entries: Iterable[TaskEntry], now: float) -> None:
-        """Entries that are to be added, all of a campaign: when the ended ones ended, and to which worker the later sittings go."""
+        """Prepare the entries of a new campaign: when ended tasks ended, and to which worker later sittings go."""
         known = {entry.id: entry for entry in entries}
         for entry in known.values():
             if entry.over:
@@ -37,14 +37,14 @@ class Sittings:
             self._state.pin(entry, _worker_of_first(entry, known))
 
     def decide(self, now: float) -> list[Command]:
-        """What follows for tasks that wait for their sitting and are new, or the one before which has ended."""
+        """Handle tasks that wait for their sitting and are new, or whose previous sitting has ended."""
         state, waits = self._state, dict[tuple[str, float | None], list[str]]()
         looked_at, state.sittings = state.sittings, {}
         for entry in [state.tasks[task] for task in looked_at if task in state.tasks]:
             sitting = entry.form.sitting
             if sitting is None or entry.over or entry.outcome is not None:
                 continue
-            if not entry.waits_for_sitting:  # found at a worker before the first one's result was here
+            if not entry.waits_for_sitting:  # found at a worker before the first sitting's result arrived
                 worker = _worker_of_first(entry, state.tasks)
                 if worker and not entry.pin:
                     state.pin_to(entry, now, worker)
@@ -65,7 +65,7 @@ class Sittings:
         return [RecordWaitReason(tuple(tasks), words, until) for (words, until), tasks in waits.items()]
 
     def open(self, now: float) -> list[Command]:
-        """To be called a few times each second: what has waited long enough is pending."""
+        """Make tasks pending that have waited long enough. Call it a few times each second."""
         opened: list[str] = []
         while self._opens and self._opens[0][0] <= now:
             entry = self._state.tasks.get(heapq.heappop(self._opens)[1])
@@ -76,7 +76,7 @@ class Sittings:
 
 
 def _worker_of_first(entry: TaskEntry, known: dict[str, TaskEntry]) -> str:
-    """The worker of the first sitting before this one that has a result; empty: none has."""
+    """The worker of the first earlier sitting that has a result; empty: none has."""
     sitting = entry.form.sitting
     if sitting is None:
         return ""
@@ -86,7 +86,7 @@ def _worker_of_first(entry: TaskEntry, known: dict[str, TaskEntry]) -> str:
 
 
 def _like(before: TaskEntry, name: str) -> PendingOutcome:
-    """The outcome for a sitting of which the one before had no result: there is nothing to repeat."""
+    """The outcome for a sitting when the one before it has no result: there is nothing to repeat."""
     if before.state is TaskState.CANCELLED:
         return PendingOutcome(TaskEvent.CANCEL, Reason.CANCELLED, f"its {name} sitting was cancelled")
     return PendingOutcome(TaskEvent.FAIL, Reason.GAVE_UP, f"its {name} sitting failed")

@@ -1,6 +1,6 @@
 """The scheduler's state: all entries (`entries.py`) with their counts and indexes, and the workers.
 
-`State` keeps every count and index in step with what it counts; it decides nothing.
+`State` keeps every count and index up to date; it decides nothing.
 """
 
 from __future__ import annotations
@@ -41,57 +41,57 @@ from scheduler.core.stops import OwedStops
 
 
 class State:
-    """All that a scheduler knows. Sets are dictionaries where their order must be the same in every run."""
+    """Everything a scheduler knows. Sets are dictionaries where every run must see the same order."""
 
     def __init__(self, rng: random.Random, trust_of: Callable[[str], Trust] = lambda peer: OWN) -> None:
         self.rng = rng
         self.trust_of = trust_of
         self.clash: Callable[[str, str], str] = lambda device, peer: ""
-        """Why this key's claim to a device id does not count, in words; empty: the device is its own."""
+        """Why this key's claim to a device id is not accepted, in words; empty: it is accepted."""
         self.device_key: Callable[[str, str], str] = lambda device, peer: peer
-        """The one key that stands for a worker's device in results, by the device id and the worker's key."""
+        """The key that represents a worker's device in results, by device id and worker's key."""
         self.hearsay: Callable[[str], bool] = lambda peer: False
-        """Whether only nodes that the owner did not choose say that a worker is there."""
+        """Whether only nodes that the owner did not choose report this worker."""
         self.run_times = RunTimes()
         self.tasks: dict[str, TaskEntry] = {}
         self.groups: dict[str, RequirementGroup] = {}
         self.ranked: list[RequirementGroup] = []
-        """All groups, those of the highest priority first, then the oldest."""
+        """All groups, sorted by descending priority, then oldest first."""
         self.groups_for: dict[str | None, dict[str, RequirementGroup]] = {None: {}}
-        """Groups by the only device that they can be for, None: any. There may be one for each of a thousand devices."""
+        """Groups by the only device that can take them; None: any device. Each of a thousand devices may have one."""
         self.peers_at: dict[str, dict[str, None]] = {}
-        """Workers by the device that their adverts name."""
+        """Workers by the device id in their adverts."""
         self.campaigns: dict[str, CampaignRun] = {}
         self.workers: dict[str, WorkerView] = {}
         self.replicas: dict[str, list[str]] = {}
         """Tasks by replica set."""
         self.queued: dict[str, None] = {}
-        """Tasks that wait at a worker, the newest last."""
+        """Tasks with a queued lease at a worker, the newest last."""
         self.leased: dict[str, None] = {}
-        """Tasks with a lease, in the order in which their deadlines are to be looked at."""
+        """Tasks with a lease, in the order in which their deadlines are checked."""
         self.unquoted: dict[str, None] = {}
-        """Workers without a quote over the present link."""
+        """Workers that gave no quote over the current link."""
         self.idle: dict[str, None] = {}
         """Workers with a quote and, as far as known, without work."""
         self.changed: dict[str, None] = {}
         """Workers that changed since the last decision."""
         self.reopened: dict[str, None] = {}
-        """Groups with a task that became pending since then."""
+        """Groups with a task that became pending since the last decision."""
         self.warming: dict[str, None] = {}
-        """Groups with a task that waits for the quote of a device that has its model."""
+        """Groups with a task that waits for a quote from a device that already has its model."""
         self.unsettled = False
-        """The next decision looks at everything, not only at what changed."""
+        """Whether the next decision looks at everything, not only at changes."""
         self.unfinished = False
-        """The last decision left tasks that the next one can hand out at once."""
+        """Whether the last decision left tasks that the next one can hand out at once."""
         self.due: list[tuple[float, str]] = []
-        """A heap of tasks by when they may exceed a limit in time; see `watch`."""
+        """A heap of tasks by the time at which they may exceed a time limit; see `watch`."""
         self.withdrawn: dict[str, None] = {}
-        """Pending tasks with an outcome, that nobody gets any more and that are still to end."""
+        """Pending tasks with an outcome: they are no longer handed out and have yet to end."""
         self.sittings: dict[str, None] = {}
-        """Gated tasks to be looked at: they are new, or the one before them has ended."""
+        """Tasks whose sitting must be checked: they are new, or the sitting before them has ended."""
         self.stops = OwedStops()
         self.positions: dict[str, QueuePosition] = {}
-        """Queue positions since the shell last took them."""
+        """Queue positions that changed since the shell last took them."""
 
     # -- workers ------------------------------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class State:
         return self.worker(peer).device or peer
 
     def refresh(self, view: WorkerView) -> None:
-        """To be called after whatever makes a worker more or less free."""
+        """Call this after any change that makes a worker more or less free."""
         peer = view.peer
         self.changed[peer] = None
         if view.quoted:
@@ -131,7 +131,7 @@ class State:
         self.refresh(view)
 
     def held_at(self, peer: str) -> Iterator[tuple[TaskEntry, Attempt]]:
-        """Live tasks at a worker, each with its attempt there; without those that end while the caller goes through them."""
+        """Live tasks at a worker, each with its attempt there; skips tasks that end during the iteration."""
         view = self.workers.get(peer)
         for task in tuple(view.held) if view is not None else ():
             entry = self.tasks[task]
@@ -146,19 +146,19 @@ class State:
         return None
 
     def leases_at(self, view: WorkerView) -> tuple[int, int]:
-        """Number of our leases and of our queued leases at a worker."""
+        """The number of our leases and the number of our queued leases at a worker."""
         held = list(self.held_at(view.peer))
         leases = sum(entry.runs(each) for entry, each in held)
         return leases, sum(each.lease is not None and not entry.runs(each) for entry, each in held)
 
     def deadline(self, entry: TaskEntry, attempt: Attempt) -> float:
-        """Until when the scheduler waits for this running attempt alone; the scheduler's own value, which no message carries."""
+        """Until when the scheduler waits for this running attempt before it hedges. No message carries this value."""
         allowance_s = self.allowance_s(entry, attempt)
         return deadline(attempt.leased_at, attempt.since, attempt.advanced_at, allowance_s)
 
     def sits_too_soon(self, entry: TaskEntry, now: float) -> bool:
-        """Whether it is a sitting that would begin too soon after the one before. Such a one can be under way only where a campaign was
-        adopted: it was found at a worker before the end of the one before was known.
+        """Whether the task is a sitting that would begin too soon after the previous one. Such a sitting can be live only in an adopted
+        campaign: it was found at a worker before the scheduler knew when the previous one ended.
         """
         sitting = entry.form.sitting
         before = None if sitting is None else self.tasks.get(sitting.task(entry.id, sitting.number - 1))
@@ -167,7 +167,7 @@ class State:
         return now < before.ended_at + sitting.apart_s
 
     def allowance_s(self, entry: TaskEntry, attempt: Attempt) -> float:
-        """How long this attempt, which runs, may report nothing new."""
+        """How long this running attempt may report nothing new."""
         warm = self.worker(attempt.worker).warm
         silent = attempt.started_at is not None and attempt.advanced_at is None
         return self.run_times.allowance_s(
@@ -177,7 +177,7 @@ class State:
     # -- tasks --------------------------------------------------------------------------------------------------------------------------
 
     def add(self, limits: TaskLimits, entries: list[TaskEntry], now: float) -> CampaignRun:
-        """A campaign with its tasks, as submitted or as left by an earlier scheduler."""
+        """Add a campaign with its tasks, as submitted or as an earlier scheduler left them."""
         campaign = self.campaigns[limits.campaign] = CampaignRun(limits)
         for entry in entries:
             self.tasks[entry.id], entry.epoch = entry, limits.epoch
@@ -196,12 +196,12 @@ class State:
             self._count(entry, entry.state, +1)
             for attempt in entry.attempts():
                 self.hold(attempt.worker, entry.id)
-            if entry.live:  # since when is unknown, and since when others could have had it
+            if entry.live:  # when each attempt began, and when others could have had the task, is unknown
                 entry.not_before = now
                 for attempt in entry.attempts():
                     attempt.since = attempt.leased_at = now
                 self.watch(entry)
-            elif entry.tries:  # how much of its backoff has passed is unknown
+            elif entry.tries:  # how much of the backoff has passed is unknown
                 entry.not_before = now + self._delay_s(entry, now)
         return campaign
 
@@ -221,12 +221,12 @@ class State:
         return group
 
     def claimants(self, device: str | None) -> list[Advert]:
-        """The adverts that name this device; None: all."""
+        """The adverts that name this device; None: all adverts."""
         peers = self.workers if device is None else self.peers_at.get(device, ())
         return [advert for peer in peers if (advert := self.workers[peer].advert) is not None]
 
     def set_advert(self, view: WorkerView, advert: Advert) -> None:
-        """What a worker says of itself now, and which groups it fits."""
+        """Store a worker's newest advert, and update which groups it fits."""
         before = None if view.advert is None else view.advert.device
         if before is not None and before != advert.device:
             del self.peers_at[before][view.peer]
@@ -242,18 +242,18 @@ class State:
 
     @staticmethod
     def pin(entry: TaskEntry, peer: str) -> None:
-        """This worker alone may have the task; to be called before the task is in a group. Empty: no worker is meant."""
+        """Restrict the task to this worker; call it before the task is in a group. Empty: no restriction."""
         if peer:
             entry.pin, entry.group = peer, f"{group_of(entry.form)}\npinned to {peer}"
 
     def release_sitting(self, entry: TaskEntry, now: float, peer: str = "") -> None:
-        """A task that waited for its sitting is pending from now on, for this worker; empty: for any that fits."""
+        """Make a task that waited for its sitting pending, for this worker only; empty: for any that fits."""
         entry.opened = True
         entry.not_before = max(entry.not_before, now)
         self.pin_to(entry, now, peer)
 
     def pin_to(self, entry: TaskEntry, now: float, peer: str) -> None:
-        """From now on this worker alone may have a task that is in a group already; empty: as before."""
+        """Restrict a task that is already in a group to this worker; empty: no change."""
         self._count(entry, entry.state, -1)
         del self.groups[entry.group].tasks[entry.id]
         self.pin(entry, peer)
@@ -266,15 +266,15 @@ class State:
         return -(TOPS_UP if group.pin else self.campaigns[group.campaign].limits.priority)
 
     def priority_of(self, task: Task) -> int:
-        """The priority with which a task asks for a device. Sittings after the first take devices that nothing else needs."""
+        """The priority with which a task asks for a device. Sittings after the first only take devices that no other task needs."""
         later = task.sitting is not None and task.sitting.number > 1
         return TOPS_UP if later else self.campaigns[task.campaign].limits.priority
 
     # -- identity ---------------------------------------------------------------------------------------------------------------------
 
     def device_of(self, view: WorkerView) -> str:
-        """Identity of a worker's device: the device id, or that with the worker's key if the id belongs to another key; its peer id while
-        unknown.
+        """Identity of a worker's device: the device id; the device id with the worker's key if the id belongs to another key; the peer id
+        while there is no advert.
         """
         if view.advert is None:
             return view.peer
@@ -282,15 +282,15 @@ class State:
         return f"{device} {view.peer}" if self.clash(device, view.peer) else device
 
     def apart(self, group: RequirementGroup, view: WorkerView) -> set[str]:
-        """What no two replicas may share: the device; in a campaign that admits strangers also who answers for it, since workers of one
-        root can agree on a lie.
+        """What two replicas may not share: the device and, in a campaign that admits strangers, the trust root, since workers with one root
+        can agree on a lie.
         """
         marks = {self.device_of(view)}
         return marks | {self.root_of(group, view.peer)} if group.trust.anyone else marks
 
     def taken(self, entry: TaskEntry, *, for_good: bool = False, known_to_run: bool = False) -> set[str]:
-        """Devices that other replicas of the task are at, or have their result from; and who answers for these (`apart`). `for_good`: only
-        those with a result. `known_to_run`: without attempts that may be over.
+        """Devices where other replicas of the task are, or from which they have their results, and these devices' trust roots (see
+        `apart`). `for_good`: only replicas with a result. `known_to_run`: leaves out attempts that may be over.
         """
         taken = set[str]()
         group = self.groups[entry.group]
@@ -303,12 +303,12 @@ class State:
                     taken |= self.apart(group, self.worker(each.worker))
             if other.state is TaskState.SUCCEEDED:
                 taken.add(other.ran_on)
-                if other.worker is not None:  # its device was perhaps not known when the result came
+                if other.worker is not None:  # its device may have been unknown when the result came
                     taken |= self.apart(group, self.worker(other.worker))
         return taken
 
     def could_run(self, group: RequirementGroup) -> bool:
-        """Whether a worker could still run one of the group's pending tasks, now or when it is back."""
+        """Whether a worker could still run one of the group's pending tasks, now or when it returns."""
         views = [view for view in map(self.worker, group.fits) if view.could_run()]
         if not views or not group.replicated:
             return bool(views)
@@ -317,22 +317,22 @@ class State:
         return any(any(gone.isdisjoint(each) for each in marks) for gone in taken)
 
     def may_return(self, group: RequirementGroup) -> bool:
-        """Whether the one worker that may have the group's tasks can be waited for, wherever it is now."""
+        """Whether the group is pinned to one worker that may still return, wherever it is now."""
         return bool(group.pin) and group.pin not in group.declined and self.worker(group.pin).could_run()
 
     def root_of(self, group: RequirementGroup, peer: str) -> str:
-        """The root that answers for a worker, in words."""
+        """The trust root of a worker, in words."""
         trust = self.trust_in(group, peer)
         return f"root {trust.root or trust.text}"
 
     # -- trust --------------------------------------------------------------------------------------------------------------------------
 
     def trust_in(self, group: RequirementGroup, peer: str) -> Trust:
-        """Why this group's campaign believes a worker, now."""
+        """Why this group's campaign trusts a worker, now."""
         return group.trust.judge(peer, self.trust_of(peer))
 
     def trusted_may_try(self, entry: TaskEntry) -> bool:
-        """Whether a worker that is no stranger fits, has not tried the task and could still run it."""
+        """Whether a trusted worker fits, has not tried the task, and could still run it."""
         group = self.groups[entry.group]
         return any(
             self.workers[peer].could_run() and not self.trust_in(group, peer).stranger
@@ -340,12 +340,12 @@ class State:
         )
 
     def others_serve(self, entry: TaskEntry, peer: str) -> bool:
-        """Whether a worker beside this one can be expected to take the task soon."""
+        """Whether a worker other than this one can be expected to take the task soon."""
         return any(each != peer and self.workers[each].hopeful() for each in self.groups[entry.group].fits)
 
     def admits(self, group: RequirementGroup, peer: str) -> bool:
-        """Whether a worker may have the group's tasks and models, now. One that claims the device id of another key has no task for which
-        the device is named.
+        """Whether a worker may have the group's tasks and models, now. A worker that claims another key's device id gets no task that names
+        its device.
         """
         view = self.workers.get(peer)
         advert = view.advert if view is not None and group.names_device else None
@@ -354,7 +354,7 @@ class State:
         return group.trust.admits(peer, self.trust_of(peer))
 
     def untrusted_in(self, group: RequirementGroup, adverts: Iterable[Advert]) -> list[Advert]:
-        """Those of devices that fit, and that the campaign does not admit."""
+        """The adverts of devices that fit but that the campaign does not admit."""
         return [advert for advert in adverts if group.met_by(advert) and not self.admits(group, advert.peer)]
 
     def may_use(self, group: RequirementGroup, advert: Advert) -> bool:
@@ -384,7 +384,7 @@ class State:
         return self.campaign_of(entry).evidence.setdefault(model, ModelEvidence())
 
     def move(self, entry: TaskEntry, event: TaskEvent) -> None:
-        """Follow the task table and keep the counts."""
+        """Apply the event to the task's state table and update the counts."""
         before = entry.state
         entry.state = step(TASK, before, event, story=f"{entry.id} attempt {entry.attempt}")
         if before is not entry.state:
@@ -414,7 +414,7 @@ class State:
             group.pending[entry.id] = None
             if (
                 entry.last and not entry.yields
-            ):  # it has waited longer than those that nobody was asked to take
+            ):  # it has waited longer than tasks that no worker was asked to take
                 group.pending.move_to_end(entry.id, last=False)
             self.reopened[group.id] = None
         elif state is TaskState.PENDING:
@@ -422,7 +422,7 @@ class State:
             group.pending.pop(entry.id, None)
 
     def withdraw(self, entry: TaskEntry, outcome: PendingOutcome) -> None:
-        """No worker is to have this pending task any more: it ends with `outcome`."""
+        """Stop handing out this pending task: it ends with `outcome`."""
         group = self.groups[entry.group]
         group.pending.pop(entry.id, None)
         group.without_model.pop(entry.id, None)
@@ -430,46 +430,46 @@ class State:
         self.withdrawn[entry.id] = None
 
     def take_withdrawn(self, most: int) -> list[str]:
-        """At most `most` of the withdrawn tasks, the longest withdrawn first."""
+        """Take up to `most` withdrawn tasks, those withdrawn first."""
         taken = list(islice(self.withdrawn, most))
         for task in taken:
             del self.withdrawn[task]
         return taken
 
     def watch(self, entry: TaskEntry) -> None:
-        """To be called when the next time limit of `entry` may have become an earlier one."""
+        """Call this when the next time limit of `entry` may have become earlier."""
         at = entry.next_limit()
         if at < entry.check_at:
             entry.check_at = at
             heapq.heappush(self.due, (at, entry.id))
 
     def overdue(self, now: float) -> Iterator[TaskEntry]:
-        """Tasks that exceed a limit in time."""
+        """Tasks that exceed a time limit."""
         while self.due and self.due[0][0] <= now:
             at, task = heapq.heappop(self.due)
             entry = self.tasks.get(task)
             if entry is None or entry.check_at != at:
-                continue  # forgotten, or watched for something earlier since
+                continue  # forgotten, or watched for an earlier time since
             entry.check_at = math.inf
             if entry.next_limit() <= now:
                 yield entry
             self.watch(entry)
 
     def start_lease(self, entry: TaskEntry, now: float, *, observed: bool = True) -> None:
-        """The current attempt got a lease. `observed`: just now, and not at an unknown time."""
+        """The current attempt got a lease. `observed`: just now, rather than at an unknown time."""
         assert entry.current is not None, "a lease belongs to an attempt"
         self.move(entry, TaskEvent.GRANT)
         self.grant_lease(entry, entry.current, now, observed=observed)
 
     def grant_lease(self, entry: TaskEntry, attempt: Attempt, now: float, *, observed: bool = True) -> None:
-        """One of the attempts of a leased task got a lease."""
+        """One attempt of a leased task got a lease."""
         attempt.move(AttemptEvent.GRANT)
         attempt.started_at = now if observed else None
         attempt.since = attempt.leased_at = self.groups[entry.group].moved_at = now
         self.watch(entry)
 
     def end_attempt(self, entry: TaskEntry, event: TaskEvent, reason: Reason | None, now: float) -> None:
-        """Move a task without a hedge out of its attempt, or end a pending one."""
+        """End the current attempt of a task without a hedge, or end a pending task."""
         before, peer = entry.state, entry.worker
         if before is not TaskState.PENDING and peer is not None:
             if event in (TaskEvent.RETRY, TaskEvent.LOSE):

@@ -1,7 +1,8 @@
-"""Stops that are owed: a task ended while its run may go on, because the worker has not confirmed that it was stopped.
+"""Owed stops: a task ended while its run may go on, because the worker has not confirmed that it stopped the run.
 
-The worker is asked again as soon as it is back, until it confirms. Without that its lease lapses, since nobody renews it, and the run is
-over `OWED_S` after the first stop at the latest. The same holds for runs in vain, for which no task waits; but of these nothing is stored.
+The scheduler asks the worker again as soon as it is back, until it confirms. Otherwise the lease lapses, since nobody renews it, and the
+run is over at most `OWED_S` after the first stop. This also holds for runs for which no task waits, except that nothing of these is
+stored.
 """
 
 from __future__ import annotations
@@ -16,36 +17,36 @@ from protocol.words import Reason
 from scheduler.core.commands import CancelOn, Command, EndStop, Unconfirmed
 
 ON_ITS_WAY_S: Final = 10.0
-"""Most seconds after a stop at which a renewal that was sent before it may still arrive."""
+"""Longest time, in seconds after a stop, for which a renewal sent before it may still arrive."""
 OWED_S: Final = ON_ITS_WAY_S + LEASE_TTL_S + GRACE_S
 
 
 @dataclass(frozen=True, slots=True)
 class OwedStop:
-    """A stop that is owed for one attempt. `until`: the scheduler's monotonic seconds when its run is over at the latest."""
+    """A stop owed for one attempt. `until`: the latest end of its run, in the scheduler's monotonic seconds."""
 
     task: str
     attempt: int
     worker: str
     held: HeldLease | None
-    """None: its worker never answered the commit, so that it is not known under which lease it may run."""
+    """None: its worker never answered the commit, so the lease under which it may run is unknown."""
     until: float
 
 
 class OwedStops:
-    """All stops that are owed to one scheduler."""
+    """All stops owed to one scheduler."""
 
     def __init__(self) -> None:
         self._stops: dict[tuple[str, int], OwedStop] = {}
         self._in_vain: dict[tuple[str, str], tuple[HeldLease, float]] = {}
-        """By worker and lease: the lease to name in the stop, and the instant until which to ask."""
+        """By worker and lease: the lease to name in the stop, and the instant until which to repeat it."""
 
     def __bool__(self) -> bool:
-        """Whether there are any of tasks that have ended: a scheduler waits for their confirmation before it exits."""
+        """Whether any belong to ended tasks: a scheduler waits for these confirmations before it exits."""
         return bool(self._stops)
 
     def add(self, stop: OwedStop, since: float, now: float) -> Unconfirmed:
-        """A task ends without the confirmation that its run was stopped; its worker was asked `since` then. Gives what to store of it."""
+        """A task ends without confirmation that its run stopped; its worker was asked at `since`. Returns what to store."""
         self._stops[stop.task, stop.attempt] = stop
         return Unconfirmed(since_s=max(0.0, now - since), left_s=max(0.0, stop.until - now))
 
@@ -61,12 +62,12 @@ class OwedStops:
                 self._in_vain.setdefault((peer, item.lease), (item, now + OWED_S))
 
     def disown(self, peer: str, leases: Iterable[str]) -> None:
-        """The worker says that runs in vain are not ours to stop: another scheduler leads their campaign."""
+        """The worker says that such runs are not ours to stop, since another scheduler leads their campaign."""
         for lease in leases:
             self._in_vain.pop((peer, lease), None)
 
     def tasks(self, peer: str, leases: Iterable[str]) -> list[str]:
-        """The tasks that have ended, and whose runs these are."""
+        """The ended tasks to which these runs belong."""
         named = set(leases)
         return [
             stop.task
@@ -91,12 +92,12 @@ class OwedStops:
         return tuple(held for (worker, _), (held, _) in self._in_vain.items() if worker == peer)
 
     def tell(self, peer: str) -> list[CancelOn]:
-        """Commands that ask a worker again to stop everything that it has not confirmed."""
+        """Commands that ask a worker again to stop everything it has not confirmed."""
         kinds = ((self._owed(peer), Reason.CANCELLED), (self._of_no_task(peer), Reason.FENCED))
         return [CancelOn(peer, held, reason) for held, reason in kinds if held]
 
     def confirm(self, peer: str, leases: Iterable[str]) -> list[Command]:
-        """The worker says that nothing runs under these leases."""
+        """The worker confirms that nothing runs under these leases."""
         gone = set(leases)
         self.disown(peer, gone)
         stops = (stop for stop in self._stops.values() if stop.worker == peer and stop.held is not None)

@@ -1,4 +1,4 @@
-"""Limits in time: of campaigns, runs, stops and waits, and of workers that were set aside."""
+"""Time limits of campaigns, runs, stops and waits, and the end of the time for which workers are set aside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TimeLimits:
         self._failures = failures
 
     def enforce(self, now: float) -> list[Command]:
-        """The commands that follow at `now` from limits in time. To be called a few times each second."""
+        """The commands that time limits require at `now`. Call it a few times each second."""
         state = self._state
         commands: list[Command] = []
         for campaign in state.campaigns.values():
@@ -45,7 +45,7 @@ class TimeLimits:
         return commands
 
     def _limit_run(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
-        """A run that exceeds its limits or never began, a result that was not sent, or a stop that was not confirmed."""
+        """Handle a run that exceeds its limits or never began, a result that was not sent, and a stop that was not confirmed."""
         failures = self._failures
         view, device = self._state.worker(attempt.worker), self._state.device(attempt.worker)
         if attempt is entry.current and entry.stopping:
@@ -97,7 +97,7 @@ class TimeLimits:
         return self._failures.end_tasks([entry.id for entry in waiting], outcome, now)
 
     def end_hopeless(self, group: str, reason: Reason, text: str, now: float) -> list[Command]:
-        """The answer to `Explain`: end the group's pending tasks, unless a worker turned up meanwhile."""
+        """Answer to `Explain`: end the group's pending tasks, unless a worker appeared meanwhile."""
         waiting = self._state.groups.get(group)
         if waiting is None:
             return []

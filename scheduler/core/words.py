@@ -1,4 +1,4 @@
-"""What is said of campaigns that another scheduler carries on; with these words their tasks end here."""
+"""Words for campaigns that another scheduler carries on; their tasks end here with these words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers say of themselves: adverts, quotes, refusals, and how they and our queued leases stand."""
+"""What workers report: adverts, quotes, refusals, their own status and that of our queued leases."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from scheduler.core.ranking import RESTING, WorkerView
 from scheduler.core.state import State
 
 LEAST_RETRY_S: Final = 1.0
-"""Least seconds before a worker that refuses is asked again, whatever it says."""
+"""Least seconds before a worker that refuses is asked again, whatever wait it names."""
 REST_S: Final = 10.0
 """Seconds after which a worker that takes no work now is asked again."""
 
 
 class Workers:
-    """Each event gives the commands that follow from it; see `scheduler.core.scheduler`."""
+    """Each event returns the commands that follow from it; see `scheduler.core.scheduler`."""
 
     def __init__(self, state: State, failures: Failures) -> None:
         self._state = state
         self._failures = failures
 
     def add_adverts(self, group: str, adverts: Sequence[Advert], now: float) -> list[Command]:
-        """The index answered a search for this group; adverts serve every group they fit."""
+        """The index answered a search for this group. The adverts are used for every group that they fit."""
         state = self._state
         searched = state.groups.get(group)
         if searched is not None:
@@ -46,7 +46,7 @@ class Workers:
         return []
 
     def count_untrusted(self, group: str, adverts: Sequence[Advert]) -> list[Command]:
-        """No device that may be used was found for the group; these are there. Whether any of them would fit, were it trusted."""
+        """A search found no usable device for the group, but these adverts. Count those that would fit if they were trusted."""
         waiting = self._state.groups.get(group)
         if waiting is not None:
             untrusted = len(self._state.untrusted_in(waiting, adverts))
@@ -55,7 +55,9 @@ class Workers:
         return []
 
     def review_trust(self, now: float) -> list[Command]:
-        """Trust in workers changed: whom a campaign admits no more gets nothing of it, and what it runs is stopped and tried elsewhere."""
+        """Trust in workers changed: a worker that a campaign no longer admits gets nothing of it; its runs are stopped and tried
+        elsewhere.
+        """
         state = self._state
         state.unsettled = True
         commands: list[Command] = []
@@ -89,7 +91,7 @@ class Workers:
         return commands
 
     def update_load(self, view: WorkerView, quote: Quote, now: float) -> None:
-        """Count others' work: what the quote says, less what we have there ourselves."""
+        """Update the count of others' work: the quote's figures, less our own tasks there."""
         view.state, view.state_why, view.quoted_at, view.run_s = quote.state, quote.why, now, quote.run_s
         leases, queued_leases = self._state.leases_at(view)
         held = self._state.held_at(view.peer)
@@ -102,9 +104,9 @@ class Workers:
 
     @staticmethod
     def _rest(view: WorkerView, now: float) -> None:
-        """A worker that takes no work now is asked again later."""
+        """Ask a worker that takes no work now again later."""
         if view.state in RESTING or view.state_why:
-            # while it drains its own reason says all: paused, quiet hours, leaving
+            # While the worker drains, its own reason (paused, quiet hours, leaving) is enough.
             bare = view.state is WorkerState.FAULTY or (view.state in RESTING and not view.state_why)
             words = f"it is {view.state}" if bare else ""
             view.quoted, view.retry_at = False, now + REST_S
@@ -122,7 +124,7 @@ class Workers:
         return []
 
     def close_link(self, peer: str) -> list[Command]:
-        """Its link ended; what it holds of ours is not lost by that."""
+        """The worker's link ended; tasks of ours that it holds are not lost by that."""
         view = self._state.worker(peer)
         view.quoted = view.restarted = False
         self._state.refresh(view)
@@ -137,8 +139,8 @@ class Workers:
         return []
 
     def update_status(self, peer: str, renewed: Renewed, now: float) -> list[Command]:
-        """A renewal was answered: how the worker and our queued leases stand. Mostly nothing is new, and then there is nothing to
-        decide.
+        """A renewal was answered, with the status of the worker and of our queued leases. Usually nothing is new, and no decision is
+        needed.
         """
         view, state, why = self._state.worker(peer), renewed.state, renewed.why
         commands = self.update_incarnation(view, renewed.incarnation, now)
@@ -152,7 +154,7 @@ class Workers:
         return commands
 
     def _update_queue(self, view: WorkerView, waiting: Sequence[QueuedLease], now: float) -> None:
-        """Our queued leases' positions, and by the first of them how much of others' work is before ours."""
+        """Update the positions of our queued leases and, from the first of them, how much of others' work is ahead of ours."""
         if not waiting:
             return
         by_lease = {queued_lease.lease: queued_lease for queued_lease in waiting}
@@ -167,22 +169,22 @@ class Workers:
     def update_position(
         self, entry: TaskEntry, attempt: Attempt, position: int | None, start_s: float | None, now: float
     ) -> None:
-        """Where a queued lease stands in its worker's queue."""
+        """Store the position of a queued lease in its worker's queue."""
         attempt.position, attempt.start_s, attempt.updated_at = position, start_s, now
         current, hedge = entry.current, entry.hedge
         assert current is not None, "a queued task has an attempt"
         if entry.state is not TaskState.QUEUED:
-            return  # the hedge beside a run: what is shown of the task is that run
+            return  # the hedge beside a run: the task shows that run instead
         best = hedge if hedge is not None and _sooner(hedge, current, now) else current
         self._state.positions[entry.id] = QueuePosition(entry.id, current.number, best.position, best.start_s)
 
     def update_incarnation(self, view: WorkerView, incarnation: int, now: float) -> list[Command]:
-        """A new incarnation voids what an older one gave."""
+        """A new incarnation voids what an older one granted."""
         previous = view.incarnation
         if previous is not None and incarnation < previous:
             return []
         if previous is not None and incarnation > previous:
-            if view.restarted:  # its renewals tell what it has lost
+            if view.restarted:  # its renewals say what it has lost
                 return self._failures.count_failure(
                     view, "reporting restarts again and again", now, once=True
                 )
@@ -191,7 +193,7 @@ class Workers:
         commands: list[Command] = []
         for entry, attempt in self._state.held_at(view.peer):
             if attempt.status in (AttemptStatus.RESTORED, AttemptStatus.REPORTING):
-                continue  # its result may be there all the same
+                continue  # its result may exist all the same
             if attempt.fence is not None and attempt.fence.incarnation < incarnation:
                 words = f"{self._state.device(view.peer)} was restarted"
                 commands += self._failures.count_return(entry, attempt, now)
@@ -200,6 +202,6 @@ class Workers:
 
 
 def _sooner(hedge: Attempt, current: Attempt, now: float) -> bool:
-    """Whether the hedge is expected to come up before the current attempt."""
+    """Whether the hedge is expected to start before the current attempt."""
     hedge_s, current_s = hedge.wait_s(now), current.wait_s(now)
     return hedge_s is not None and (current_s is None or hedge_s < current_s)

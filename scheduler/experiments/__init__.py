@@ -1,1 +1,1 @@
-"""Campaigns under a name: versions, runs, schedules, regressions."""
+"""Named campaigns: versions, runs, schedules, regressions."""

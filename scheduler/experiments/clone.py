@@ -1,4 +1,4 @@
-"""The file of a past campaign or of a version of an experiment, to edit and run again, with changed keys."""
+"""The file of a past campaign or an experiment's version, to edit and run again, with changed keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HINT = (
 
 def clone_text(store: Store, source: str, changes: Sequence[str] = (), uploads: Path | None = None) -> str:
     """The file of a campaign (an id or its beginning) or of an experiment (`nightly`, `nightly@3`). `changes`: such as
-    `measure.batch=[1,8]`; `uploads`: as of `campaign_clone`. Raises `CampaignError`.
+    `measure.batch=[1,8]`; `uploads`: as in `campaign_clone`. Raises `CampaignError`.
     """
     if "@" in source or store.experiments.get(source) is not None:  # its campaigns have the same name
         version = find_version(store, source)
@@ -40,8 +40,8 @@ def clone_text(store: Store, source: str, changes: Sequence[str] = (), uploads: 
 def campaign_clone(
     store: Store, campaign: str, changes: Sequence[str] = (), uploads: Path | None = None
 ) -> str:
-    """The file of a stored campaign. `uploads`: the folder of uploaded models, which are named by their hash. Raises `CampaignError`,
-    and KeyError for an unknown id.
+    """The file of a stored campaign. `uploads`: the folder of uploaded models, which the file names by hash. Raises `CampaignError`, and
+    `KeyError` for an unknown id.
     """
     row = store.campaigns.get(campaign)
     if row is None:
@@ -106,7 +106,7 @@ def _set(value: Any, keys: Sequence[str], new: Any, change: str) -> None:
 
 
 def _positions(value: Sequence[Any], keys: Sequence[str], change: str) -> tuple[list[int], Sequence[str]]:
-    """The items of a list by number from 1 or by the name of a model, which may contain dots; and the keys after it."""
+    """The items of a list by number, from 1, or by the name of a model, which may contain dots; and the remaining keys."""
     first = keys[0]
     if first.isdecimal() and len(first) < 6 and 1 <= int(first) <= len(value):
         return [int(first) - 1], keys[1:]

@@ -1,9 +1,9 @@
-"""What seems to have become slower, or is doubtful by the host's doing, is measured again before it is reported.
+"""Cells that seem slower, or are doubtful because of the host, are measured again before they are reported.
 
     slower, doubtful ──▶ the run's own task once more, on the same device: in turns with the last good model, or alone where that is the
     same model ──▶ slower: a regression, whose webhook is due; else it was the host
 
-A claim in the store lets one process begin. The campaign's id follows from the run's, so that whoever comes later knows it.
+A claim in the store lets one process begin. The campaign's id is derived from the run's, so that any later process finds it.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from swarm.base.home import Home
 from swarm.net.identity import load_or_create
 
 BACK_S: Final = 3600.0
-"""For a device to come back, or to be free."""
+"""Seconds to wait for a device to come back, or to be free."""
 WAIT_S: Final = 60.0
 
 
 @dataclass(slots=True)
 class Confirmations:
-    """What one look at the runs led to."""
+    """The result of one look at the runs."""
 
     started: list[str] = field(default_factory=list)
-    """Campaigns."""
+    """Ids of the started campaigns."""
     settled: list[RunRow] = field(default_factory=list)
     """Runs of which nothing could be measured again: their findings stand."""
 
 
 def confirmation_of(campaign: str) -> str:
-    """Id of the campaign that measures a run's slower results again."""
+    """Id of the campaign that measures a run's unsettled cells again."""
     numbers = iter(hashlib.sha256(b"confirms " + campaign.encode()).digest())
     return new_campaign_id(lambda letters: letters[next(numbers) % len(letters)])
 
@@ -94,19 +94,19 @@ def confirming_tasks(
     campaign: str,
     scheduler: str,
 ) -> list[Task]:
-    """A task of `campaign` for each unsettled cell that can be measured again. `rows`, `tasks`: of the run, by their ids."""
+    """A task of `campaign` for each unsettled cell that can be measured again. `rows`, `tasks`: the run's, by task id."""
     made: list[Task] = []
     for cell in cells:
         row, task = rows.get(cell.job), tasks.get(cell.job)
         if not cell.unsettled or row is None or task is None:
             continue
-        if row.trust == TrustKind.STRANGER or not row.device_id:  # its runs are witnessed, and made alone
+        if row.trust == TrustKind.STRANGER or not row.device_id:  # its runs are witnessed, and never in turns
             continue
         task = _in_turns(cell, task, spool)
         if not cell.against_sha256 or not all((spool / model.sha256).is_file() for model in task.models()):
             continue
         if task.beside and (task.measure.sustain_s is not None or task.unit.startswith(SERVED)):
-            continue  # no models take turns there
+            continue  # models cannot take turns there
         here = Clause(attribute="device", op=Op.EQ, value=row.device_id)
         clauses = tuple(dict.fromkeys((*task.requirement.clauses, here)))
         changes = {
@@ -124,7 +124,7 @@ def confirming_tasks(
 
 
 def _in_turns(cell: RegressionCell, task: Task, spool: Path) -> Task:
-    """The task, beside the last good model; as it was, where its model is that one."""
+    """The task, in turns with the last good model; unchanged where its model is that one."""
     if cell.sha256 == cell.against_sha256:
         return task
     good = spool / cell.against_sha256
@@ -133,7 +133,7 @@ def _in_turns(cell: RegressionCell, task: Task, spool: Path) -> Task:
         sha256=cell.against_sha256,
         size=good.stat().st_size if good.is_file() else 0,
     )
-    measure, limits = task.measure, task.timeouts  # what takes turns needs no gaps
+    measure, limits = task.measure, task.timeouts  # turns need no gaps
     gaps_s = with_gaps(0.0, measure.over_s, precise=measure.precision is not None)
     changes = {
         "measure": measure.model_copy(update={"over_s": None}),
@@ -146,7 +146,7 @@ def _in_turns(cell: RegressionCell, task: Task, spool: Path) -> Task:
 
 
 def limit_s(tasks: Sequence[Task]) -> float:
-    """Seconds for the campaign with these tasks: to wait until it begins, then what the busiest device needs, one task after the other."""
+    """Seconds for the campaign with these tasks: the wait until it begins, then the runs of the busiest device one after the other."""
     by_device: dict[object, float] = {}
     for task in tasks:
         device = next(
@@ -157,12 +157,12 @@ def limit_s(tasks: Sequence[Task]) -> float:
 
 
 def note_of(cell: RegressionCell) -> str:
-    """What the task says that measures it again."""
+    """The note of the task that measures the cell again."""
     return f"measures {cell.job} again"
 
 
 def settle_confirmations(store: Store) -> list[RunRow]:
-    """The runs whose results were measured again by now, with their finding. Blocking."""
+    """The runs whose results have been measured again by now, with their findings. Blocking."""
     settled = []
     for run in store.experiments.confirming():
         again = store.campaigns.get(confirmation_of(run.campaign))
@@ -172,7 +172,9 @@ def settle_confirmations(store: Store) -> list[RunRow]:
 
 
 def _settle(store: Store, run: RunRow, again: str) -> list[RunRow]:
-    """Its finding, by what the campaign `again` measured; empty: there is none. Gives the run unless another process was first."""
+    """Store the run's finding, from what the campaign `again` measured; empty: there is none. Returns the run unless another process was
+    first.
+    """
     experiment = store.experiments.get(run.experiment)
     alarm = 0.0 if experiment is None else experiment.alarm
     entries = {entry.row.job_id: entry for entry in (entries_of(store, again) if again else ())}
@@ -201,7 +203,7 @@ def _settle(store: Store, run: RunRow, again: str) -> list[RunRow]:
 
 
 def _good_of(store: Store, cell: RegressionCell, row: Row) -> KnownGood | None:
-    """What the cell was held against."""
+    """The last good result with which the cell was compared."""
     run = store.experiments.run(cell.against or "")
     good = None if run is None else next((one for one in read_cells(run) if one.key == cell.key), None)
     if run is None or good is None:
@@ -210,7 +212,7 @@ def _good_of(store: Store, cell: RegressionCell, row: Row) -> KnownGood | None:
 
 
 def good_models(store: Store) -> frozenset[str]:
-    """Hashes of the models that the last good results of all experiments are of: an alarm is confirmed beside them."""
+    """Hashes of the models behind the last good results of all experiments: regressions are confirmed in turns with them."""
     return frozenset(sha256 for row in store.experiments.all() for sha256 in _last_good(store, row.name))
 
 

@@ -1,4 +1,4 @@
-"""Deletes a campaign with all that is kept of it: rows, results files and models here, and what its workers have of it."""
+"""Deletes a campaign with everything kept of it: rows, results files and models here, and what its workers hold of it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class DeletedCampaign(JsonModel):
 
 
 def delete_campaign(home: Home, store: Store, campaign: str) -> DeletedCampaign:
-    """Delete an ended campaign. Its devices are asked by the scheduler process, which the caller starts. Blocking.
+    """Delete an ended campaign. The scheduler process, which the caller starts, asks its devices to forget it. Blocking.
 
-    Raises `CampaignError` when there is none, or something of it still goes on; then nothing was deleted.
+    Raises `CampaignError` when there is no such campaign, or part of it still goes on; then nothing was deleted.
     """
     for run in store.experiments.confirming():
         if confirmation_of(run.campaign) == campaign:
@@ -65,16 +65,16 @@ def delete_campaign(home: Home, store: Store, campaign: str) -> DeletedCampaign:
 
 
 def devices_of(forgets: Iterable[ForgetRow]) -> tuple[str, ...]:
-    """Names of devices that are to forget something."""
+    """Names of the devices that are to forget something."""
     return tuple(dict.fromkeys(one.device or f"…{one.worker[-8:]}" for one in forgets))
 
 
 def too_old(store: Store, owed: Iterable[ForgetRow]) -> dict[str, str]:
-    """Of these workers those whose version, when they were last seen, could not be asked: its number by device."""
+    """Those of these workers whose version, when last seen, could not be asked: version number by device."""
     debtors = {one.worker: one.device for one in owed}
     found = {}
     for worker in store.workers.all():
-        with contextlib.suppress(RemoteProtocolError):  # an advert of another version
+        with contextlib.suppress(RemoteProtocolError):  # an advert from another version
             if worker.peer in debtors and worker.advert and not forgets(advert := read_advert(worker.advert)):
                 found[debtors[worker.peer] or f"…{worker.peer[-8:]}"] = advert.version
     return found
@@ -85,7 +85,7 @@ def too_old_line(device: str, version: str) -> str:
 
 
 def _remove_results(home: Home, campaign: str) -> list[int]:
-    """The files that `submit` and `watch` write by themselves; gives the size of each."""
+    """Remove the files that `submit` and `watch` write by themselves; returns the size of each."""
     folder = home.data / "results" / campaign
     sizes = [path.stat().st_size for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
     shutil.rmtree(folder, ignore_errors=True)
@@ -93,8 +93,8 @@ def _remove_results(home: Home, campaign: str) -> list[int]:
 
 
 def _remove_models(home: Home, store: Store, rows: DeletedRows) -> list[int]:
-    """The copies of models that nothing here needs any more; gives the size of each. A copy that a submit has touched since may be of a
-    campaign that comes just now: it is left for `scheduler.models.spool.tidy`.
+    """Remove the copies of models that nothing here needs any more; returns the size of each. A copy that a submit has touched since may
+    belong to a campaign that is just being stored: it is left to `scheduler.models.spool.tidy`.
     """
     needed = store.campaigns.needed_models() | good_models(store)
     sizes = []
@@ -106,7 +106,7 @@ def _remove_models(home: Home, store: Store, rows: DeletedRows) -> list[int]:
                 path.unlink()
                 sizes.append(info.st_size)
     gone = {model.name for model in rows.models if model.sha256 != reference_sha256()}
-    with contextlib.suppress(CampaignError):  # one of another version: what it downloaded goes after a day
+    with contextlib.suppress(CampaignError):  # from another version: its downloads go after a day
         for entry in read_spec(rows.campaign.spec, rows.campaign.id).models:
             if entry.url is not None and entry.key in gone:
                 sizes += _remove_download(

@@ -1,4 +1,4 @@
-"""Judging runs of experiments when they have ended: each result against the last good one before it."""
+"""Judges runs of experiments when they have ended: compares each result with the last good one before it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
 LOOK_BACK: Final = 200
-"""Runs among which the last good result of a cell is searched."""
+"""Number of runs among which the last good result of a cell is searched."""
 
 
 def judge_ended(store: Store) -> list[RunRow]:
-    """Judge and store every ended run that has no finding; gives those that no other process judged first. Blocking."""
+    """Judge and store every ended run without a finding; returns those that no other process judged first. Blocking."""
     judged = []
     for run in store.experiments.unjudged():
         campaign = store.campaigns.get(run.campaign)
@@ -78,18 +78,18 @@ def judge_run(
 
 
 def good_cells(run: RunRow) -> list[RegressionCell]:
-    """What later results may be held against."""
+    """The cells with which later results may be compared."""
     return [cell for cell in read_cells(run) if cell.good or (run.accepted and cell.acceptable)]
 
 
 def entries_of(store: Store, campaign: str) -> list[ResultEntry]:
-    """All that a campaign of the store measured."""
+    """All measurements of a campaign of the store."""
     results = raw_results(store.results.rows(campaign))
     return [ResultEntry(item.row, item.launches, _peaks(item)) for item in results]
 
 
 def stored(cell: RegressionCell, row: Row, measurements: Sequence[ResultEntry]) -> ResultEntry:
-    """The measurement behind a cell; its figures alone when its campaign was deleted."""
+    """The measurement behind a cell; only its figures if its campaign was deleted."""
     for measurement in measurements:
         if key_of(measurement.row) == cell.key and measurement.row.status is RowStatus.COMPLETE:
             return measurement
@@ -113,7 +113,7 @@ def stored(cell: RegressionCell, row: Row, measurements: Sequence[ResultEntry]) 
 
 
 def _peaks(result: RawResult) -> tuple[int, ...]:
-    """The peak resident bytes of each launch above its baseline; empty unless all were measured."""
+    """The peak resident bytes of each launch above its baseline; empty unless all launches measured it."""
     if not result.record:
         return ()
     try:
@@ -134,7 +134,7 @@ def read_cells(run: RunRow) -> list[RegressionCell]:
 
 
 def finding_words(run: RunRow) -> str:
-    """`fine (1 doubtful, 3 fine)`: the finding of a run, and of how many cells each was found."""
+    """`fine (1 doubtful, 3 fine)`: the finding of a run, and the number of cells with each finding."""
     counts = Counter(str(cell.finding) for cell in read_cells(run))
     return f"{run.finding} ({', '.join(f'{number} {finding}' for finding, number in sorted(counts.items()))})"
 

@@ -1,9 +1,9 @@
-"""Runs experiments on schedule while a process stays: starts what is due, judges what has ended, sends webhooks for regressions.
+"""Runs experiments on schedule while a process runs: starts what is due, judges what has ended, sends webhooks for regressions.
 
 Any number of processes may do this on one home: each step is claimed in the store.
 
-A webhook is one POST of JSON to the URL that the experiment's owner gave: no redirects, only the status of the response is read, three
-tries. With a secret, the body is signed:
+A webhook is one POST of JSON to the URL that the experiment's owner gave, with up to three tries. It follows no redirects, and only the
+status of the response is read. With a secret, the body is signed:
 
     X-Sark-Timestamp: 1790000000
     X-Sark-Signature: sha256=<HMAC-SHA256 of "1790000000." and the body, in hexadecimal>
@@ -41,11 +41,11 @@ from swarm.base.threads import COMPUTING, DISK
 from swarm.download.urls import without_secrets
 
 POLL_S: Final = 5.0
-"""A machine that slept notices this soon that something was due."""
+"""Seconds between steps: how late a machine that slept may notice that something was due."""
 TRIES: Final = 3
 TRY_TIMEOUT_S: Final = 10.0
 RETRY_DELAY_S: Final = 2.0
-"""Before the second try, and twice that before the third."""
+"""Seconds before the second try, and twice that before the third."""
 MAX_SECRET: Final = 4096
 
 log = structlog.get_logger("sark.experiments")
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Schedules:
-    """Owns its store, for one task at a time. `fetch` brings models by URL; it blocks, as `check` and all work on the store do."""
+    """Owns its store, for one task at a time. `fetch` downloads models by URL; like `check` and all work on the store, it blocks."""
 
     home: Home
     open_store: Callable[[], Store]
@@ -64,7 +64,7 @@ class Schedules:
     _store: Store | None = None
 
     async def run(self, wake: Callable[[], Awaitable[None]], *, begin: bool = True) -> None:
-        """Step for ever. `begin`: start what is due, and let `wake` see to it that a scheduler process runs."""
+        """Step forever. `begin`: start what is due, and call `wake` so that a scheduler process runs."""
         try:
             while True:
                 try:
@@ -77,7 +77,7 @@ class Schedules:
             self.close()
 
     async def step(self, *, begin: bool) -> list[str]:
-        """Do all that is due once; gives the campaigns that were started. Raises `ResourceError`."""
+        """Do once everything that is due; returns the campaigns that were started. Raises `ResourceError`."""
         judged = await self._with(judge_ended)
         again = await self._with(lambda store: begin_confirmations(self.home, store))
         judged += again.settled + await self._with(settle_confirmations)
@@ -145,7 +145,7 @@ def hook_body(run: RunRow, store: Store) -> bytes:
 
 
 def read_secret(path: str) -> bytes:
-    """The secret in the file, without white space around it; empty for no file. Raises `ResourceError`. Blocking."""
+    """The secret in the file, without surrounding white space; empty for no file. Raises `ResourceError`. Blocking."""
     if not path:
         return b""
     try:
@@ -162,7 +162,7 @@ def read_secret(path: str) -> bytes:
 
 
 async def post(url: str, body: bytes, secret: bytes) -> str:
-    """Send a webhook; gives '' or why it failed. Retries after timeouts, network errors and the statuses 429 and 5xx."""
+    """Send a webhook; returns '' or why it failed. Retries after timeouts, network errors and the statuses 429 and 5xx."""
     why = ""
     for attempt in range(TRIES):
         await trio.sleep(RETRY_DELAY_S * attempt)

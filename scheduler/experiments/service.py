@@ -2,7 +2,7 @@
 
     file ──save──▶ version ──begin──▶ campaign ──judge_ended──▶ finding ──▶ webhook
 
-A due run is claimed in the store and moves to the next instant after now: what was missed meanwhile runs once.
+A due run is claimed in the store, and its schedule moves to the next instant after now: missed runs are made up by one run.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from swarm.base.units import DAY_S
 from swarm.download.urls import FOR_OTHERS
 
 CheckDevices = Callable[[Campaign], None]
-"""Raises `CampaignError` for a campaign that names a device which two keys claim. Blocks."""
+"""Raises `CampaignError` for a campaign that names a device claimed by two keys. Blocks."""
 WAIT_S: Final = 60.0
-"""How long a run looks for devices that fit, by default."""
+"""Seconds for which a run looks for devices that fit, by default."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 
 def undisputed(campaign: Campaign) -> None:
-    """Of a home that asks no swarm."""
+    """The check for a home that queries no swarm."""
 
 
 def parse_title(text: str) -> tuple[str, int | None]:
-    """Name and version in `nightly@3`; None: the latest version. Raises `CampaignError`."""
+    """Name and version in `nightly@3`; version None: the latest. Raises `CampaignError`."""
     name, at, number = text.partition("@")
     if not _NAME.fullmatch(name) or (at and not (number.isdecimal() and len(number) < 10)):
         raise CampaignError(
@@ -61,7 +61,7 @@ def parse_title(text: str) -> tuple[str, int | None]:
 
 
 def digest_of(spec: str, models: Sequence[VersionModel]) -> str:
-    """The hash of a version's content: the campaign, the bytes of its models and examples, and the references of these."""
+    """The hash of a version's content: the campaign, the bytes of its models and examples, and the examples' references."""
     content = {
         "spec": json.loads(spec),
         "models": sorted([model.name, *_hashes(model)] for model in models),
@@ -70,7 +70,7 @@ def digest_of(spec: str, models: Sequence[VersionModel]) -> str:
 
 
 def first_due(every_s: float, at_s: float | None, now: float) -> float:
-    """When a schedule that is set now runs first: at once, or at the next instant of its time of day."""
+    """When a schedule set now runs first: at once, or at the next instant of its time of day."""
     if at_s is None:
         return now
     next_at = now - now % DAY_S + at_s
@@ -98,7 +98,7 @@ def save(
     now: float | None = None,
     find_units: FindUnits | None = None,
 ) -> tuple[VersionRow, bool]:
-    """Save the campaign in `file` as a version of an experiment; gives the version and whether it is new. A schedule in the file replaces
+    """Save the campaign in `file` as a version of an experiment; returns the version and whether it is new. A schedule in the file replaces
     the experiment's. Raises `CampaignError`. Blocking.
     """
     campaign = load_campaign(file, find_units=find_units)
@@ -117,7 +117,7 @@ def save_campaign(
     now: float | None = None,
     keep_webhook: bool = False,
 ) -> tuple[VersionRow, bool]:
-    """Save a campaign with its described models; `folder`: where its paths begin. As `save` otherwise, and `set_schedule`."""
+    """Save a campaign with its described models; `folder`: the base of its paths. Otherwise like `save` and `set_schedule`."""
     title = name or campaign.campaign
     if parse_title(title)[1] is not None:
         raise CampaignError(f"{safe_text(title, 80)} names a version", hint="leave out the @ and the number")
@@ -129,7 +129,7 @@ def save_campaign(
 
 
 def remove(store: Store, name: str) -> None:
-    """Forget an experiment with its versions and history; its campaigns stay. Raises `CampaignError`."""
+    """Remove an experiment with its versions and history; its campaigns stay. Raises `CampaignError`."""
     find(store, name)
     store.experiments.remove(name)
 
@@ -153,7 +153,7 @@ def _save_version(
 
 
 def version_models(models: Models) -> tuple[VersionModel, ...]:
-    """Described models as a version keeps them."""
+    """Described models in the form stored with a version."""
     return tuple(
         VersionModel(
             name,
@@ -166,12 +166,12 @@ def version_models(models: Models) -> tuple[VersionModel, ...]:
 
 
 def _hashes(model: VersionModel) -> tuple[str, ...]:
-    """Of its bytes, and of its references where it has any."""
+    """The hash of its bytes, and of its references if it has any."""
     return tuple(filter(None, (model.sha256, model.references_sha256)))
 
 
 def _differences(version: VersionRow, models: Models) -> list[tuple[str, str]]:
-    """What is not as it was saved, and its hash then. References that were saved without a hash are taken for the same."""
+    """What differs from the saved version, with its hash then. References saved without a hash count as unchanged."""
     saved, found = {model.name: model for model in version.models}, list[tuple[str, str]]()
     for now in version_models(models):
         then = saved.get(now.name)
@@ -187,7 +187,7 @@ def _differences(version: VersionRow, models: Models) -> list[tuple[str, str]]:
 
 
 def read_schedule(given: Mapping[str, object], label: str = "") -> Schedule:
-    """A schedule of the keys of a campaign file, those that are not None. `label`: put before a key in errors. Raises `CampaignError`."""
+    """A schedule from those keys of a campaign file that are not None. `label`: put before a key in errors. Raises `CampaignError`."""
     try:
         return Schedule.model_validate({key: value for key, value in given.items() if value is not None})
     except ValidationError as exc:
@@ -207,8 +207,8 @@ def set_schedule(
     secret_file: str | None = None,
     keep_webhook: bool = False,
 ) -> None:
-    """Replace the schedule; None: remove it. An unchanged one keeps the instant that is due. `secret_file` None: as before;
-    `keep_webhook`: the webhook stays too, unless it names one.
+    """Replace the schedule; None: remove it. An unchanged schedule keeps its due instant. `secret_file` None: keep the current one;
+    `keep_webhook`: also keep the webhook, unless the schedule names one.
     """
     row = find(store, name)
     if schedule is None:
@@ -229,7 +229,7 @@ def set_schedule(
 
 
 def schedule_of(row: ExperimentRow) -> Schedule | None:
-    """The schedule as in a campaign file; None: the experiment has none."""
+    """The schedule in the form of a campaign file; None: the experiment has none."""
     if row.every_s is None:
         return None
     return Schedule.model_construct(
@@ -278,15 +278,16 @@ def begin(
     due: tuple[float, float] | None = None,
     campaign_id: str | None = None,
 ) -> tuple[str, VersionRow] | None:
-    """Start a campaign that runs `title`; gives its id and the version that runs. `due`: the instant of a scheduled run, and the one after.
+    """Start a campaign that runs `title`; returns its id and the version that runs. `due`: for a scheduled run, its instant and the next
+    one.
 
-    The models and their examples are read again: when a file or a reference changed, the latest version becomes a new
-    one, and a named version is refused.
-    None: another process has started this scheduled run. Raises `CampaignError`, `ResourceError`. Blocking.
+    The models and their examples are read again. If a file or a reference changed, the latest version becomes a new one, and a named
+    version is refused. Returns None if another process has started this scheduled run. Raises `CampaignError`, `ResourceError`.
+    Blocking.
     """
     version = find_version(store, title)
     campaign = read_spec(version.spec, version.title)
-    # what came over HTTP names the internet only, whoever runs it
+    # A campaign that came over HTTP may name only places on the internet, whoever runs it.
     if Path(version.folder) == uploads_folder(home):
         fetch = downloader(home, lambda name, done, total: None, reach=FOR_OTHERS)
     models = describe_models(campaign, Path(version.folder), fetch)
@@ -317,7 +318,7 @@ def begin(
 def begin_due(
     home: Home, store: Store, *, now: float, fetch: Fetch = no_fetch, check: CheckDevices = undisputed
 ) -> list[str]:
-    """Start every run that is due, unless the run before it goes on; gives their campaigns. Blocking."""
+    """Start every run that is due, unless the previous run goes on; returns their campaigns. Blocking."""
     started = []
     for row in store.experiments.all():
         if row.every_s is None or row.due is None:
@@ -347,7 +348,7 @@ def begin_due(
 
 
 def is_too_far(row: ExperimentRow, now: float) -> bool:
-    """Whether the next run is further ahead than its schedule allows: the clock was ahead when it was set."""
+    """Whether the next run is further ahead than its schedule allows: the clock was ahead when the schedule was set."""
     if row.due is None or row.every_s is None:
         return False
     return row.due - now > max(row.every_s, DAY_S if row.at_s is not None else 0.0)

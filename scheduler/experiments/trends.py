@@ -1,4 +1,4 @@
-"""What an experiment's history of one cell comes to: its change points, and the pooled median since the last of them. Pure."""
+"""What the history of one cell of an experiment shows: its change points, and the pooled median since the last one. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def pooled_figure(pooled: PooledMedian) -> PooledFigure:
 def trend(
     runs: Sequence[tuple[str, float, RegressionCell]],
 ) -> tuple[tuple[HistoryShift, ...], PooledFigure | None]:
-    """The changes, the latest first, and what the runs since the last one say together. `runs`: campaign, beginning and cell, the latest
+    """The changes, latest first, and the pooled figure of the runs since the last one. `runs`: campaign, beginning and cell, latest
     first.
     """
     measured = [(campaign, begun, cell) for campaign, begun, cell in reversed(runs) if _usable(cell)]
@@ -96,7 +96,7 @@ def trend(
 
 
 def _is_another(before: RegressionCell, cell: RegressionCell) -> bool:
-    """Whether it is known that two runs that follow each other did not measure the same: other bytes, or another speed."""
+    """Whether two consecutive runs are known to have measured different things: other bytes, or another speed."""
     other_bytes = bool(before.sha256 and cell.sha256) and before.sha256 != cell.sha256
     return other_bytes or cell.finding in (RegressionFinding.SLOWER, RegressionFinding.FASTER)
 

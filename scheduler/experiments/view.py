@@ -1,4 +1,4 @@
-"""Experiments as they are shown, to people and to programs: the same for `--json` and for the HTTP API. Reading only."""
+"""Experiments as shown to people and to programs: the same for `--json` and for the HTTP API. Read only."""
 
 from __future__ import annotations
 
@@ -131,25 +131,25 @@ def experiment_view(store: Store, row: ExperimentRow) -> ExperimentView:
 
 
 def _starting(at: str, every_s: float) -> str:
-    """When in the day the runs begin, or what shorter intervals are counted from."""
+    """When in the day the runs begin, or the reference for shorter intervals."""
     return f" at {at} UTC" if every_s % 86_400 == 0 else f", counted from {at} UTC"
 
 
 def version_view(version: VersionRow, uploads: Path | None = None) -> VersionView:
-    """One version, with its file. `uploads`: the folder of uploaded models, which are named by their hash."""
+    """One version, with its file. `uploads`: the folder of uploaded models, which the file names by hash."""
     models = shown_models(version.models)
     campaign = campaign_text(as_sent(read_spec(version.spec, version.title), version.folder, uploads))
     return shown_as(VersionView, version, models=models, campaign=campaign)
 
 
 def version_text(version: VersionRow, *, schedule: Schedule | None = None, title: bool = True) -> str:
-    """As a campaign file, its models' hashes as comments at its end."""
+    """The version as a campaign file, with its models' hashes as comments at the end."""
     spec, note = read_spec(version.spec, version.title), version_note(version) if title else ""
     return campaign_text(spec, schedule=schedule, note=note) + model_notes(version.models)
 
 
 def version_note(version: VersionRow) -> str:
-    """The comment at the beginning of its file."""
+    """The comment at the beginning of a version's file."""
     return f"{version.title}, saved {utc(version.created)} from {safe_text(version.folder, 400)}"
 
 

@@ -1,4 +1,4 @@
-"""Models on one device without a swarm: measured, made into rows, compared. The device is an argument (`node.run.local.LocalDevice`).
+"""Measures and compares models on one device without a swarm. The device is an argument (`node.run.local.LocalDevice`).
 
 Bench ──▶ Device.measure ──▶ signed record ──▶ the same row as a campaign's
 """
@@ -61,7 +61,7 @@ UNIT_OF: Final[Mapping[str, str]] = {
     ".pt": "CPU (Torch)",
     **dict.fromkeys(WORKLOADS, "API (OpenAI)"),
 }
-"""The unit that a model of this ending is measured on when none is named."""
+"""The default unit for a model with this file ending."""
 _ENDED: Final = {
     RunOutcome.COMPLETE: TaskState.SUCCEEDED,
     RunOutcome.FAILED: TaskState.FAILED,
@@ -70,7 +70,7 @@ _ENDED: Final = {
 
 
 class SignedResult(Protocol):
-    """What a device gives: the task, and its record under the device's key."""
+    """A device's result: the task, and its record signed with the device's key."""
 
     @property
     def task(self) -> Task: ...
@@ -87,7 +87,7 @@ class BenchDevice(Protocol):
 
     @property
     def offers(self) -> Sequence[UnitOffer]:
-        """The same units, with what is known of them."""
+        """The device's units, with what is known of them."""
         ...
 
     def measure(
@@ -106,7 +106,7 @@ class BenchDevice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One model on one unit of this device: its row, and everything that the row was made of."""
+    """One model on one unit of this device: its row, and everything from which the row was made."""
 
     task: Task
     signed: SignedRecord
@@ -116,7 +116,7 @@ class Measurement:
 
     @property
     def complete(self) -> bool:
-        """The unit ran the model, and its outputs do not differ from the reference."""
+        """Whether the unit ran the model, and its outputs do not differ from the reference."""
         return self.row.status is RowStatus.COMPLETE and self.row.verdict != RowVerdict.MISMATCH
 
     @property
@@ -126,7 +126,7 @@ class Measurement:
 
     @property
     def interval_ms(self) -> tuple[float, float] | None:
-        """The interval that holds the median, in ms, with 95 % confidence, as far as launches tell; None below six launches."""
+        """The 95 % confidence interval of the median, in ms, as far as launches tell; None below six launches."""
         low, high = self.row.inference_ms_median_low, self.row.inference_ms_median_high
         return None if low is None or high is None else (low, high)
 
@@ -146,11 +146,11 @@ class Measurement:
         return tuple(launch.samples for launch in self.observed.launches)
 
     def raw(self) -> RawResult:
-        """For a file of raw results, which `sark-node verify` reads."""
+        """The measurement for a file of raw results, which `sark-node verify` reads."""
         return raw_result(self.row, task_body(self.task), self.signed)
 
     def as_dict(self) -> dict[str, Any]:
-        """All columns by their names; what was not measured is None."""
+        """All columns by name; what was not measured is None."""
         return self.row.model_dump(mode="json")
 
 
@@ -171,7 +171,7 @@ class Bench(AbstractContextManager["Bench"]):
         fetch: Fetch = no_fetch,
         folder: Path | None = None,
     ) -> None:
-        """`fetch` brings models by URL; in `folder`, or the system's own for such things, they lie under their names meanwhile."""
+        """`fetch` downloads models by URL; meanwhile they are stored under their names in `folder`, or in the system's temporary folder."""
         self._device = device
         self._report = report or (lambda *_: None)
         self._fetch, self._folder = fetch, folder or Path(tempfile.gettempdir())
@@ -189,7 +189,7 @@ class Bench(AbstractContextManager["Bench"]):
         return self._device.units
 
     def units_for(self, model: Path) -> list[str]:
-        """Those that run the model's format, as far as its ending tells it."""
+        """The units that run the model's format, as far as its file ending tells."""
         return units_that_run(model, self.units, foreign_units(self._device.offers))
 
     def measure(
@@ -201,12 +201,12 @@ class Bench(AbstractContextManager["Bench"]):
         sha256: str | None = None,
         **how: Any,
     ) -> Measurement:
-        """Measure one model: a file, or a URL as `bench` takes them (https:, http:, file:, hf://ORG/REPO/FILE@REVISION). `unit`: by its
-        public name; None: the processor, by the file's ending. `sha256`: of the model, which is refused when it is another one. `how`: what
-        `Measure` has, such as `runs=100`, `precision=0.02`, `threads=2`, `batch=8`, `dims={"seq": 128}`.
+        """Measure one model: a file, or a URL in the form that `bench` takes (https:, http:, file:, hf://ORG/REPO/FILE@REVISION). `unit`: a
+        public name; None: the processor, by the file's ending. `sha256`: of the model, which is refused if it differs. `how`: fields of
+        `Measure`, such as `runs=100`, `precision=0.02`, `threads=2`, `batch=8`, `dims={"seq": 128}`.
 
-        A model that fails is a measurement that says why. Raises `CampaignError` for what cannot be asked for (a file that is not there, a
-        field that does not exist), `ResourceError` for a unit that does not work here.
+        A model that fails is a measurement that says why. Raises `CampaignError` for an invalid request (a missing file, an unknown field),
+        `ResourceError` for a unit that does not work here.
         """
         measure = read_measure(how)
         with self._paths(model, sha256=sha256) as (path,):
@@ -217,7 +217,7 @@ class Bench(AbstractContextManager["Bench"]):
     ) -> AbstractContextManager[tuple[Path, ...]]:
         names = list(map(str, models))
         if sha256 is None and not any(scheme_of(name) in URL_SCHEMES for name in names):
-            return contextlib.nullcontext(tuple(map(Path, names)))  # a wrong file is for the device to refuse
+            return contextlib.nullcontext(tuple(map(Path, names)))  # the device refuses a wrong file
         return local_paths(names, self._folder, self._fetch, sha256=sha256)
 
     def _measured(
@@ -252,13 +252,13 @@ class Bench(AbstractContextManager["Bench"]):
         **how: Any,
     ) -> tuple[Comparison, Measurement]:
         """Is the second model slower or faster than the first? Both are loaded in one process, where short blocks of their inferences take
-        turns, so that whatever the host does to one it does to the other; further processes follow until the answer is sure.
+        turns, so that the host affects both alike; further processes follow until the answer is sure.
 
-        `unit`: of both, or of the second where the first has a `first_unit`; None: by the files' endings. Models of two units take turns in
-        a process each, and may be one model.
+        `unit`: of both, or of the second if the first has a `first_unit`; None: by the files' endings. Models on two units take turns in a
+        process each, and may be one model.
 
-        Gives the comparison (ratio: second / first), with both medians, and the second model's measurement, whose record has all rounds of
-        both. Raises `CampaignError` where they cannot be compared: one of them fails, or their inputs have different shapes.
+        Returns the comparison (ratio: second / first), with both medians, and the second model's measurement, whose record has all rounds
+        of both. Raises `CampaignError` if they cannot be compared: one of them fails, or their inputs have different shapes.
         """
         for name in how.keys() & {"runs", "precision", "loads", "sustain_s", "over_s"}:
             raise CampaignError(f"a comparison chooses its own {name}", hint=f"leave out {name}")
@@ -281,7 +281,7 @@ class Bench(AbstractContextManager["Bench"]):
 
 
 def unit_for(model: Path) -> str:
-    """The unit that a model is measured on when none is named. Raises `CampaignError` for an ending that tells nothing."""
+    """The default unit for a model. Raises `CampaignError` for an unknown file ending."""
     unit = UNIT_OF.get(model.suffix.lower())
     if unit is None:
         raise CampaignError(
@@ -292,8 +292,8 @@ def unit_for(model: Path) -> str:
 
 
 def units_that_run(model: Path, units: Sequence[str], more: UnitFormats = NO_MORE) -> list[str]:
-    """Those of `units` that run the format that the model's ending tells, or that are of its framework; of an ending that tells nothing,
-    all that load a file.
+    """Those of `units` that run the format of the model's file ending, or belong to its framework; for an unknown ending, all units that
+    load a file.
     """
     form, usual = format_of_name(model.name), UNIT_OF.get(model.suffix.lower())
     if form is None and usual is not None:
@@ -302,8 +302,8 @@ def units_that_run(model: Path, units: Sequence[str], more: UnitFormats = NO_MOR
 
 
 def look_at(path: Path, unit: str, measure: Measure) -> None:
-    """Before a device is asked. Raises `CampaignError` for a model that is broken, or of a format that the unit does not run; one whose
-    inputs need sizes is `UnshapedModel`.
+    """Check a model before a device is asked. Raises `CampaignError` for a model that is broken, or whose format the unit does not run, and
+    `UnshapedModel` for one whose inputs need sizes.
     """
     if unit.startswith(SERVED) or unit == SIMULATED_UNIT:
         return
@@ -326,7 +326,7 @@ def look_at(path: Path, unit: str, measure: Measure) -> None:
 
 
 def check_unit(unit: str, working: Sequence[str]) -> None:
-    """Raises `CampaignError` for an unknown unit. A known one that is not `working` is for the device to refuse."""
+    """Raises `CampaignError` for an unknown unit. The device refuses a known unit that is not `working`."""
     units = tuple(dict.fromkeys((*working, *UNITS)))
     if unit not in units:
         hint = "  ".join(
@@ -336,7 +336,7 @@ def check_unit(unit: str, working: Sequence[str]) -> None:
 
 
 def _check_over(measure: Measure) -> None:
-    """Raises `CampaignError` where no launches are there to be spread."""
+    """Raises `CampaignError` if there are no launches to be spread."""
     if measure.over_s is None:
         return
     if measure.sustain_s is not None:
@@ -351,7 +351,7 @@ def _check_over(measure: Measure) -> None:
 
 
 def read_measure(how: Mapping[str, Any]) -> Measure:
-    """The measuring options `how`. Raises `CampaignError` for the first that is wrong."""
+    """The measuring options `how`. Raises `CampaignError` for the first wrong one."""
     if how.get("precision") is not None and ("runs" in how or "loads" in how):
         raise CampaignError(
             "precision measures until it is reached, runs and loads fix how often",
@@ -383,10 +383,10 @@ def read_measure(how: Mapping[str, Any]) -> Measure:
 def local_paths(
     names: Sequence[str], folder: Path, fetch: Fetch, *, sha256: str | None = None
 ) -> Iterator[tuple[Path, ...]]:
-    """Each of these as a path: what is a URL is fetched, and lies under its last name in a folder of its own in `folder`, for the block.
-    `sha256`: what each of them must have.
+    """Each of these as a path. A URL is fetched, and stored for the block under its last name, in a folder of its own in `folder`.
+    `sha256`: required of each of them.
 
-    Raises `CampaignError` for a file that is not there and for a URL that gives none, `ResourceError` when it cannot be kept. Blocking.
+    Raises `CampaignError` for a missing file and for a URL that provides none, `ResourceError` when it cannot be stored. Blocking.
     """
     models = tuple(_find(name, fetch, sha256) for name in names)
     for name, (path, _) in zip(names, models, strict=True):
@@ -400,7 +400,7 @@ def local_paths(
 
 
 def _find(name: str, fetch: Fetch, sha256: str | None) -> tuple[Path, ModelEntry | None]:
-    """Where it is; the entry, where it was fetched and has another name there."""
+    """Where the file is; and the entry, if the file was fetched and has another name there."""
     if scheme_of(name) not in URL_SCHEMES:
         path = Path(name)
         if not path.exists():
@@ -424,7 +424,7 @@ def _find(name: str, fetch: Fetch, sha256: str | None) -> tuple[Path, ModelEntry
 
 
 def _named(path: Path, entry: ModelEntry, folder: Path, stack: contextlib.ExitStack) -> Path:
-    """The same file under the entry's name, as long as `stack` is open: rows show it, and its ending tells the unit."""
+    """The same file under the entry's name while `stack` is open: rows show the name, and its ending tells the unit."""
     name = re.sub(r"[/\\\x00]", "_", entry.label)
     if name in ("", ".", "..", path.name):
         return path

@@ -1,6 +1,6 @@
 """`sark-node demo`: a whole swarm on this machine: a gate, workers and a scheduler, each a process with a key of its own.
 
-They are started as a user would start them, by the command line, and all end with the demo, however it ends.
+They are started by the command line, as a user would, and all end with the demo, however it ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STOP_WITHIN_S = 5.0
 
 
 class DemoNode(NamedTuple):
-    """One worker. `pretended`: for `join --pretend`; empty: this device."""
+    """One worker. `pretended`: for `join --pretend`; empty: it is this device."""
 
     name: str
     pretended: str = ""
@@ -75,7 +75,7 @@ class Swarm:
         return self.folder / name / "output.log"
 
     def start(self, name: str, *arguments: str) -> None:
-        """Start `sark-node --home …/name ARGUMENTS`; it ends when our end of its stdin closes."""
+        """Start `sark-node --home …/name ARGUMENTS`; the process ends when our end of its stdin closes."""
         home = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
         command = [
@@ -94,7 +94,7 @@ class Swarm:
             )  # fmt: skip
 
     def check(self) -> None:
-        """Raise `ResourceError` with the last words of a process that has ended by itself."""
+        """Raise `ResourceError`, with a process's last output, if the process has ended by itself."""
         for name, process in self.processes.items():
             if process.poll() not in (None, 0):
                 words = self.output(name).read_text(errors="replace").strip().splitlines()[-3:]
@@ -113,7 +113,7 @@ class Swarm:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End every process, the hard way those that do not go in time. Another Ctrl-C does not cut it short."""
+        """End every process; kill those that do not exit in time. Another Ctrl-C does not interrupt this."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for process in self.processes.values():
@@ -167,7 +167,7 @@ def demo_swarm(
 
 
 def _await_fleet(swarm: Swarm, names: Sequence[str], say: Callable[[str], None]) -> None:
-    """Wait until a search finds each of these workers: the campaign is planned on those that are there."""
+    """Wait until a search finds each of these workers: the campaign is planned on the workers found."""
     within, found = START_WITHIN_S * max(2, len(names)), dict[str, str]()
 
     def up() -> bool:
@@ -191,7 +191,9 @@ def _await_fleet(swarm: Swarm, names: Sequence[str], say: Callable[[str], None])
 
 
 def _bind_workers(home: Home, found: Mapping[str, str]) -> None:
-    """What `trust --same-device-as` says: the workers that claim one device are all of this machine. `found`: device ids by peer id."""
+    """Does the work of `trust --same-device-as`, since all workers that claim one device run on this machine. `found`: device ids by peer
+    id.
+    """
     first: dict[str, str] = {}
     for peer, device in sorted(found.items()):
         if first.setdefault(device, peer) == peer:
@@ -215,7 +217,7 @@ def _find_workers(swarm: Swarm, within: float) -> dict[str, str]:
 
 
 def need_packages(names: Sequence[str], find: Callable[[str], object] = importlib.util.find_spec) -> None:
-    """Raises `ResourceError` with the command that installs those that are not here."""
+    """Raises `ResourceError`, with the command that installs them, if packages are missing."""
     missing = [name for name in names if find(name) is None]
     if missing:
         raise ResourceError(
@@ -225,8 +227,8 @@ def need_packages(names: Sequence[str], find: Callable[[str], object] = importli
 
 
 def run_demo(folder: Path, workers: int, console: Console, *, fleet: int = 0) -> int:
-    """The whole demo; gives the exit code of its campaign. None of its processes runs any more when this returns or raises.
-    `fleet`: instead of the workers, so many simulated devices of all kinds, in a folder of their own.
+    """Run the whole demo; returns the exit code of its campaign. None of its processes is left when this returns or raises. `fleet`: this
+    many simulated devices of all kinds in place of the workers, in a folder of their own.
     """
     began = time.monotonic()
 
@@ -293,7 +295,7 @@ LOADS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class DemoKind:
-    """A sort of device. `speed`: how many times as fast as the slowest; `noise`: how much its times scatter, as a share."""
+    """A kind of device. `speed`: how many times as fast as the slowest; `noise`: spread of its times, as a share."""
 
     kind: str
     soc: str
@@ -307,7 +309,7 @@ class DemoKind:
     vram_gib: int = 0
 
     def pretended(self, number: int) -> dict[str, Any]:
-        """What a worker pretends to be, as JSON values; see `node.device.simulated`. `number`: which of several of this kind."""
+        """What a worker pretends to be, as JSON values; see `node.device.simulated`. `number`: among the devices of this kind."""
         return {
             "kind": self.kind,
             "device": f"simulated-{self.kind}-{number}",
@@ -332,11 +334,11 @@ KINDS: Final = (
     DemoKind("workstation", "workstation processor", "Ubuntu 22.04", "x86_64", 24, 128, 16.0, 0.005, "desktop GPU", 24),
 )  # fmt: skip
 MODELS: Final = {"keyword-spotter": 3.0, "image-classifier": 45.0, "object-detector": 310.0}
-"""Made-up milliseconds of one inference on the slowest."""
+"""Invented milliseconds of one inference on the slowest kind."""
 
 
 def members(count: int) -> list[DemoNode]:
-    """This many (`count`) simulated devices, one of each kind in turn."""
+    """`count` simulated devices, one of each kind in turn."""
     nodes = []
     for index in range(count):
         kind, number = KINDS[index % len(KINDS)], index // len(KINDS) + 1
@@ -346,7 +348,7 @@ def members(count: int) -> list[DemoNode]:
 
 
 def script(model: str) -> dict[str, Any]:
-    """The `model` of the simulated unit: other times for each kind of device."""
+    """The `model` of the simulated unit, with different times for each kind of device."""
 
     def times(kind: DemoKind) -> dict[str, Any]:
         chance = random.Random(f"0 {model} {kind.kind}")
@@ -358,7 +360,7 @@ def script(model: str) -> dict[str, Any]:
 
 
 def write_campaign(folder: Path) -> Path:
-    """The fleet's campaign and its models, in `folder`; gives the campaign's file. Raises `OSError`."""
+    """Write the fleet's campaign and its models to `folder`; returns the campaign's file. Raises `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"{model}.json" for model in MODELS]
     for model, name in zip(MODELS, names, strict=True):

@@ -1,8 +1,8 @@
-"""`bench --on`: from models and words for devices to a campaign without a file. Pure.
+"""`bench --on`: builds a campaign, without a file, from models and words for devices. Pure.
 
 --on all                  every device
---on 'ram >= 8 GiB'       a clause, as under devices.where; several are met together
---on lab                  a device's name or id, a pool or a label; several devices are alternatives, pools and labels are all met
+--on 'ram >= 8 GiB'       a clause, as under devices.where; a device must meet all clauses
+--on lab                  a device's name or id, a pool or a label; several devices are alternatives, pools and labels must all be met
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from swarm.download.urls import name_in, scheme_of
 ALL: Final = "all"
 MAX_SHOWN: Final = 12
 MAX_NAMED: Final = 32
-"""Devices in one clause."""
+"""Most devices in one clause."""
 _NAMES: Final = ("name", "device", "peer")
 _OPERATOR: Final = re.compile(r"==|!=|[<>~]|\s(?:in|has)\s")
 _MEASURE: Final = ("runs", "loads", "warmup", "compute_type")
@@ -41,25 +41,25 @@ _MEASURE: Final = ("runs", "loads", "warmup", "compute_type")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the values of `--on` ask for."""
+    """The devices that the values of `--on` ask for."""
 
     clauses: tuple[Clause, ...] = ()
     words: tuple[str, ...] = ()
-    """What has no operator: only the devices tell what it means."""
+    """Values without an operator: only the devices tell what they mean."""
 
     def spread(self, adverts: Sequence[Advert]) -> str:
-        """Workers count apart where each is named, also those of one device."""
+        """Workers count separately if each is named, even on one device."""
         named = {advert.name for advert in adverts} | {advert.peer for advert in adverts}
         return "worker" if self.words and named.issuperset(self.words) else "device"
 
     @property
     def everywhere(self) -> bool:
-        """Every device is meant."""
+        """Whether every device is meant."""
         return not (self.clauses or self.words)
 
 
 def read_places(values: Sequence[str]) -> Places:
-    """Raises `CampaignError` for a clause that cannot be read."""
+    """Raises `CampaignError` for a clause that cannot be parsed."""
     texts = list(dict.fromkeys(text.strip() for text in values))
     if "" in texts:
         raise CampaignError("--on needs a value", hint="such as --on all, --on lab or --on 'ram >= 8 GiB'")
@@ -68,8 +68,8 @@ def read_places(values: Sequence[str]) -> Places:
 
 
 def clauses_on(places: Places, adverts: Sequence[Advert]) -> tuple[Clause, ...]:
-    """The clauses, with those that the words mean to these devices. Raises `NothingFits` for a word that means nothing to them, and
-    `CampaignError` for one that means several things.
+    """The clauses, and those that the words mean for these devices. Raises `NothingFits` for a word that matches none of them, and
+    `CampaignError` for a word with several meanings.
     """
     meant = [(word, _meanings(word, adverts)) for word in places.words]
     for word, meanings in meant:
@@ -89,7 +89,7 @@ def clauses_on(places: Places, adverts: Sequence[Advert]) -> tuple[Clause, ...]:
 
 
 def _joined(found: Sequence[Clause]) -> list[Clause]:
-    """Devices that are named are alternatives, in one clause; pools and labels are all to be met."""
+    """Named devices are alternatives, in one clause; pools and labels must all be met."""
     named = [clause for clause in found if clause.attribute in _NAMES]
     ways = dict.fromkeys(clause.attribute for clause in named)
     if len(ways) > 1:
@@ -108,7 +108,7 @@ def _joined(found: Sequence[Clause]) -> list[Clause]:
 
 
 def _meanings(word: str, adverts: Sequence[Advert]) -> list[Clause]:
-    """All that the word is called there, each as a clause."""
+    """Everything with this name, each as a clause."""
     found: dict[str, None] = {}
     for advert in adverts:
         if advert.name == word:
@@ -150,9 +150,9 @@ def campaign_on(
     adverts: Sequence[Advert] | None = None,
     spread: str = "device",
 ) -> Campaign:
-    """One task for each model, unit and device, or worker. `models`: paths or URLs; `units`: none where each model's format tells it;
-    `options`: those of `bench`, as `Measure` has them, and `against`: the second of two models is compared with the first, each on its
-    own of two `units`; `adverts`: of devices, whose drivers may bring units of their own; None: not known yet. Raises `CampaignError`.
+    """One task for each model, unit and device, or worker. `models`: paths or URLs; `units`: empty if each model's format determines it;
+    `options`: those of `bench`, as in `Measure`, and `against`: the second of two models is compared with the first, each on its own of two
+    `units`; `adverts`: of devices, whose drivers may add units; None: not known yet. Raises `CampaignError`.
     """
     pair = bool(options.get("against"))
     entries = _entries(list(dict.fromkeys(models)) if pair else models, options)
@@ -189,8 +189,8 @@ def _foreign(adverts: Sequence[Advert]) -> UnitFormats:
 
 
 def _turns(entries: Sequence[dict[str, Any]], first: str, units: Sequence[str]) -> dict[str, str]:
-    """What the second of two models, called `first` and so on, is compared with: the first one, on the first of `units` if they are two.
-    One model alone is compared with itself there.
+    """What the second of two models is compared with: the first (`first` is its name), on the first of `units` if there are two. A single
+    model is compared with itself there.
     """
     named = {"unit": units[0]} if len(set(units)) == 2 else {}
     if named and len(entries) == 1:
@@ -201,7 +201,7 @@ def _turns(entries: Sequence[dict[str, Any]], first: str, units: Sequence[str]) 
 
 
 def default_units(models: Sequence[str]) -> tuple[str, ...]:
-    """The unit of the models' format. Raises `CampaignError` where they have several, or one that tells nothing."""
+    """The default unit for the models' format. Raises `CampaignError` if they have several formats, or an unknown one."""
     units = {unit_for(Path(name_of(model))): model for model in models}
     if len(units) > 1:
         (unit, first), (other, second), *_ = units.items()
@@ -213,7 +213,7 @@ def default_units(models: Sequence[str]) -> tuple[str, ...]:
 
 
 def offered_units(models: Sequence[str], adverts: Sequence[Advert]) -> tuple[str, ...]:
-    """The units that `--unit all` means: the units of these devices that run the models' format."""
+    """The units meant by `--unit all`: those of these devices that run the models' format."""
     default_units(models)
     offered = sorted({offer.unit for advert in adverts for offer in advert.units})
     for model in models:
@@ -222,12 +222,12 @@ def offered_units(models: Sequence[str], adverts: Sequence[Advert]) -> tuple[str
 
 
 def name_of(model: str) -> str:
-    """The file's name, of a path or of a URL."""
+    """The file's name, from a path or a URL."""
     return name_in(model) if scheme_of(model) in URL_SCHEMES else Path(model).name
 
 
 def _entries(models: Sequence[str], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A model for each; files of one name in several folders bear their folder's name too."""
+    """An entry for each model; files with one name in several folders get their folder's name too."""
     names = Counter(map(name_of, models))
     entries: list[dict[str, Any]] = []
     for model, own in zip(models, own_sizes(models, options), strict=True):
@@ -244,7 +244,7 @@ def _entries(models: Sequence[str], options: Mapping[str, Any]) -> list[dict[str
 
 
 def _text(clause: Clause) -> str:
-    """As a campaign file has it: a size in bytes has its unit."""
+    """The clause as in a campaign file: a size in bytes gets its unit."""
     size = isinstance(clause.value, int) and clause.attribute in ("ram", "vram")
     return f"{clause.attribute} {clause.op} {clause.value} B" if size else str(clause)
 

@@ -1,4 +1,4 @@
-"""Which of the sizes that `bench` is given are for which of its models. Blocking: reads the structure of ONNX files, and no weights."""
+"""Which of the sizes given to `bench` apply to which of its models. Blocking: reads the structure of ONNX files, and no weights."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from protocol.formats.onnx import read_graph
 from protocol.formats.shapes import dim_keys
 
 KINDS: Final = ("shapes", "dims")
-"""Options with sizes, by the name of an input or of an axis."""
+"""Options with sizes, by the name of an input or axis."""
 Names = Mapping[str, Collection[str]]
 
 
 def own_sizes(models: Sequence[str | Path], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The options of each model. A size whose name a model does not have is left out for it if another model has that name, or cannot
-    be looked into here. A name that no model has stays with all of them, so that it is refused.
+    """The options of each model. A size whose name a model does not have is left out for that model if another model has the name, or
+    cannot be read here. A name that no model has stays with all of them, so that it is refused.
     """
     names = [_names(Path(model).expanduser()) for model in models]
     return [
@@ -41,7 +41,7 @@ def _kept(own: Names | None, others: Sequence[Names | None], options: Mapping[st
 
 
 def _names(model: Path) -> Names | None:
-    """The names that `shapes` and `dims` of the model may use; None: no ONNX model that can be read here, such as a URL."""
+    """The names that `shapes` and `dims` of the model may use; None: not an ONNX model that can be read here, such as a URL."""
     try:
         graph = read_graph(next(model.rglob("*.onnx")) if model.is_dir() else model)
     except (FormatError, StopIteration, OSError):

@@ -1,1 +1,1 @@
-"""Model files on the submitting machine: found, described, downloaded, kept for the workers."""
+"""Model files on the submitting machine: finding, describing and downloading them, and keeping them for the workers."""

@@ -1,4 +1,4 @@
-"""The models of a campaign on this machine's disk: found, looked at, and named by their content."""
+"""The models of a campaign on this machine's disk: found, inspected, and identified by their content."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ _HEAD: Final = 512
 
 
 Fetch = Callable[[ModelEntry], Path]
-"""Brings the model of an entry that has a URL alone, and gives the file it is in. Raises `CampaignError`."""
+"""Downloads the model of an entry that has only a URL, and returns its file. Raises `CampaignError`."""
 
 
 def no_fetch(entry: ModelEntry) -> Path:
-    """Where nothing is fetched."""
+    """A `Fetch` that downloads nothing."""
     raise entry.error("a model by URL cannot be fetched here", "give its path")
 
 
 def describe_models(campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch) -> dict[str, CampaignFile]:
-    """Each model's file and its content's name, size and sha256, and the examples it is evaluated by; relative paths start at `base_dir`,
-    the campaign file's folder. `fetch` brings those that are given by URL alone; of those that devices fetch the campaign's word is taken
-    (`model_notes`).
+    """Each model's file with its content's name, size and sha256, and the examples with which it is evaluated. Relative paths start at
+    `base_dir`, the campaign file's folder. `fetch` downloads models that are given only by URL. For models that devices fetch, the
+    campaign's statements are accepted (`model_notes`).
 
-    Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, of another sha256
-    than the campaign says, that cannot be measured as it says (`inspect`), or whose data its task cannot read. Blocking, and reads every
-    byte: call it in a thread.
+    Raises `CampaignError`, with the line of the model, for a model that is missing, unreadable, empty or plainly not a model, whose sha256
+    differs from the campaign's, that cannot be measured as the campaign says (`inspect`), or whose evaluation data its task cannot read.
+    Blocking, and reads every byte: call it in a thread.
     """
     described: dict[str, CampaignFile] = {}
     evaluations = Evaluations(base_dir)
@@ -85,7 +85,7 @@ def describe_models(campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch)
 
     for entry in campaign.models:
         if errors and _is_fetched(entry):
-            continue  # it may take minutes, and nothing comes of it
+            continue  # may take minutes, for nothing
         try:
             describe(entry)
         except CampaignError as error:
@@ -97,12 +97,12 @@ def describe_models(campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch)
 
 
 def _is_fetched(entry: ModelEntry) -> bool:
-    """Whether it is downloaded to be looked at."""
+    """Whether the model is downloaded for inspection."""
     return entry.path is None and entry.url is not None and scheme_of(entry.url) != "file"
 
 
 def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Path:
-    """Where the file of `entry` should be; not looked at yet. Raises `CampaignError`, as for a package that is not installed."""
+    """Where the file of `entry` should be, without checking. Raises `CampaignError`, for example for a package that is not installed."""
     if entry.path is None and entry.url is not None:
         return Path(file_of(entry.url)) if scheme_of(entry.url) == "file" else fetch(entry)
     path = entry.path or ""
@@ -125,15 +125,15 @@ def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Pa
 
 
 def package_spec(name: str) -> ModuleSpec | None:
-    """Where the top-level package `name` is, without importing it; None: there is none."""
+    """Where the top-level package `name` is, without importing it; None: there is no such package."""
     try:
         return importlib.util.find_spec(name)
-    except ValueError:  # a module that came in another way, such as __main__
+    except ValueError:  # a module loaded in another way, such as __main__
         return None
 
 
 def model_notes(campaign: Campaign) -> tuple[str, ...]:
-    """Units that a model is not measured on, and what cannot be known here of those that each device fetches itself: a line for each."""
+    """A line for each unit on which a model is not measured, and for each fact unknown here about models that devices fetch themselves."""
     lines = [f"{why}: its jobs fail at once." for why in unfit_jobs(campaign).values()]
     bases = Bases(campaign)
     for entry in campaign.models:
@@ -174,7 +174,7 @@ def evaluation_notes(campaign: Campaign, models: Models) -> tuple[str, ...]:
 
 
 def by_devices(spec: str) -> frozenset[str]:
-    """Hashes of the models of a stored campaign that each device fetches itself; none of one that another version stored."""
+    """Hashes of the models of a stored campaign that each device fetches itself; none for a campaign stored by another version."""
     try:
         campaign = Campaign.model_validate_json(spec)
     except ValidationError:
@@ -207,7 +207,7 @@ def _describe(
         if not path.is_file() and not path.is_dir():
             raise entry.error(f"{entry.title}: {shown} is not an ordinary file", "give the model's file")
         size, digest = _read(entry, path, units)
-    except (OSError, ValueError, RuntimeError) as exc:  # RuntimeError: ~ of a user that is not there
+    except (OSError, ValueError, RuntimeError) as exc:  # RuntimeError: ~ of a user that does not exist
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise entry.error(
             f"{entry.title} cannot be read: {safe_text(why)}", "check the path and the file's rights"
@@ -221,7 +221,7 @@ def _describe(
 
 
 def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, str]:
-    """Size and sha256 of all of it, as a worker is given it. Raises `CampaignError` for what is plainly no model."""
+    """Size and sha256 of the whole model, as a worker gets it. Raises `CampaignError` for what is plainly not a model."""
     hashing = hashlib.sha256()
     size = 0
     for chunk in contents(path):
@@ -235,7 +235,7 @@ def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, s
 
 
 def _refuse_other_files(entry: ModelEntry, path: Path, head: bytes) -> None:
-    """Raise `CampaignError` for a file that is plainly something else than a model. The driver looks closer."""
+    """Raise `CampaignError` for a file that is plainly not a model. The driver checks it more closely."""
     if head.startswith(b"PK\x03\x04"):
         try:
             kind = read_format(path)
@@ -254,7 +254,7 @@ def _refuse_other_files(entry: ModelEntry, path: Path, head: bytes) -> None:
 
 
 def sha256_of(model: Path) -> str:
-    """Of a model, a file or a folder. Raises `CampaignError`. Blocking."""
+    """The sha256 of a model, a file or a folder. Raises `CampaignError`. Blocking."""
     digest = hashlib.sha256()
     try:
         for piece in contents(model):

@@ -1,4 +1,4 @@
-"""What the models of a campaign are evaluated by: its data, read by its task, as examples for devices and references that stay here."""
+"""How the models of a campaign are evaluated: data, read by a task, becomes examples for devices and references that stay here."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from swarm.base.text import safe_text
 
 
 class Evaluation(NamedTuple):
-    """Examples that devices are given, and how their answers are scored."""
+    """Examples that devices get, and how their answers are scored."""
 
     content: bytes
     model: Model
-    """The examples, as a task names them: by the model that answers them, since the same may be scored in several ways."""
+    """The examples, as a task names them: by the model that answers them, since the same data may be scored in several ways."""
     account: EvaluationAccount
 
 
 class Evaluations:
-    """Those of one campaign. The same data is read once."""
+    """The evaluations of one campaign. The same data is read once."""
 
     def __init__(self, base_dir: Path) -> None:
         self._base_dir = base_dir
         self._read: dict[str, Evaluation] = {}
 
     def of(self, entry: ModelEntry) -> Evaluation | None:
-        """None: the model is not evaluated. Raises `CampaignError`, with the line of the model. Blocking."""
+        """The evaluation of a model; None: it is not evaluated. Raises `CampaignError`, with the line of the model. Blocking."""
         if entry.evaluate is None:
             return None
         key = entry.evaluate.model_dump_json()
@@ -77,5 +77,5 @@ def _read(entry: EvaluateEntry, base_dir: Path) -> Evaluation:
 
 
 def _check_metrics(names: Sequence[str], process: ForeignProcess) -> None:
-    """Raises `ValueError` with one line for the first that cannot be used."""
+    """Raises `ValueError`, with one line, for the first metric that cannot be used."""
     process.load([name for name in names if is_foreign("metric", name)])

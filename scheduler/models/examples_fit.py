@@ -1,4 +1,4 @@
-"""Whether the examples of a model are ones that its ONNX graph takes, and their labels classes that it has: before any device is asked."""
+"""Checks, before any device is asked, that a model's ONNX graph takes its examples, and has the classes that their labels name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from scheduler.models.evaluate import Evaluation
 from swarm.base.text import safe_text
 
 CLASSES: Final = {"accuracy": 2, "top5": 6}
-"""Metrics that need a value per class, and how many at least."""
+"""Metrics that need a value per class, and the least number of classes for each."""
 TEXTS: Final = frozenset({Rouge.name, WordErrorRate.name})
-"""Metrics of texts."""
+"""Metrics for texts."""
 UNKNOWN: Final = -1
 
 
 def check_examples(entry: ModelEntry, graph: OnnxGraph, evaluation: Evaluation) -> None:
-    """Raise `CampaignError` with one line and the right form where an example or a label does not fit. What the graph leaves open fits."""
+    """Raise `CampaignError`, with one line and the right form, if an example or a label does not fit. Whatever the graph leaves open
+    fits.
+    """
     seen: set[tuple[tuple[str, str, tuple[int, ...]], ...]] = set()
     for number, example in enumerate(unpack_examples(evaluation.content), 1):
         form = tuple((name, value.dtype, value.shape) for name, value in example.items())
@@ -118,7 +120,7 @@ def _check_labels(
 
 
 def class_count(graph: OnnxGraph) -> int | None:
-    """Values per class in the output that `accuracy` takes; `UNKNOWN`: the graph leaves it open; None: there is no such output."""
+    """Values per class in the output that `accuracy` uses; `UNKNOWN`: the graph leaves it open; None: there is no such output."""
     if graph.outputs is None:
         return UNKNOWN
     for port in sorted(graph.outputs, key=lambda port: port.name):
@@ -126,7 +128,7 @@ def class_count(graph: OnnxGraph) -> int | None:
             continue
         sizes = [size if isinstance(size, int) else UNKNOWN for size in port.shape]
         if sizes and sizes[0] == UNKNOWN:
-            sizes[0] = 1  # the batch axis, of one example
+            sizes[0] = 1  # the batch axis, for one example
         if UNKNOWN in sizes:
             return UNKNOWN
         if math.prod(sizes) > 1 and math.prod(sizes) == max(sizes):
@@ -141,7 +143,7 @@ def _fits(wanted: Sequence[int | str | None], given: Sequence[int]) -> bool:
 
 
 def _turned(wanted: Sequence[int | str | None], given: Sequence[int]) -> tuple[int, ...] | None:
-    """The order of axes in which it would fit, the first staying where it is."""
+    """The order of axes in which it would fit, if the first one stays in place."""
     if len(wanted) != len(given) or not 3 <= len(given) <= 5:
         return None
     orders = ((0, *rest) for rest in permutations(range(1, len(given))))

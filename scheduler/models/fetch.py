@@ -1,9 +1,9 @@
-"""Models named by URL: a campaign's, fetched once when it is submitted, and those of an adopted campaign that no device has.
+"""Models named by URL: those of a campaign, fetched once at submission, and those of an adopted campaign that no device has.
 
     url ──▶ downloads/KEY/{part, note.json} ──▶ downloads/KEY/model ──▶ described, copied to the spool under its hash
 
-A download is kept for a day, so that `validate`, `plan` and `submit` share it; each asks the server whether the file is still the same.
-An interrupted download resumes if the file is still the same. Files at Hugging Face come through `huggingface_hub`, an extra.
+A download is kept for a day, so that `validate`, `plan` and `submit` share it; each asks the server whether the file has changed. An
+interrupted download resumes if the file has not changed. Files at Hugging Face come through `huggingface_hub`, an extra.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RETRY_DELAY_S: Final = 2.0
 INSTALL: Final = "python -m pip install 'sark-node[hf]', or give the https: URL of the file"
 
 Show = Callable[[str, int, int], None]
-"""(the model's name, bytes so far, total bytes; 0: unknown)"""
+"""(name of the model, bytes so far, total bytes; 0: unknown)"""
 
 log = structlog.get_logger("sark.adopt")
 
@@ -61,21 +61,21 @@ def downloader(
 ) -> Fetch:
     """A `Fetch` that downloads into this home's cache. `reach`: the hosts that URLs may name.
 
-    It raises `CampaignError`, with the line of the model, when the URL gives none, and `ResourceError` when the disk is full.
+    It raises `CampaignError`, with the line of the model, when the URL provides no model, and `ResourceError` when the disk is full.
     Blocking: not for a trio loop.
     """
 
     def fetch(entry: ModelEntry) -> Path:
         assert entry.url is not None, "only entries with a URL are fetched"
         spooled = home.spool / (entry.sha256 or "-")
-        if spooled.is_file():  # an earlier campaign fetched it; describing it checks the hash
+        if spooled.is_file():  # from an earlier campaign; describing it checks the hash
             return spooled
         try:
             url = entry.url
             if scheme_of(url) == "hf":
                 if reach == FOR_OWNER:
                     return from_hub(read_hf(url))
-                # not by the library, which has the login of this user and no limits
+                # Not through the library, which uses this user's login and has no limits.
                 url = read_hf(url).url
             folder = home.cache / "downloads" / hashlib.sha256(url.encode()).hexdigest()[:32]
             _tidy(folder.parent, folder.name, wall)
@@ -141,7 +141,7 @@ class _Download:
         raise Unreachable(f"the download timed out after {MAX_DOWNLOAD_S / 3600:g} h")
 
     async def _is_current(self) -> bool:
-        """Whether the cached file is what the URL holds: by its hash, or by asking for the last byte of the same version."""
+        """Whether the cached file is still what the URL provides: by its hash, or by requesting the last byte of the same version."""
         if not self._model.is_file():
             return False
         if self._sha256 is not None:
@@ -156,7 +156,7 @@ class _Download:
         return True
 
     async def _resume(self) -> None:
-        """Fetch the rest of the file. Without a version tag of the server, only a file whose hash is known resumes."""
+        """Fetch the rest of the file. Without a version tag from the server, only a file with a known hash resumes."""
         tag = self._tag()
         offset = self._part.stat().st_size if self._part.is_file() else 0
         if not tag and self._sha256 is None:
@@ -174,7 +174,7 @@ class _Download:
             )
 
     def _check_space(self, head: ResponseHead, have: int) -> None:
-        """Space for the download and for the campaign's copy of it. Raises `ResourceError`."""
+        """Check that there is space for the download and for the campaign's copy. Raises `ResourceError`."""
         if head.total is None:
             return
         need, free = 2 * head.total - have, shutil.disk_usage(self._part.parent).free
@@ -193,7 +193,7 @@ class _Download:
 
 
 class DownloadProgress:
-    """Shows a download on a stream: on a terminal one line that is overwritten, else a line every 10 s."""
+    """Shows a download on a stream: on a terminal as one line that is overwritten, else as a line every 10 s."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
@@ -215,7 +215,7 @@ class DownloadProgress:
 
 
 def _tidy(folder: Path, except_for: str, wall: Callable[[], float]) -> None:
-    """Remove downloads older than a day. One that is in use, or cannot be removed, stays until the next time."""
+    """Remove downloads older than a day. A download that is in use, or cannot be removed, stays until the next time."""
     for old in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(OSError, ResourceError):
             newest = max((file.stat().st_mtime for file in old.iterdir()), default=0.0)
@@ -226,7 +226,7 @@ def _tidy(folder: Path, except_for: str, wall: Callable[[], float]) -> None:
 
 
 async def fetch_adopted(url: str, model: Model, folder: Path, edge: Edge = EDGE) -> bool:
-    """Fetch the model of an adopted campaign into the spool; False when the URL does not give it. Raises `ResourceError`.
+    """Fetch the model of an adopted campaign into the spool; False when the URL does not provide it. Raises `ResourceError`.
 
     Somebody else wrote the URL, so it may only lead to the internet.
     """
@@ -256,7 +256,7 @@ def from_hub(file: HfFile) -> Path:
         ) from None
     try:
         return Path(hub.hf_hub_download(file.repo, file.file, revision=file.revision))
-    except (OSError, ValueError, RuntimeError) as exc:  # the bases of its errors of network, rights and names
+    except (OSError, ValueError, RuntimeError) as exc:  # bases of its errors
         detail = str(exc).strip() or type(exc).__name__
         raise Refused(
             f"{file.repo} at Hugging Face: {detail.splitlines()[0][:300]}",

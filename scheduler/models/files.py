@@ -1,4 +1,4 @@
-"""The files of a campaign that devices need, as they are found on this machine."""
+"""The files of a campaign that devices need, as found on this machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class CampaignFile(NamedTuple):
     source: Path | bytes | None
     """The file or folder, or its content. None: each device fetches it by its URL."""
     model: Model
-    """What the protocol calls it."""
+    """The file as the protocol describes it."""
     account: EvaluationAccount | None = None
-    """Of examples: how the answers are scored."""
+    """For examples: how the answers are scored."""
 
 
 Models = Mapping[str, CampaignFile]
-"""By name: of a model as `ModelEntry.key` has it, of its examples as `examples_key`."""
+"""By name: `ModelEntry.key` for a model, `examples_key` for its examples."""

@@ -1,4 +1,4 @@
-"""A look at a model's file before any device is asked: whether it is whole, of a format that the units run, and has a shape for each input.
+"""Inspects a model's file before any device is asked: it must be whole, of a format that its units run, and have a shape for each input.
 
 Blocking; reads the structure of an ONNX file and no weights.
 """
@@ -39,14 +39,14 @@ from swarm.base.text import did_you_mean, safe_text
 
 
 class WrongUnits(CampaignError):
-    """A model of a format that none of its units runs."""
+    """None of a model's units runs its format."""
 
     form: str
     """Its format, a word of `FORMATS`."""
 
 
 class UnshapedModel(CampaignError):
-    """A model whose inputs have axes without a size."""
+    """A model's inputs have axes without a size."""
 
     missing: MissingShape
 
@@ -58,10 +58,10 @@ def inspect(
     given: Sequence[GivenSizes],
     more: UnitFormats = NO_MORE,
 ) -> OnnxGraph | None:
-    """The graph of an ONNX model that can be measured; None: the file is of another format, and only its driver can look into it. `given`:
-    the sizes of its inputs, with each batch; `more`: formats of units of drivers of somebody else's. Raises `CampaignError`, with the line
-    of the model, for a file that none of `units` runs, a broken ONNX file, and sizes of inputs that are missing or wrong; the first is
-    `UnshapedModel`.
+    """The graph of an ONNX model that can be measured; None: the file has another format, which only its driver can read. `given`: the
+    sizes of its inputs, with each batch; `more`: formats of units of third-party drivers. Raises `CampaignError`, with the line of the
+    model, for a file that none of `units` runs, a broken ONNX file, and input sizes that are missing or wrong; the first missing size
+    raises `UnshapedModel`.
     """
     form = format_of_kind(_format_of(path))
     if form is not None:
@@ -81,7 +81,7 @@ def inspect(
 
 
 def check_ending(entry: ModelEntry, units: Collection[str], more: UnitFormats = NO_MORE) -> None:
-    """Check a model that nobody looks at here. Raises `WrongUnits` where its URL's ending tells that none of `units` runs it."""
+    """Check a model that is not read here. Raises `WrongUnits` if its URL's ending shows that none of `units` runs it."""
     if entry.known_format is not None:
         _check_runs(entry, entry.known_format, units, more)
 
@@ -137,7 +137,7 @@ def _read_onnx(entry: ModelEntry, path: Path, units: Collection[str], more: Unit
 
 
 def check_shapes(entry: ModelEntry, graph: OnnxGraph, given: Sequence[GivenSizes]) -> None:
-    """Raise `CampaignError` unless each input has one shape by each of these."""
+    """Raise `CampaignError` unless each of these sizes gives every input one shape."""
     if entry.declared:
         name = next(iter(entry.declared))
         raise entry.error(
@@ -170,14 +170,14 @@ class ModelShapes:
 
     @property
     def text(self) -> str:
-        """`1×3×48×320`; of several inputs the first and how many there are."""
+        """`1×3×48×320`; for several inputs, the first and how many there are."""
         return short_shapes(
             "; ".join(f"{name} {show_shape(shape, 'x') or 'scalar'}" for name, shape in self.shapes.items())
         )
 
 
 def resolved_shapes(campaign: Campaign, models: Models) -> tuple[ModelShapes, ...]:
-    """The input shapes of the models that can be looked into here, which `describe_models` has found in order. Blocking."""
+    """The input shapes of the models that can be read here, which `describe_models` has checked. Blocking."""
     known: list[ModelShapes] = []
     for entry in campaign.models:
         path = models[entry.key].source if entry.key in models else None
@@ -193,8 +193,8 @@ def resolved_shapes(campaign: Campaign, models: Models) -> tuple[ModelShapes, ..
 
 
 def check_common_dims(campaign: Campaign, graphs: Sequence[OnnxGraph | None]) -> None:
-    """Raise `CampaignError` for the first of `measure.dims` that no model is seen to have. `graphs`: of the models whose units look at
-    sizes; None: of one that only its device can look into. A model that is alone has been asked for all of them.
+    """Raise `CampaignError` for the first of `measure.dims` that no model is known to have. `graphs`: of the models whose units use sizes;
+    None: a model that only its device can read. A campaign's only model has already been checked for all of them.
     """
     if not graphs or len(campaign.models) == 1:
         return

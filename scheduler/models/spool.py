@@ -19,19 +19,19 @@ from swarm.blobs.bundles import contents
 from swarm.download.response import FileChanged
 
 KEEP_S: Final = 3600.0
-"""A copy younger than this may belong to a campaign that is just being submitted."""
+"""Seconds for which a copy counts as young: it may belong to a campaign that is just being submitted."""
 
 
 def spool(source: Path | bytes, model: Model, folder: Path) -> Path:
     """A copy of the model under its hash, so that the user's file may change or go while the campaign runs. `source`: a file, or the
     content of one.
 
-    Raises `CampaignError` when the file is no longer what was described, `ResourceError` when it cannot be copied.
+    Raises `CampaignError` when the file is no longer the one described, `ResourceError` when it cannot be copied.
     """
     target = folder / model.sha256
     with contextlib.suppress(OSError):
         if is_spooled(model, folder):
-            os.utime(target)  # young again: see `tidy`
+            os.utime(target)  # counts as young again: see `tidy`
             return target
     shown = model.name if isinstance(source, bytes) else str(source)
     digest = hashlib.sha256()
@@ -76,7 +76,9 @@ def is_spooled(model: Model, folder: Path) -> bool:
 async def receive(
     model: Model, folder: Path, fetch: Callable[[Callable[[bytearray], object]], Awaitable[None]]
 ) -> None:
-    """Put what `fetch` gives to its sink into the spool, if it is the model. Raises `FileChanged` when it is not, and `ResourceError`."""
+    """Put the data that `fetch` writes to its sink into the spool, if it is the model. Raises `FileChanged` if it is not, and
+    `ResourceError`.
+    """
     digest = hashlib.sha256()
     try:
         with replacing(folder / model.sha256, durable=False) as file:
@@ -99,7 +101,7 @@ async def receive(
 
 
 def tidy(folder: Path, needed: Collection[str], *, wall: Callable[[], float] = time.time) -> int:
-    """Remove the copies that no unfinished campaign needs; gives how many. One that cannot be removed is left for the next time."""
+    """Remove the copies that no unfinished campaign needs; returns how many. A copy that cannot be removed stays until the next time."""
     removed = 0
     for path in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(OSError):

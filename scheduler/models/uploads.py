@@ -1,6 +1,7 @@
-"""Models that were sent to this home over HTTP: each a file under its sha256, with its name in a note, until somebody removes it.
+"""Models sent to this home over HTTP: each is a file under its sha256, with its name in a note, until somebody removes it.
 
-A campaign names one as `sha256:…`; what it needs is copied to the spool when it is submitted, so that an upload may go at any time.
+A campaign names an upload as `sha256:…`. The models that it needs are copied to the spool at submission, so an upload may be removed at any
+time.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
 
 SCHEME: Final = "sha256:"
 LEFT_FREE: Final = 1024**3
-"""Bytes of the disk that uploads leave to others."""
+"""Bytes of the disk that uploads leave free."""
 STALE_S: Final = 86_400.0
-"""Seconds after which an upload that was cut off is removed."""
+"""Seconds after which an interrupted upload is removed."""
 _SEND: Final = "send the model, POST /api/v1/models?name=FILE"
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -61,7 +62,7 @@ def _storing(folder: Path) -> Iterator[None]:
 
 
 class Incoming:
-    """A model that is being sent. Every way out ends in `keep` or `drop`. Blocking."""
+    """A model that is being uploaded. Always end with `keep` or `drop`. Blocking."""
 
     def __init__(self, folder: Path, name: str, wall: Callable[[], float]) -> None:
         self._folder, self._name, self._wall = folder, name, wall
@@ -76,7 +77,7 @@ class Incoming:
         return max(0, shutil.disk_usage(self._folder).free - LEFT_FREE)
 
     def write(self, data: bytes) -> None:
-        """The next bytes. Raises `ResourceError`."""
+        """Write the next bytes. Raises `ResourceError`."""
         self._digest.update(data)
         self.size += len(data)
         with _storing(self._folder):
@@ -97,8 +98,8 @@ class Incoming:
         return upload
 
     def drop(self) -> None:
-        """Leave nothing of it, unless it was kept."""
-        with contextlib.suppress(OSError):  # on a full disk it cannot write what it still holds
+        """Remove everything of it, unless it was kept."""
+        with contextlib.suppress(OSError):  # on a full disk it cannot flush its buffer
             self._file.close()
         with contextlib.suppress(OSError):
             self._part.unlink(missing_ok=True)
@@ -109,7 +110,7 @@ def uploads_folder(home: Home) -> Path:
 
 
 def as_sent(campaign: Campaign, folder: str, uploads: Path | None) -> Campaign:
-    """`campaign` with its uploads named by their hash, as whoever sent it names them, if its paths begin in the folder of uploads."""
+    """`campaign` with its uploads named by hash, as its sender names them, if its paths start in the uploads folder."""
     if not folder or uploads is None or Path(folder) != uploads:
         return campaign
     models = tuple(
@@ -128,18 +129,18 @@ class Uploads:
         self.folder, self._wall = uploads_folder(home), wall
 
     def begin(self, name: str) -> Incoming:
-        """Begin a new upload with this `name`. Raises `ResourceError`."""
+        """Start a new upload with this `name`. Raises `ResourceError`."""
         self._tidy()
         return Incoming(self.folder, name, self._wall)
 
     def all(self) -> list[Upload]:
-        """All uploads, by their hash."""
+        """All uploads, sorted by hash."""
         names = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
         matches = (self.find(name) for name in names if _HASH.fullmatch(name))
         return [upload for upload in matches if upload is not None]
 
     def find(self, sha256: str) -> Upload | None:
-        """The one with this hash."""
+        """The upload with this hash."""
         if not _HASH.fullmatch(sha256) or not (self.folder / sha256).is_file():
             return None
         try:
@@ -148,7 +149,7 @@ class Uploads:
             return None
 
     def remove(self, sha256: str) -> bool:
-        """Remove the one with this hash; False: there is none. Raises `ResourceError`."""
+        """Remove the upload with this hash; False: there is none. Raises `ResourceError`."""
         if self.find(sha256) is None:
             return False
         with _storing(self.folder):
@@ -165,10 +166,10 @@ class Uploads:
 
 
 def placed(campaign: Campaign, uploads: Uploads, *, allow_paths: bool) -> Campaign:
-    """`campaign` with its uploads named by where they lie in the folder of `uploads`, from which its paths are to be read.
+    """`campaign` with its uploads named by their places in the folder of `uploads`, from which its paths are to be read.
 
-    Raises `CampaignError` for an upload that is not here, and for what a campaign that came over a network may not name: unless
-    `allow_paths` says otherwise, files of this machine, and URLs of its own networks, also those that its devices would fetch.
+    Raises `CampaignError` for an upload that is not here, and for sources that a campaign from a network may not name unless `allow_paths`:
+    files of this machine, and URLs of its own networks, including those that its devices would fetch.
     """
     if campaign.results is not None and not allow_paths:
         raise CampaignError(
@@ -222,7 +223,7 @@ def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelE
 
 
 def _refuse_inside(entry: ModelEntry) -> None:
-    """Raise `CampaignError` for a URL of this machine's networks, and for a folder that is no package though Python would find it."""
+    """Raise `CampaignError` for a URL of this machine's networks, and for a folder that is not a package though Python would find it."""
     if entry.url is not None and scheme_of(entry.url) in ("http", "https"):
         try:
             read_url(entry.url, FOR_OTHERS)

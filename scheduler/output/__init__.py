@@ -1,1 +1,1 @@
-"""One shape for `--json` and HTTP, and the same for terminals."""
+"""One format for `--json` and HTTP, and the same information for terminals."""

@@ -1,4 +1,4 @@
-"""The tasks of a campaign as they are now: all, of which only those are read again that may have changed, or as many as are shown."""
+"""The current tasks of a campaign: all of them, read again only where they may have changed, or as many as are shown."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scheduler.store.rows import ENDED, TaskRow
 from scheduler.store.store import Store
 
 WHOLE_CAMPAIGN: Final = ("campaign.planned", "campaign.taken-over")
-"""Events after which there are other tasks than before."""
+"""Events after which the campaign has other tasks than before."""
 NOTES_EVERY: Final = 8
-"""Looks from one at why tasks wait to the next: nothing tells that it changed."""
+"""Number of looks between two reads of why tasks wait, since no event reports such changes."""
 _MOVING: Final = tuple(state for state in TaskState if state not in (*ENDED, TaskState.PENDING))
-"""States in which a task changes without an event: its place in a queue, its progress."""
+"""States in which a task changes without an event: its queue position, its progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How many tasks of a campaign stand where."""
+    """How many tasks of a campaign are in each state."""
 
     counts: Mapping[TaskState, int] = field(default_factory=dict)
     scoring: int = 0
@@ -40,7 +40,7 @@ def standing_of(tasks: Sequence[TaskRow]) -> Standing:
 
 
 class FrontTasks:
-    """Of each state so many tasks that a screen of them can be chosen, and how many there are."""
+    """Enough tasks of each state to fill a screen, and the number of tasks in each state."""
 
     def __init__(self, store: Store, campaign: str) -> None:
         self._store, self._campaign = store, campaign
@@ -55,7 +55,7 @@ class FrontTasks:
         return sorted(self._rows.values(), key=lambda row: row.n)
 
     def look(self, room: int) -> list[TaskRow]:
-        """Read again what may have changed since the last look, `room` tasks of a state at most; gives what did change."""
+        """Read again what may have changed since the last look, up to `room` tasks of each state; returns those that did change."""
         version = self._store.changes_by_others()
         if (version, room) == (self._version, self._room):
             return []
@@ -70,18 +70,18 @@ class FrontTasks:
 
 
 class CampaignTasks:
-    """All tasks of a campaign, to be looked at again and again."""
+    """All tasks of a campaign, for repeated looks."""
 
     def __init__(self, store: Store, campaign: str, most: int | None = None) -> None:
-        """`most`: of a campaign with more tasks only those are read that are on their way or move on from now."""
+        """`most`: of a campaign with more tasks, only those are read that are under way or change from now on."""
         self._store, self._campaign, self._most = store, campaign, most
         self._whole = True
         self.standing = Standing()
-        """The counts as of the moment when all tasks were read."""
+        """The counts from when all tasks were read."""
         self._version, self._seq = -1, -1
         self._looks = self._notes_at = 0
         self._notes_read = True
-        """Since the store last changed."""
+        """Whether notes were read since the store last changed."""
         self._rows: dict[str, TaskRow] = {}
         self._sorted: list[TaskRow] = []
 
@@ -91,7 +91,7 @@ class CampaignTasks:
         return self._sorted
 
     def look(self, room: int = 0) -> list[TaskRow]:
-        """Read what may have changed since the last look; gives what did change, by number."""
+        """Read what may have changed since the last look; returns the tasks that did change, by number."""
         self._looks += 1
         version = self._store.changes_by_others()
         if version != self._version:

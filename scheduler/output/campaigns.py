@@ -1,4 +1,4 @@
-"""The list of campaigns, and how it speaks of each. Imports no row of results, so that it is there at once."""
+"""The list of campaigns, and the words for each. Imports no row of results, so that the list appears at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swarm.base.units import local_time, show_elapsed
 
 
 def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = True) -> Table:
-    """A line for each campaign. `scheduling`: a scheduler process runs on this home."""
+    """A line for each campaign. `scheduling`: whether a scheduler process runs on this home."""
     experiments = any(item.experiment for item in summaries)
     return table(
         summaries,
@@ -37,17 +37,17 @@ def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = 
 
 
 def campaign_name(campaign: CampaignRow, limit: int) -> str:
-    """Its name; a simulation is marked."""
+    """The campaign's name; a simulation is marked."""
     return marked(safe_text(campaign.name, limit), asks_for_simulated_unit(campaign.spec))
 
 
 def took(campaign: CampaignRow) -> str:
-    """From its submission to its end."""
+    """The time from the campaign's submission to its end."""
     return show_elapsed((campaign.ended or campaign.created) - campaign.created)
 
 
 def campaign_state(campaign: CampaignRow, *, scheduling: bool) -> Text:
-    """Its status in a word."""
+    """The campaign's status in one word."""
     if campaign.ended is None and not scheduling:
         return Text("halted", "yellow")
     adopted = campaign.status is CampaignStatus.ADOPTED

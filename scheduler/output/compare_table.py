@@ -1,4 +1,4 @@
-"""Two results compared, for people: one line for each pair below its model, reasons by number below all. Pure.
+"""Two results compared, for people: one line for each pair under its model; numbered reasons follow at the end. Pure.
 
 B is     ratio         95 %  A ms  B ms
 resnet50.onnx  1×3×224×224  mini
@@ -26,18 +26,18 @@ from swarm.base.text import safe_text
 
 GAP: Final = "  "
 HEADING: Final = 2
-"""Facts of a pair that stand above it: model and shape."""
+"""Facts of a pair shown in the heading above it: model and shape."""
 LEAST: Final = 16
-"""Columns for what is compared, whatever the width."""
+"""Columns for what is compared, whatever the terminal's width."""
 LEGEND: Final = "Medians in ms; ratio: B's by A's, with its 95 % interval."
 TURNS: Final = "Medians in ms; ratio: B's wall time by A's, which took turns, with its interval."
 MAX_TURNED: Final = 12
-"""Comparisons in turns below a matrix."""
+"""Most comparisons in turns shown below a matrix."""
 _STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
 
 
 def compare_lines(pairs: Sequence[Pair], width: int) -> list[Text]:
-    """All of it, in lines of at most `width` columns."""
+    """The whole comparison, in lines of at most `width` columns."""
     facts = [_facts(pair) for pair in pairs]
     alike = [len(set(column)) == 1 and len(pairs) > 1 for column in zip(*facts, strict=True)]
     reasons = Reasons()
@@ -68,8 +68,8 @@ def compare_lines(pairs: Sequence[Pair], width: int) -> list[Text]:
 
 
 def turned_lines(pairs: Sequence[PairInfo], width: int) -> list[Text]:
-    """A line for each comparison in turns, for below a matrix: `net int8 on mini, CPU (ONNX): FASTER than net fp32, ×0.81 [0.79, 0.83] over
-    3 sittings`.
+    """A line for each comparison in turns, to show below a matrix: `net int8 on mini, CPU (ONNX): FASTER than net fp32, ×0.81 [0.79, 0.83]
+    over 3 sittings`.
     """
     if not pairs:
         return []
@@ -114,7 +114,7 @@ def _cells(pair: Pair) -> tuple[str, ...]:
 
 
 def _reason(pair: Pair) -> str:
-    """Why it is not sure, and what else matters."""
+    """Why the comparison is not sure, and other remarks."""
     found = pair.comparison
     why = found.why if found.verdict == "AMBIGUOUS" or found.low is None or pair.in_turns else ""
     return "; ".join(filter(None, (why, pair.note)))

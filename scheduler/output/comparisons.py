@@ -1,4 +1,4 @@
-"""What `compare` and `matrix` give programs, on the command line and over HTTP: results of this home compared."""
+"""The output of `compare` and `matrix` for programs, on the command line and over HTTP: results of this home compared."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def compare_sources(
     reference: str = "",
     seed: int = 0,
 ) -> tuple[ComparisonTable, list[Pair]]:
-    """`other` compared with `one`, for programs and as it is. Some milliseconds for each pair: call it in a thread."""
+    """`other` compared with `one`: for programs, and as pairs. Some milliseconds for each pair: call it in a thread."""
     a, b = ((source.entries() if reference else pooled_entries(source.entries())) for source in (one, other))
     pairs = pair_up(a, b, across_devices=across_devices, reference=reference, seed=seed)
     return ComparisonTable(a=one.name, b=other.name, pairs=tuple(pair_info(pair) for pair in pairs)), pairs
@@ -142,12 +142,12 @@ def pair_info(pair: Pair) -> PairInfo:
 
 
 def pair_name(pair: Pair) -> str:
-    """`net.onnx × CPU (ONNX), 1 thread → CPU (ONNX), 2 threads × mini`: each fact once where both rows share it."""
+    """`net.onnx × CPU (ONNX), 1 thread → CPU (ONNX), 2 threads × mini`: a fact that both rows share appears once."""
     return " × ".join(filter(None, pair_places(pair)))
 
 
 def pair_places(pair: Pair) -> tuple[str, str, str]:
-    """Model, unit and device of both rows, each once where they share it. A simulated device is marked."""
+    """Model, unit and device of both rows; a fact that they share appears once. A simulated device is marked."""
     rows = with_distinct_names([row for row in (pair.a, pair.b) if row is not None])
     units = [unit_words(row.compute_units, row.threads, row.batch) for row in rows]
     devices = [marked(row.device_name, bool(row.simulated)) for row in rows]
@@ -178,7 +178,7 @@ _SIDE: Final = {
 def matrix_of(
     rows: Sequence[Row], *, base: str = "", prices: Mapping[str, Price] | None = None
 ) -> ResultMatrix:
-    """The matrix of `rows`. Raises ValueError for a base that is in no row."""
+    """The matrix of `rows`. Raises `ValueError` for a base that no row has."""
     cells = make_matrix(pooled_rows(rows), base=base, prices=prices)
     turned = tuple(map(pair_info, pairs_in_turns(rows)))
     return ResultMatrix(base=base or None, cells=cells, fronts=fronts(cells), in_turns=turned)
@@ -191,7 +191,7 @@ def read_source(name: str, home: Home) -> ResultSource:
     """Results by `name`: the path of a raw file or a CSV, else a campaign of this home (the latest for an empty name), or one task of it
     (`c-…/3`).
 
-    Raises `CampaignError` for what is none of these. Blocking.
+    Raises `CampaignError` for anything else. Blocking.
     """
     path = Path(name)
     if path.is_file():
@@ -219,7 +219,7 @@ def stored_source(store: Store, name: str) -> ResultSource:
 
 
 def read_text(path: Path) -> str:
-    """The whole of a file of results. Raises `CampaignError`. Blocking."""
+    """The whole text of a results file. Raises `CampaignError`. Blocking."""
     try:
         if path.stat().st_size > MAX_FILE:
             raise CampaignError(f"{path} is larger than {MAX_FILE:,} bytes")
@@ -268,7 +268,7 @@ def read_table(text: str, name: str) -> tuple[Row, ...]:
 
 
 def one_device(source: ResultSource, device: str) -> ResultSource:
-    """Only what one device measured, by its name, id or key. Raises `CampaignError` if there is none, or several."""
+    """Only the results of one device, by its name, id or key. Raises `CampaignError` if no device matches, or several do."""
     results = tuple(result for result in source.results if names_device(device, result.row))
     rows = tuple(row for row in source.rows if names_device(device, row))
     keys = dict.fromkeys(filter(None, map(device_identity, (*(result.row for result in results), *rows))))
@@ -287,5 +287,5 @@ def one_device(source: ResultSource, device: str) -> ResultSource:
 
 
 def merged(sources: Sequence[ResultSource]) -> tuple[ResultEntry, ...]:
-    """The entries of all, in order."""
+    """The entries of all sources, in order."""
     return tuple(entry for source in sources for entry in source.entries())

@@ -42,7 +42,7 @@ class DeviceCoverage(JsonModel):
 
 
 def coverage_of(device: str, held: Mapping[str, HeldIntervals]) -> DeviceCoverage | None:
-    """Of one device (`device_identity`); None: too few sittings."""
+    """Coverage of one device (`device_identity`); None: too few sittings."""
     own = held.get(device, HeldIntervals())
     if own.share is None:
         return None

@@ -41,9 +41,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "worker.refused": "{device} refuses",
     "worker.back": "{device} is back",
 }
-"""The words for each sort of event; a field that it lacks reads `-`."""
+"""The text for each kind of event; a missing field reads `-`."""
 _WHY: Final = ("reason", "why", "detail")
-"""Fields that end the line."""
+"""Fields shown at the end of the line."""
 _COUNTS: Final = ("succeeded", "failed", "cancelled")
 
 
@@ -56,7 +56,7 @@ def event_line(event: EventRow) -> str:
 
 
 def event_words(event: EventRow) -> str:
-    """What happened, on one line; of an unknown event its name and fields."""
+    """What happened, on one line; for an unknown event its name and fields."""
     fields = event.fields
     template = TEMPLATES.get(event.name)
     if template is None:
@@ -65,7 +65,7 @@ def event_words(event: EventRow) -> str:
     tasks = fields.get("tasks", "-")
     of_tasks = count(tasks, "task") if isinstance(tasks, int) else f"{tasks} tasks"
     if event.name == "campaign.created" and tasks == 0:
-        of_tasks = "its tasks follow"  # they are planned later
+        of_tasks = "its tasks follow"  # the tasks are planned later
     words = template.format_map(_Fields({**fields, "of_tasks": of_tasks}))
     counts = [f"{fields[state]} {state}" for state in _COUNTS if fields.get(state)]
     why = [str(fields[key]).splitlines()[0] for key in _WHY if fields.get(key) and fields[key] != words]

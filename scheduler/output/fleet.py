@@ -1,4 +1,4 @@
-"""The devices of the swarm: how each is now, by which path, and what of this home it runs; observed once, or for many readers."""
+"""The devices of the swarm: their status, their paths, and which tasks of this home they run; observed once, or for many readers."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ MAX_CONCURRENT_PINGS: Final = 32
 MAX_DEVICES: Final = 256
 INTERVAL_S: Final = 3.0
 LINGER_S: Final = 20.0
-"""How long the visitor stays without readers: whoever comes back sees the swarm at once."""
+"""Seconds for which the visitor stays without readers, so that a returning reader sees the swarm at once."""
 ASK_S: Final = 60.0
-"""How often a device that is not trusted is asked whether it serves this home."""
+"""Seconds between two questions to an untrusted device whether it serves this home."""
 TOKEN_S: Final = 86_400.0
 MIN_REST: Final = 3.0
-"""Least wait between two observations, as a multiple of how long one takes: a large swarm is asked less often."""
+"""Least pause between two observations, as a multiple of an observation's duration: a large swarm is asked less often."""
 
 log = structlog.get_logger("sark.api")
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedDevice:
-    """A device of the swarm: what it says, how it is now, whether it meets a requirement."""
+    """A device of the swarm: its advert, its status, and whether it meets a requirement."""
 
     advert: Advert
     pong: Pong | None
     error: str
-    """Why it did not answer."""
+    """Why it did not answer; empty: it did."""
     fit: Match
     path: Path | None = None
-    """By which path it answered."""
+    """The path by which it answered."""
     trust: Trust | None = None
-    """This home's, in it; None: nobody asked."""
+    """This home's trust in it; None: not checked."""
     serves: bool = False
-    """It is not trusted, and allows this home's scheduler."""
+    """Whether it is untrusted but allows this home's scheduler."""
     clash: str = ""
-    """Why its claim to its device id does not count, with both keys; empty: it does."""
+    """Why its claim to its device id is not accepted, with both keys; empty: it is accepted."""
 
     def matched(self, requirement: Requirement) -> ObservedDevice:
         """The same device with its fit for `requirement`."""
@@ -81,23 +81,23 @@ class ObservedDevice:
 
 
 def by_fit(devices: Sequence[ObservedDevice]) -> tuple[ObservedDevice, ...]:
-    """Those that fit first, then by name."""
+    """Devices that fit first, then by name."""
     return tuple(sorted(devices, key=lambda item: (not item.fit.fits, item.advert.name, item.advert.peer)))
 
 
 @dataclass(eq=False)
 class FleetTrust:
-    """Whom this home trusts, and which others serve it; asked of each at most every `ASK_S`."""
+    """Which devices this home trusts, and which others serve it; each is asked at most every `ASK_S`."""
 
     book: Callable[[], TrustBook]
     token: ShowCredentials
-    """By which a visitor asks as the home's scheduler does."""
+    """A token with which a visitor asks on behalf of the home's scheduler."""
     manifests: Sequence[tuple[str, ManifestMessage | None]] = ()
     _asked: dict[str, float] = field(default_factory=dict)
     _serving: set[str] = field(default_factory=set)
 
     async def judge(self, network: Network, devices: Iterable[ObservedDevice]) -> tuple[ObservedDevice, ...]:
-        """The same devices with the trust in them."""
+        """The same devices, with this home's trust in them."""
         book, now = self.book(), trio.current_time()
         seen = tuple(devices)
         clashing = clashes(book, (device.advert for device in seen))
@@ -131,7 +131,7 @@ class FleetTrust:
 
 @dataclass(frozen=True)
 class SwarmObserver:
-    """A visitor with a key of its own that stays for a while and pings all devices as often as it is asked."""
+    """A visitor with a key of its own that stays for a while and pings all devices on request."""
 
     network: Network
     index: Index
@@ -144,7 +144,7 @@ class SwarmObserver:
         if not self.network.connected():
             raise Unreachable("no gate answers any more", hint="is it running? sark-node gate status")
         found = {each.advert.peer: each.advert for each in (await self.index.everybody(MAX_DEVICES)).devices}
-        if self.trust is not None:  # the home's devices are found among any number of strangers
+        if self.trust is not None:  # finds the home's devices among any number of strangers
             mine, _ = await find_admitted(self.index, Requirement(), MAX_DEVICES, MINE, self.trust.book())
             found |= {advert.peer: advert for advert in mine}
         adverts = list(found.values())
@@ -174,7 +174,7 @@ class SwarmObserver:
             return ObservedDevice(advert, None, exc.what, fit)
         rtt_ms = (trio.current_time() - began) * 1000
         path = self.network.path(advert.peer)
-        # the time of this very answer: a visitor has no other yet
+        # The time of this answer, since a visitor has no other measurement yet.
         return ObservedDevice(advert, pong, "", fit, path and replace(path, rtt_ms=rtt_ms))
 
 
@@ -183,8 +183,8 @@ OpenObserver = Callable[[], AbstractAsyncContextManager[SwarmObserver]]
 
 @asynccontextmanager
 async def open_observer(gates: Sequence[str], *, home: Home | None = None) -> AsyncIterator[SwarmObserver]:
-    """In the swarm for a while, to observe it. `home`: its scheduler's key shows us to the gates on the way and to devices, and its trust
-    goes into each device. Raises `Unreachable` when no gate answers, `ResourceError` when the home's list of trusted keys is damaged.
+    """Join the swarm for a while, to observe it. `home`: its scheduler's key introduces us to gates and devices, and its trust is added to
+    each device. Raises `Unreachable` when no gate answers, `ResourceError` when the home's list of trusted keys is damaged.
     """
     async with open_ephemeral_node(gates) as (network, index, nursery):
         links = Links(network, ProtocolId.HEALTH, HEALTH, nursery)
@@ -205,7 +205,7 @@ async def open_observer(gates: Sequence[str], *, home: Home | None = None) -> As
 async def observe_fleet(
     gates: Sequence[str], requirement: Requirement, *, home: Home | None = None
 ) -> tuple[ObservedDevice, ...]:
-    """Every device that can be found, those that fit first. Arguments and errors as of `open_observer`."""
+    """Every device that can be found, those that fit first. Arguments and errors as for `open_observer`."""
     async with open_observer(gates, home=home) as observer:
         return by_fit([device.matched(requirement) for device in await observer.observe()])
 
@@ -227,8 +227,8 @@ class FleetSnapshot:
 
 @dataclass(slots=True)
 class FleetWatcher:
-    """Observes the swarm for many readers at once, through one visitor that stays while anybody reads. One for a server; `run` must be
-    running. `open_observer` raises SarkErrors.
+    """Observes the swarm for many readers at once, through one visitor that stays while anybody reads. Create one for a server, and keep
+    `run` running. `open_observer` raises `SarkError`s.
     """
 
     open_observer: OpenObserver
@@ -236,9 +236,9 @@ class FleetWatcher:
     linger_s: float = LINGER_S
     wall: Callable[[], float] = time.time
     readers: int = 0
-    """How many read now."""
+    """Number of current readers."""
     snapshot: FleetSnapshot | None = None
-    """The latest one."""
+    """The latest snapshot."""
     _last_read: float = 0.0
     _requested: trio.Event = field(default_factory=trio.Event)
     _updated: trio.Event = field(default_factory=trio.Event)
@@ -246,7 +246,7 @@ class FleetWatcher:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """There is one reader more for as long as the block lasts."""
+        """Count one more reader for the duration of the block."""
         self.readers += 1
         self._requested.set()
         try:
@@ -256,13 +256,13 @@ class FleetWatcher:
             self._last_read = trio.current_time()
 
     async def newer(self, than: int = 0) -> FleetSnapshot:
-        """The latest snapshot, once there is one with a higher number. To be called while watching."""
+        """The latest snapshot, once its number is above `than`. Call it inside `watching`."""
         while self.snapshot is None or self.snapshot.number <= than:
             await self._updated.wait()
         return self.snapshot
 
     async def run(self) -> None:
-        """Observe while there are readers, for ever."""
+        """Observe while there are readers, forever."""
         while True:
             await self._requested.wait()
             error: SarkError | None = None
@@ -275,7 +275,7 @@ class FleetWatcher:
                 self._publish((), error)
                 await trio.sleep(self.interval_s)
             if not self._has_readers():
-                self.snapshot = None  # the next reader shall not see what was long ago
+                self.snapshot = None  # the next reader should not see an old state
                 self._requested = trio.Event()
 
     async def _observe(self) -> None:
@@ -385,12 +385,12 @@ def device_info(device: ObservedDevice, held: Mapping[str, HeldIntervals] = NONE
 
 
 def device_coverage(device: ObservedDevice, held: Mapping[str, HeldIntervals]) -> DeviceCoverage | None:
-    """Of this device, under its worker's key; None: too few sittings."""
+    """Coverage of this device, under its worker's key; None: too few sittings."""
     return coverage_of(f"{device.advert.device} {device.advert.peer}", held)
 
 
 def coverage_lines(devices: Sequence[ObservedDevice], held: Mapping[str, HeldIntervals]) -> list[str]:
-    """A line for each device with sittings enough, and what share is meant, for people."""
+    """For people: a line for each device with enough sittings, and the target."""
     lines = [
         f"{safe_text(device.advert.name, 40)}: {each.words}"
         for device in devices
@@ -406,7 +406,7 @@ def fleet_device(
     held: Mapping[str, HeldIntervals] = NONE_HELD,
     readings: Mapping[str, ShownReading] = NONE_SHOWN,
 ) -> FleetDevice:
-    """The same with `tasks` and `readings` by worker, and `names` of models by hash."""
+    """Like `device_info`, with `tasks` and `readings` by worker, and `names` of models by hash."""
     warm = tuple(CachedModel(sha256=sha256, name=names.get(sha256)) for sha256 in device.advert.models)
     running = tuple(tasks.get(device.advert.peer, ()))
     own = device_coverage(device, held)
@@ -430,7 +430,7 @@ def device_tasks(rows: Iterable[TaskRow]) -> dict[str, list[DeviceTask]]:
 
 
 def changed_devices(before: Mapping[str, FleetDevice], now: Iterable[FleetDevice]) -> tuple[FleetDevice, ...]:
-    """Those that are not as they were."""
+    """The devices that changed."""
     return tuple(device for device in now if before.get(device.peer) != device)
 
 

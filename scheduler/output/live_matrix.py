@@ -1,4 +1,4 @@
-"""A campaign under way as the matrix that it becomes: devices as columns, and in each place what was measured or how far it is."""
+"""A running campaign as its matrix: devices as columns, and in each cell the measurement or the progress."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class LiveMatrix:
     """Draws one campaign, for `watch`."""
 
     def __init__(self, store: Store, campaign_id: str, names: Mapping[str, str]) -> None:
-        """`names`: what devices or workers are called, by the id that their tasks are pinned to."""
+        """`names`: display names of devices or workers, by the id to which their tasks are pinned."""
         self._store, self._campaign, self._names = store, campaign_id, names
         self._columns: dict[str, str] = {}
-        """The name of the device that a task is for, by the task's id."""
+        """The name of the device for each task, by task id."""
 
     def __call__(
         self,
@@ -56,7 +56,7 @@ class LiveMatrix:
 
 
 def columns_of(bodies: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, str]:
-    """The device that each task is pinned to, or the worker if it is pinned to one; empty for a task that any may run."""
+    """The device, or worker, to which each task is pinned; empty for a task that any may run."""
     keys = {id: _pin(read_task(body)) for id, body in bodies.items()}
     labels = tell_apart({key: names.get(key, key) for key in keys.values() if key})
     return {id: labels.get(key, "") for id, key in keys.items()}
@@ -97,7 +97,7 @@ def live_lines(
 
 
 def cell_words(task: TaskRow, outcome: str) -> str:
-    """`12.5 ±2%` in ms, with `?` if it is doubtful, `·` if there is a remark; `run 40%`, `queued`, `failed`."""
+    """`12.5 ±2%` in ms, with `?` if doubtful, `·` if there is a remark; `run 40%`, `queued`, `failed`."""
     match task.state:
         case TaskState.SUCCEEDED:
             measured, remark, _ = outcome.partition(REMARK)

@@ -4,7 +4,7 @@
       CPU (ONNX)           12.5 ±2%   *18.2 ±3%
       GPU (ONNX)            3.1 ±1%         [1]
 
-`*`: the quickest of the model, and what is as quick within its interval. `[1]`: see the reasons below.
+`*`: the quickest of the model, and any that equals it within its interval. `[1]`: see the reasons below.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class GridRow:
 
     label: str
     cells: dict[str, MatrixCell] = field(default_factory=dict)
-    """By device."""
+    """Cells by device."""
 
 
 def matrix_lines(cells: Sequence[MatrixCell], base: str, width: int) -> list[Text]:
-    """The whole matrix: times, then what else is known, then why cells are not simply valid."""
+    """The whole matrix: times, then other figures, then why cells are not simply valid."""
     reasons = Reasons()
     best = _best(cells)
     rows = list(_rows(cells))
@@ -63,7 +63,7 @@ def matrix_lines(cells: Sequence[MatrixCell], base: str, width: int) -> list[Tex
     return [*lines, Text(), *map(Text, textwrap.wrap(" ".join(legend), width)), *reasons.lines(width)]
 
 
-# -- what stands where ---------------------------------------------------------------------------------------------------------------
+# -- layout --------------------------------------------------------------------------------------------------------------------------
 
 
 def _device(cell: MatrixCell) -> str:
@@ -71,7 +71,7 @@ def _device(cell: MatrixCell) -> str:
 
 
 def _devices(cells: Sequence[MatrixCell], base: str) -> list[str]:
-    """In the order of their names, the base first, where nothing ran last."""
+    """Devices sorted by name, the base first; the column for cells without a device last."""
     return sorted({_device(cell) for cell in cells}, key=lambda name: (name != base, not name, name))
 
 
@@ -80,7 +80,7 @@ def _model(cell: MatrixCell) -> tuple[str, int]:
 
 
 def _groups(cells: Sequence[MatrixCell]) -> Iterator[tuple[str, list[MatrixCell]]]:
-    """Cells that may be held against each other, with their model, batch and shape. What has no shape stands with the first that has."""
+    """Comparable cells, with their model, batch and shape as heading. Cells without a shape join the model's first shape."""
     models: dict[tuple[str, int], dict[tuple[str, ...], list[MatrixCell]]] = {}
     for cell in cells:
         models.setdefault(_model(cell), {}).setdefault(without_names(cell.shapes), []).append(cell)
@@ -113,7 +113,7 @@ def _rows(cells: Sequence[MatrixCell]) -> Iterator[GridRow]:
 
 
 def _best(cells: Sequence[MatrixCell]) -> set[int]:
-    """Ids of each model's quickest cells, where there is more than one to choose from."""
+    """Ids of each model's quickest cells, if there is more than one to choose from."""
     best: set[int] = set()
     for _, group in _groups(cells):
         timed = counting(cell for cell in group if cell.median_ms and cell.verdict != RowVerdict.MISMATCH)
@@ -153,7 +153,7 @@ def _more(cells: Sequence[MatrixCell]) -> Iterator[tuple[str, Show]]:
 
 
 def _sources(cells: Sequence[MatrixCell]) -> str:
-    """Who read the energy; of several a warning, as a package is not what comes from the plug."""
+    """The sources of the energy readings. With several, a warning: the energy of a package is not that at the plug."""
     names = sorted({safe_text(cell.energy_source) for cell in cells if cell.per_watt and cell.energy_source})
     if len(names) < 2:
         return "".join(f" ({name})" for name in names)
@@ -176,7 +176,7 @@ def grid_lines(
     width: int,
     style: Show = lambda cell: "",
 ) -> list[Text]:
-    """The rows in blocks of as many devices as fit beside the labels; a device that is in none of a block's rows takes no place."""
+    """The rows in blocks of as many devices as fit beside the labels; a block leaves out devices that none of its rows has."""
     texts = [{device: show(cell) for device, cell in row.cells.items()} for row in rows]
     label = min(MAX_LABEL, max((cell_len(row.label) for row in rows if row.cells), default=0))
     heads = {device: cut_middle(device or "no device", MAX_HEAD) for device in devices}

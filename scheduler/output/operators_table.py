@@ -14,7 +14,7 @@ UNKNOWN: Final = "its record does not tell where its operators ran"
 
 
 def operators_lines(name: str, uses: OperatorUses | None) -> Sequence[str]:
-    """A heading, a sentence, a table with a bar on each line, and why some fell back."""
+    """A heading, a sentence, a table with a bar on each line, and why some operators fell back."""
     if uses is None:
         return [f"{safe_text(name)}: {UNKNOWN}"]
     shown, left, share = uses.first()

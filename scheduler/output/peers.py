@@ -1,4 +1,4 @@
-"""The table of devices, and the lines below it."""
+"""The table of devices, and the remarks below it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from swarm.base.text import safe_text
 from swarm.net.network import path_words
 
 ROOMY: Final = 110
-"""Columns from which there is space for processor and peer id."""
+"""Terminal width from which processor and peer id fit."""
 
 
 def peers_table(devices: Sequence[ObservedDevice], width: int = 80) -> Table:
-    """A line for each device. In a narrow table the end of the worker's id stands for it, and states and units are wrapped."""
+    """A line for each device. A narrow table shows only the end of the worker's id, and wraps states and units."""
     roomy = width >= ROOMY
-    # `direct, 53 ms` is not torn in two; a gate's address may be
+    # Never wrap `direct, 53 ms`; a gate's address may be wrapped.
     direct = [path_words(item.path) for item in devices if item.path is not None and item.path.direct]
     return table(
         devices,
@@ -47,7 +47,7 @@ def peers_table(devices: Sequence[ObservedDevice], width: int = 80) -> Table:
 
 
 def device_trust(device: ObservedDevice) -> Text:
-    """Why it is trusted, or what is missing."""
+    """Why the device is trusted, or what is missing."""
     if device.trust is None:
         return Text("")
     if not device.trust.stranger:
@@ -56,7 +56,7 @@ def device_trust(device: ObservedDevice) -> Text:
 
 
 def device_path(device: ObservedDevice) -> Text:
-    """By which path it answered; through a gate in yellow."""
+    """The path by which it answered; a path through a gate is yellow."""
     direct = device.path is None or device.path.direct
     return Text(path_words(device.path, device.advert.addresses), "" if direct else "yellow")
 
@@ -78,7 +78,7 @@ _STATE_STYLES: Final[dict[WorkerState | None, str]] = {
 
 
 def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
-    """What stands below the table: every clause that a device does not meet, and which workers are one and the same device."""
+    """The remarks below the table: every clause that a device does not meet, and which workers belong to one device."""
     lines = [
         f"{shown_name(item.advert)} does not fit: {'; '.join(safe_text(str(clause)) for clause in item.fit.missing)}"
         for item in devices

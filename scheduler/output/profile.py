@@ -1,4 +1,4 @@
-"""Where a task's time went: in the scheduler by its events, at the device by the stages that the worker signed. Pure."""
+"""Where a task's time went: in the scheduler by its events, on the device by the stages in the signed record. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AFTER: Final = {
     "task.discounted": "waits for the next attempt",
     "task.preempted": "waits for the next attempt",
 }
-"""What a task does after an event, until the next of these."""
+"""The part of a task's life that follows each event, until the next of these events."""
 _ENDS: Final = ("task.succeeded", "task.failed", "task.cancelled")
 ON_ITS_WAY: Final = "result on its way, checked and stored"
 
@@ -53,8 +53,8 @@ class TaskProfile(JsonModel):
 def task_profile(
     task: str, created: float, events: Sequence[EventRow], stages: Sequence[StageTime], now: float
 ) -> TaskProfile:
-    """`created`: when its campaign was, wall seconds like all here. `events`: the task's own, in order. `stages`: of the record that
-    decided it; none while it runs.
+    """`created`: of its campaign; all times are wall seconds. `events`: the task's own, in order. `stages`: from the record that decided
+    it; none while it runs.
     """
     last = next((event for event in events if event.name in _ENDS), None)
     until = now if last is None else last.at
@@ -81,7 +81,7 @@ def _after(event: EventRow) -> str:
 
 
 def _span(what: str, seconds: float, stages: Sequence[StageTime]) -> Iterator[TimeSpan]:
-    """What lasted no time is left out. The rest of a span with stages is the way of the result."""
+    """Leave out parts without duration. The rest of a span with stages is the transfer of the result."""
     if seconds <= 0.0:
         return
     yield TimeSpan(what=what, seconds=seconds)

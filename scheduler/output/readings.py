@@ -1,4 +1,4 @@
-"""What the sensors of devices show while they run tasks of this home: for programs, and as a table for `top`. Pure."""
+"""Sensor readings of devices that run tasks of this home: for programs, and as a table for `top`. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swarm.base.readings import LACKS, LATE_S, show_heat, show_memory, show_powe
 from swarm.base.units import show_elapsed
 
 ALL_COLUMNS: Final = 80
-"""Of a terminal that shows everything; a narrower one leaves out the GPUs' heat and power."""
+"""Least width of a terminal that shows everything; a narrower one leaves out the GPUs' temperature and power."""
 
 
 class ShownReading(SensorValues):
@@ -35,7 +35,7 @@ NONE_SHOWN: Final[Mapping[str, ShownReading]] = MappingProxyType({})
 def shown_readings(
     readings: Mapping[str, LiveReading], running: Container[str], now: float
 ) -> dict[str, ShownReading]:
-    """For programs, by worker. `running`: those that run tasks of this home; `now`: wall seconds since 1970."""
+    """Readings for programs, by worker. `running`: workers that run tasks of this home; `now`: wall seconds since 1970."""
     return {
         peer: shown_as(ShownReading, one.reading, at=one.at, late=now - one.at > LATE_S)
         for peer, one in readings.items()
@@ -54,7 +54,7 @@ class _Line:
 
 
 def readings_lines(readings: Sequence[tuple[str, LiveReading]]) -> int:
-    """How many lines the table takes below its head."""
+    """The number of lines that the table takes below its head."""
     return sum(max(1, len(one.reading.gpus)) for _, one in readings)
 
 
@@ -62,7 +62,8 @@ def readings_table(
     readings: Sequence[tuple[str, LiveReading]], now: float, *, width: int, most: int | None
 ) -> Table:
     """`readings`: each with the device's label; `now`: wall seconds since 1970; `width`: of the terminal; `most`: columns for labels, None:
-    as many as they want."""
+    as many as needed.
+    """
     lines = [line for label, one in readings for line in _lines_of(label, one, now)]
     gpus = any(line.gpu is not None for line in lines)
     roomy = gpus and width >= ALL_COLUMNS

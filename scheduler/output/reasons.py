@@ -1,4 +1,4 @@
-"""Why lines of a table are not simply valid, each kind once, by number, below the table. Pure."""
+"""Numbered reasons below a table why lines are not simply valid, each kind once. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MAX_REASON: Final = 400
 
 
 class Reasons:
-    """What differs in figures alone is one kind, of which the first is shown."""
+    """Reasons that differ only in their figures are one kind; the first of each is shown."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, tuple[int, str, list[str]]] = {}
 
     def mark(self, reason: str, where: str) -> str:
-        """`[2]`; empty for no reason. `where`: whose reason it is."""
+        """`[2]`; empty for no reason. `where`: the line with this reason."""
         if not reason:
             return ""
         kind = re.sub(r"[-+]?\d[\d.,]*", "#", reason)
@@ -29,7 +29,7 @@ class Reasons:
         return f"[{number}]"
 
     def lines(self, width: int) -> list[Text]:
-        """Each kind in lines of whole words."""
+        """Each kind, wrapped at word boundaries."""
         lines: list[str] = []
         for number, reason, places in self._kinds.values():
             more = f" ({places[0]}, and {len(places) - 1} more alike)" if len(places) > 1 else ""

@@ -1,4 +1,4 @@
-"""From the store or a file to a report's text and to charts: what the command line and the HTTP API share. Blocking."""
+"""Renders reports and charts from the store or a file, for the command line and the HTTP API. Blocking."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SIZES: Final[dict[str, tuple[float, float]]] = {
     "4:3": (1024.0, 768.0),
     "1:1": (900.0, 900.0),
 }
-"""Of a slide, in units; a PNG has two pixels for each."""
+"""Sizes of a slide, in units; a PNG has two pixels for each."""
 
 
 def make_report(
     source: ResultSource, stored: CampaignSummary | None, now: float, other: ResultSource | None = None
 ) -> Report:
-    """The facts of `source`. `stored`: what this home's store knows of its campaign; `now`: wall seconds; `other`: what it is compared
-    with. Takes a processor for a while.
+    """The facts of `source`. `stored`: what this home's store knows of its campaign; `now`: wall seconds; `other`: results to compare with.
+    Uses a processor for a while.
 
     Raises `CampaignError` for a CSV, which has no samples.
     """
@@ -66,19 +66,19 @@ def make_report(
 
 
 def _is_part(source: ResultSource) -> bool:
-    """Whether it is one task of a campaign."""
+    """Whether the source is one task of a campaign."""
     return len(source.results) < len(source.whole)
 
 
 def _name(source: ResultSource) -> str:
-    """A file's name; a campaign's or a task's whole id."""
+    """A file's name, or the whole id of a campaign or task."""
     if source.text is not None or source.rows:
         return source.name
     return source.results[0].row.job_id if _is_part(source) else source.campaign
 
 
 def render(report: Report, form: ReportFormat) -> str:
-    """The whole file."""
+    """The whole report as text."""
     page = make_page(report)
     return html_report(page) if form is ReportFormat.HTML else markdown_report(page)
 
@@ -86,7 +86,9 @@ def render(report: Report, form: ReportFormat) -> str:
 def chart(
     results: Sequence[RawResult], kind: ChartKind, size: str, title: str, axis: Axis | None = None
 ) -> Drawing:
-    """A slide. `size`: one of `SIZES`; `axis`: what a Pareto chart holds against the time. Raises `CampaignError` for nothing to draw."""
+    """A slide. `size`: one of `SIZES`; `axis`: the second axis of a Pareto chart, beside time. Raises `CampaignError` if there is nothing
+    to draw.
+    """
     width, height = SIZES[size]
     sheet = Sheet(width, height, height / 36)
     rows = [result.row for result in results]
@@ -105,7 +107,7 @@ def chart(
 
 
 def picture(drawing: Drawing, suffix: str, *, dark: bool = False) -> bytes:
-    """`.svg` or `.png`. Raises `CampaignError` for another suffix, `ResourceError` where a PNG needs what is not installed."""
+    """A `.svg` or `.png` file. Raises `CampaignError` for another suffix, `ResourceError` where PNG support is not installed."""
     if suffix == ".svg":
         return svg(drawing, "dark" if dark else "light").encode()
     if suffix == ".png":

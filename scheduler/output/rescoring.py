@@ -1,4 +1,4 @@
-"""Scores stored answers again, with the metrics as they are installed now. What workers signed stays as it is."""
+"""Scores stored answers again, with the metrics installed now. Signed records stay unchanged."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Rescoring(JsonModel):
 def rescore_campaign(
     store: Store, campaign: str, scorer: Scorer, tell: Callable[[Rescored], None] = lambda each: None
 ) -> Rescoring:
-    """`rescore` for all tasks; `tell` gets each when it is stored. Raises `CampaignError` if none has answers."""
+    """`rescore` for all tasks; `tell` receives each result once it is stored. Raises `CampaignError` if no task has answers."""
     made: list[Rescored] = []
     for each in rescore(store, campaign, scorer):
         made.append(each)
@@ -89,7 +89,7 @@ def rescore_campaign(
 
 
 def rescore(store: Store, campaign: str, scorer: Scorer) -> Iterator[Rescored]:
-    """Score the answers of all tasks of a campaign that have any, one after the other, and store what they score."""
+    """Score the answers of all tasks of a campaign that have any, one after the other, and store the scores."""
     accounts = {
         name: EvaluationAccount.model_validate_json(text)
         for name, text in store.campaigns.evaluations(campaign).items()
@@ -110,7 +110,7 @@ def rescore(store: Store, campaign: str, scorer: Scorer) -> Iterator[Rescored]:
 def _rescored(
     item: ResultRow, accounts: Mapping[str, EvaluationAccount], scorer: Scorer
 ) -> tuple[Rescored, Scores] | None:
-    """None: it has no answers, or they are being scored."""
+    """The new scores; None: the task has no answers, or they are being scored."""
     if item.scores is None or item.record is None or item.scores == WAITING.model_dump_json():
         return None
     before = Scores.model_validate_json(item.scores)

@@ -1,4 +1,4 @@
-"""The results of a campaign or of `bench` as a table, and the lines below it. Imports no store: `bench` needs none."""
+"""The results of a campaign or of `bench` as a table, and the lines below it. Imports no store, since `bench` needs none."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from swarm.base.units import show_duration, show_ms
 LEGEND: Final = "Medians in ms; ±: half of their 95 % interval"
 MAX_REMARKS: Final = 12
 MAX_SHOWN: Final = 200
-"""Rows on a terminal: nobody reads thousands there, and computing them takes long."""
+"""Most rows on a terminal: nobody reads thousands there, and computing them takes long."""
 MAX_PIPED: Final = 10_000
-"""Rows elsewhere: a table is drawn in one piece."""
+"""Most rows elsewhere: a table is drawn as a whole."""
 LESSER: Final = ("RAM MB", "Load ms", "Shape")
-"""Columns that give way to whole names on a narrow terminal, in this order; the last one stays where it tells rows apart."""
+"""Columns dropped on a narrow terminal to make room for whole names, in this order; the last one stays where it tells rows apart."""
 THREADS_NOTE: Final = "threads: "
-"""How a driver's note begins that other threads ran than were asked for."""
+"""The beginning of a driver's note that the number of threads differed from the request."""
 MAX_NEED: Final = 100_000
 _STYLES: Final = {
     RowStatus.COMPLETE: "green",
@@ -50,8 +50,8 @@ _STYLES: Final = {
 
 
 def show_results(rows: Sequence[Row], console: Console, *, ended: Mapping[str, int] | None = None) -> None:
-    """Print `rows` and, below them, the legend, remarks, and why each failed one failed; of very many the first (`most_shown`).
-    `ended`: how many tasks of the campaign ended how, where `rows` are not all of them.
+    """Print `rows` and, below them, the legend, remarks, and why tasks failed; of very many rows only the first (`most_shown`). `ended`:
+    the number of the campaign's tasks by status, if `rows` are not all of them.
     """
     ended = ended or Counter(str(row.status) for row in rows)
     rows = rows[: most_shown(console)]
@@ -76,7 +76,7 @@ def show_results(rows: Sequence[Row], console: Console, *, ended: Mapping[str, i
 
 
 def most_shown(console: Console) -> int:
-    """Rows of a table there."""
+    """Most rows of a table on this console."""
     return MAX_SHOWN if console.is_terminal else MAX_PIPED
 
 
@@ -88,7 +88,7 @@ def all_line(campaign: str, tasks: int) -> str:
 
 
 def ended_words(counts: Mapping[TaskState, int]) -> dict[str, int]:
-    """How many tasks ended how, in the words of their rows."""
+    """The number of tasks by status, in the words of their rows."""
     words = {
         TaskState.SUCCEEDED: RowStatus.COMPLETE,
         TaskState.FAILED: RowStatus.FAILED,
@@ -98,7 +98,7 @@ def ended_words(counts: Mapping[TaskState, int]) -> dict[str, int]:
 
 
 def failure_lines(rows: Sequence[Row]) -> list[str]:
-    """Why each failed one failed; what failed in turn for the same reason is one line."""
+    """Why tasks failed; consecutive failures for the same reason share one line."""
     failed, lines = [row for row in rows if row.status is RowStatus.FAILED], list[str]()
     for why, alike in groupby(failed, failure_text):
         first, *others = (row.job_id for row in alike)
@@ -111,7 +111,7 @@ def failure_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def adopted_line(row: Row, tasks: int) -> str:
-    """Of tasks that another scheduler took over; `row`: one of them."""
+    """The line for tasks that another scheduler took over; `row`: one of them."""
     subject = "1 task is" if tasks == 1 else f"{tasks} tasks are"
     words = COPIED if row.detail == COPIED else ELSEWHERE
     campaign = row.job_id.rpartition("/")[0]
@@ -119,7 +119,7 @@ def adopted_line(row: Row, tasks: int) -> str:
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
-    """What the table has no room for: the legend, and why a row is not simply valid. At most 14 lines."""
+    """Remarks for which the table has no room: the legend, and why a row is not simply valid. At most 14 lines."""
     lines: list[str] = []
     if simulated := [row.job_id.rpartition("/")[2] for row in rows if row.simulated]:
         which = "All of it is" if len(simulated) == len(rows) else f"{_numbers(simulated)}:"
@@ -154,7 +154,7 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 
 
 def compared_words(row: Row) -> str:
-    """`FASTER than yolo fp32`, of a row whose model took turns with another."""
+    """`FASTER than yolo fp32`, for a row whose model took turns with another."""
     own = row.compute_units
     base = against_words(row.against, row.against_unit or own, row.file_name, own)
     return f"{than(row.compare_verdict)} {safe_text(base, 80)}"
@@ -173,7 +173,7 @@ def sustained_line(row: Row) -> str:
 
 
 def legend(rows: Sequence[Row]) -> str:
-    """What the numbers are, and for when the intervals hold."""
+    """What the numbers mean, and under which conditions the intervals hold."""
     spans = [row.horizon_s for row in rows if row.horizon_s is not None]
     if not spans:
         return f"{LEGEND}."
@@ -192,19 +192,19 @@ def legend(rows: Sequence[Row]) -> str:
 
 
 def _numbers(numbers: Sequence[str]) -> str:
-    """A few of them, and how many more."""
+    """The first numbers, and how many more there are."""
     return ", ".join(numbers[:8]) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
 
 
 def failure_text(row: Row) -> str:
-    """Why it failed: the reason's word and its detail, which may be a small table of several lines."""
+    """Why the task failed: the reason's word and its detail, which may be a small table of several lines."""
     first, *more = (safe_columns(line) for line in row.detail.splitlines()[:40] or [""])
     return "\n    ".join([": ".join(filter(None, [row.reason, first])) or "no reason was given", *more])
 
 
 def results_table(rows: Sequence[Row], console: Console) -> tuple[Table, list[str]]:
-    """A table in which numbers stand whole and nothing is wrapped, and the heads of the columns that are left out so that names stand
-    whole too. Where that does not suffice names are shortened.
+    """A table in which numbers are complete and nothing is wrapped, and the heads of columns left out so that names are complete too. If
+    that does not suffice, names are shortened.
     """
     rows = with_distinct_names(with_pooled(rows))
     endless = console.options.update(max_width=MAX_NEED)
@@ -221,7 +221,7 @@ def results_table(rows: Sequence[Row], console: Console) -> tuple[Table, list[st
 
 
 def _drawn(rows: Sequence[Row], left_out: Collection[str]) -> Table:
-    """Its columns are made anew: a column belongs to one table."""
+    """Draw the table with new columns, since a column belongs to one table."""
     columns = [each for each in _columns(rows) if each[0].header not in left_out]
     lines = table(rows, *columns, gap=1)
     lines.box, lines.pad_edge, lines.show_edge, lines.header_style = (
@@ -234,7 +234,7 @@ def _drawn(rows: Sequence[Row], left_out: Collection[str]) -> Table:
 
 
 def plain_lines(rows: Sequence[Row]) -> list[str]:
-    """The same cells in full, in columns of spaces."""
+    """The same cells in full, in columns separated by spaces."""
     rows = with_distinct_names(with_pooled(rows))
     columns = _columns(rows)
     lines = [[str(head.header) for head, _ in columns]]
@@ -250,7 +250,7 @@ def plain_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def with_pooled(rows: Sequence[Row]) -> list[Row]:
-    """Below the last of several sittings, what they come to together."""
+    """Adds, below the last of several sittings, a row with their pooled figures."""
     together = {sittings[-1].job_id: sittings for sittings in sittings_of(rows).values()}
     shown = (
         (row, pooled_row(row, together[row.job_id])) if row.job_id in together else (row,) for row in rows
@@ -263,9 +263,9 @@ def _is_pooled(row: Row) -> bool:
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], Cell]]]:
-    """The task by its number, the shape of the first input, times as medians, ± how well they are known. The number of threads is shown
-    where it tells rows apart, trust where a device is not this home's, inputs in a second where a batch was asked for; the last column is
-    the verdict if every row has one.
+    """The columns of the table: number of the task, shape of the first input, medians of times with ± half an interval. The number of
+    threads appears where it tells rows apart, trust where a device is not this home's, inputs per second where a batch was asked for. The
+    last column is the verdict if every row has one.
     """
     threads = len({row.threads for row in rows if row.threads is not None}) > 1
     batches = any(row.batch is not None for row in rows)
@@ -324,7 +324,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Callable[[Row], Cell]]]:
 
 
 def _time(median: float | None, percent: float | None) -> str:
-    """Three digits that mean something; `percent` of it is how far the truth may be away."""
+    """The time with three significant digits; `percent`: half the width of its interval."""
     if median is None:
         return ""
     digits = 1 if median >= 100 else 2 if median >= 10 else 3

@@ -30,13 +30,13 @@ Shown = TypeVar("Shown", bound=BaseModel)
 
 
 def shown_as(model: type[Shown], row: object, **more: Any) -> Shown:
-    """A `model` of `more`, and of the attributes of `row` for its other fields."""
+    """A `model` filled from `more`, and from attributes of `row` for its other fields."""
     same = {name: getattr(row, name) for name in model.model_fields if hasattr(row, name)}
     return model(**same | more)
 
 
 def _in_utc(timespec: str) -> BeforeValidator:
-    """Reads wall seconds since 1970."""
+    """Converts wall seconds since 1970."""
     return BeforeValidator(lambda value: utc(value, timespec) if isinstance(value, float | int) else value)
 
 
@@ -120,7 +120,7 @@ class CampaignDetail(CampaignInfo):
 
 
 def campaign_info(item: CampaignSummary, *, scheduling: bool = True) -> CampaignInfo:
-    """`item` for programs. `scheduling`: a scheduler process runs on this home."""
+    """`item` for programs. `scheduling`: whether a scheduler process runs on this home."""
     return shown_as(CampaignInfo, item.campaign, **_summary(item, scheduling=scheduling))
 
 
@@ -132,7 +132,7 @@ def campaign_detail(
     *,
     scheduling: bool,
 ) -> CampaignDetail:
-    """The same with all that is known."""
+    """Like `campaign_info`, with all details."""
     return shown_as(
         CampaignDetail,
         item.campaign,
@@ -145,7 +145,7 @@ def campaign_detail(
 
 
 def shown_models(files: Sequence[NewModel | VersionModel]) -> tuple[CampaignModel, ...]:
-    """The models among the files of a campaign, without the examples that some are evaluated by."""
+    """The models among the files of a campaign, without examples."""
     examples = {model.name + EXAMPLES for model in files}
     return tuple(shown_as(CampaignModel, model) for model in files if model.name not in examples)
 

@@ -2,7 +2,7 @@
 
     URL/CAMPAIGN/results.csv, report.html, raw.json (samples and signed records), and last index.json with the sha256 of each
 
-Each file appears whole or not at all; one that sees index.json sees all of them. Done again, it writes the same again.
+Each file appears whole or not at all, and whoever sees index.json sees all of them. Repeating the call writes the same files again.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ INDEX: Final = "index.json"
 OBJECT_STORAGE: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos"}
 )
-"""Schemes of object storage: it has no folders, and making one would make a bucket where there is none of that name."""
+"""Schemes of object storage. It has no folders, and making one would create a missing bucket."""
 INSTALL: Final = "python -m pip install 'sark-node[storage]'"
 _QUERY: Final = re.compile(r"\?\S+")
 
 
 def check_storage(url: str) -> None:
-    """Whether this machine can write to such URLs at all; nothing is connected to. Raises `ResourceError`."""
+    """Check, without connecting, whether this machine can write to such URLs at all. Raises `ResourceError`."""
     scheme = url.partition("://")[0]
     try:
         fsspec: Any = import_module("fsspec")
@@ -56,7 +56,7 @@ def check_storage(url: str) -> None:
 
 
 def send_results(store: Store, campaign: str, url: str, wall: Callable[[], float] = time.time) -> str:
-    """Write what an ended campaign measured below `url`; gives the URL of its folder. Raises `ResourceError` in one line."""
+    """Write the results of an ended campaign below `url`; returns the URL of its folder. Raises `ResourceError` with one line."""
     check_storage(url)
     target = folder_of(url, campaign)
     with tempfile.TemporaryDirectory(prefix="sark-results-") as folder:
@@ -78,7 +78,7 @@ def send_results(store: Store, campaign: str, url: str, wall: Callable[[], float
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What libraries of storage raise; those of S3 have a base of their own."""
+    """Exceptions of storage libraries; those of S3 have a base class of their own."""
     found: list[type[Exception]] = [OSError, ValueError, ImportError, RuntimeError]
     try:
         botocore: Any = import_module("botocore.exceptions")
@@ -89,7 +89,7 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def _put(fs: Any, path: Path, target: str) -> None:
-    """An object appears whole; a file is written beside its place and renamed."""
+    """Write a file atomically: an object appears whole; a local file is written beside its target and renamed."""
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     if "file" not in protocols:
         fs.put_file(str(path), target)
@@ -117,6 +117,6 @@ def _make_files(store: Store, campaign: str, folder: Path, now: float) -> None:
 
 
 def _line(error: Exception) -> str:
-    """Its first line without queries of URLs, which may be signed."""
+    """The error's first line without URL queries, which may contain signatures."""
     text = str(error).strip().splitlines()
     return safe_text(_QUERY.sub("?…", text[0]) if text else type(error).__name__, 300)

@@ -1,4 +1,4 @@
-"""How a campaign's end is shown and written."""
+"""Shows and writes the results of a campaign that has ended."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def finish(
 
 
 class _Tally:
-    """What is said of all rows of a campaign, of which only the first are kept."""
+    """Facts about all rows of a campaign, of which only the first rows are kept."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -86,7 +86,7 @@ class _Tally:
         self._mismatch = False
 
     def add(self, row: Row) -> Row:
-        """Count `row`, and give it back."""
+        """Count `row`, and return it."""
         if len(self.first) < self._most:
             self.first.append(row)
         if row.agreement == Agreement.DISAGREES:
@@ -97,8 +97,8 @@ class _Tally:
         return row
 
     def exit_code(self, campaign: CampaignRow) -> int:
-        """0: every task succeeded, and no outputs differ from the reference; 3: none ran because nothing trusted fits; 5: because no
-        device allows us; 1: anything else.
+        """0: every task succeeded, and no outputs differ from the reference; 3: none ran because nothing trusted fits; 5: because no device
+        allows us; 1: anything else.
         """
         if campaign.outcome is CampaignStatus.SUCCEEDED:
             return int(self._mismatch)
@@ -109,6 +109,6 @@ class _Tally:
 
 
 def show_matrix(rows: Sequence[Row], console: Console) -> None:
-    """Devices as columns; why a place has no time, or a doubtful one, is said below."""
+    """The matrix with devices as columns; below it, why a cell has no time or a doubtful one."""
     for line in matrix_lines(make_matrix(rows), "", console.width):
         console.print(line, soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""Everything that is known of one task: how it stands, what was tried, what the worker observed, and what the numbers are worth. Pure."""
+"""Everything known about one task: its state, its attempts, the worker's observations, and a judgement of the numbers. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from scheduler.store.readers import account_of
 from scheduler.store.rows import AttemptRow, AttemptState, EventRow, ResultRow
 
 MAX_BLOCKS: Final = 600
-"""Most blocks of the host's state for one task; neighbours are put together."""
+"""Most blocks of the host's state for one task; adjacent blocks are merged."""
 
 
 class ReasonInfo(JsonModel):
@@ -179,7 +179,7 @@ def task_detail(
     events: Sequence[EventRow],
     held: Mapping[str, HeldIntervals] = NONE_HELD,
 ) -> TaskDetail:
-    """The whole of `item`. `row`: as the campaign's results have it; None: it has not ended. `held`: by device."""
+    """All details of `item`. `row`: from the campaign's results; None: it has not ended. `held`: by device."""
     task = read_task(item.body)
     record, observed, unreadable = None, None, ""
     if item.record is not None:

@@ -1,4 +1,4 @@
-"""Lines and tables in one style. Imports no store, so that every command may import it at its start."""
+"""Lines and tables in one style. Imports no store, so every command can import it at start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swarm.base.screen import new_console
 
 
 def print_lines(lines: Iterable[str], console: Console | None = None) -> None:
-    """Print lines as they are; the terminal wraps them."""
+    """Print lines unchanged; the terminal wraps them."""
     console = console or new_console()
     if text := "\n".join(lines):
         console.print(Text(text), soft_wrap=True)
@@ -42,8 +42,8 @@ def table(
     gap: int = 2,
     expand: bool = False,
 ) -> Table:
-    """A table without lines, a row for each item. `columns`: each with what it shows of an item; None: a column that is left out.
-    `gap`: spaces between columns; `expand`: as wide as the terminal.
+    """A table without lines, a row for each item. `columns`: each with a function that gives its cell for an item; None: left out. `gap`:
+    spaces between columns; `expand`: as wide as the terminal.
     """
     shown = [column for column in columns if column is not None]
     heads = [head for head, _ in shown]
@@ -55,12 +55,12 @@ def table(
 
 
 def number(head: str, least: int | None = None) -> Column:
-    """A column of numbers, which always stand whole."""
+    """A column of numbers, which are never shortened."""
     return Column(head, justify="right", no_wrap=True, min_width=least)
 
 
 def name(head: str, least: int | None = None, most: int | None = None, ratio: int | None = None) -> Column:
-    """A column of at least `least` and at most `most` columns, in which longer names end in an ellipsis."""
+    """A column at least `least` and at most `most` wide, in which longer names end in an ellipsis."""
     return Column(head, no_wrap=True, overflow="ellipsis", min_width=least, max_width=most, ratio=ratio)
 
 
@@ -70,13 +70,13 @@ def wrapped(head: str, least: int | None = None) -> Column:
 
 
 def shrinking(head: str) -> Column:
-    """A column of `ShortName`s that gives way when the table is too wide."""
+    """A column of `ShortName`s that shrinks when the table is too wide."""
     return Column(head, min_width=6)
 
 
 @dataclass(frozen=True, slots=True)
 class ShortName:
-    """A name in a table: where it has no room its middle is left out, since names often differ at their ends."""
+    """A name in a table. If it does not fit, its middle is left out, since names often differ at their ends."""
 
     text: str
 
@@ -92,7 +92,7 @@ class ShortName:
 
 
 def cut_middle(text: str, most: int) -> str:
-    """At most so many columns; of a longer one the middle is left out, since names often differ at their ends."""
+    """`text` in at most `most` columns; the middle of a longer one is left out, since names often differ at their ends."""
     if cell_len(text) <= most:
         return text
     head = set_cell_size(text, (most - 1) // 2).rstrip()

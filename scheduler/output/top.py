@@ -1,4 +1,4 @@
-"""This home's campaigns and the swarm's devices with what they do, as `sark-node top` shows them. Pure."""
+"""This home's campaigns and the swarm's devices with their work, as `sark-node top` shows them. Pure."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from swarm.base.text import count, safe_text
 from swarm.base.units import show_elapsed
 
 ROOMY: Final = 100
-"""Columns from which there is room for paths and longer bars."""
+"""Terminal width from which paths and longer bars fit."""
 FEW: Final = 5
-"""Lines for campaigns where there is room for no more."""
+"""Lines for campaigns if there is no room for more."""
 HEADS: Final = 7
 """Lines that are neither a campaign nor a device: headline, gaps, the tables' heads, what is left out, the hint."""
 READING_HEADS: Final = 3
-"""The same of the table of readings: gap, head, what is left out."""
+"""Such lines of the table of readings: gap, head, what is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +53,19 @@ class TopSnapshot:
     """Tasks of this home that are at some device."""
     devices: Sequence[ObservedDevice]
     scheduling: bool
-    """A scheduler process runs on this home."""
+    """Whether a scheduler process runs on this home."""
     unreachable: str = ""
     """Why the swarm cannot be observed."""
     observed: bool = True
-    """The swarm has been observed, with or without success."""
+    """Whether an observation of the swarm was attempted, successfully or not."""
     readings: Mapping[str, LiveReading] = field(default_factory=dict)
-    """What devices show while they run tasks, by worker."""
+    """Readings of devices that run tasks, by worker."""
 
 
 def top_json(
     now: TopSnapshot, names: Mapping[str, str], held: Mapping[str, HeldIntervals] = NONE_HELD
 ) -> dict[str, Any]:
-    """For programs. `names`: of models, by hash; `held`: by device."""
+    """The snapshot for programs. `names`: of models, by hash; `held`: by device."""
     tasks = device_tasks(now.tasks)
     shown = shown_readings(now.readings, tasks, now.at)
     return {
@@ -78,7 +78,7 @@ def top_json(
 
 
 def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") -> RenderableType:
-    """All of it in at most `height` lines (None: as many as it takes)."""
+    """The whole screen in at most `height` lines (None: as many as needed)."""
     rows = max(2, height - HEADS - (2 if hint else 0)) if height is not None else None
     readings: Sequence[tuple[str, LiveReading]] = _readings(now)
     running = len(readings)
@@ -87,7 +87,7 @@ def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") ->
         readings = _fitting(readings, max(left, rows // 3) - READING_HEADS)
         rows -= readings_lines(readings) + READING_HEADS if readings else 0
     most = len(now.campaigns)
-    if rows is not None:  # never so many that no device has a line
+    if rows is not None:  # leave at least one line for a device
         most = min(most, max(1, min(FEW, rows // 2), rows - len(now.devices)))
     campaigns = sorted(now.campaigns, key=lambda item: item.campaign.ended is not None)[:most]
     parts: list[RenderableType] = [_headline(now, width), Text()]
@@ -159,7 +159,7 @@ def _campaigns(items: Sequence[CampaignSummary], now: TopSnapshot, width: int) -
 
 
 def bar(share: float, columns: int) -> str:
-    """`━━━╌╌╌`; full only when all is done, empty only when nothing is."""
+    """`━━━╌╌╌`; full only when everything is done, empty only when nothing is."""
     full = int(max(0.0, min(1.0, share)) * columns)
     if share > 0:
         full = max(1, full)
@@ -173,7 +173,7 @@ def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> T
         by_worker.setdefault(task.worker or "", []).append(task)
 
     def work(item: ObservedDevice) -> Text:
-        """The tasks of this home that it runs, and how many of others."""
+        """The tasks of this home that it runs, and the number of others' tasks."""
         tasks = by_worker.get(item.advert.peer, ())
         if item.pong is None:
             return Text(safe_text(item.error), style="dim")
@@ -197,7 +197,7 @@ def _devices(items: Sequence[ObservedDevice], now: TopSnapshot, width: int) -> T
 
 
 def _readings(now: TopSnapshot) -> list[tuple[str, LiveReading]]:
-    """Of the devices that run tasks of this home, by name, each with its label."""
+    """Readings of the devices that run tasks of this home, sorted by name, each with its label."""
     running = {task.worker for task in now.tasks}
     labels = _labels(now.devices)
     shown = [(labels[peer], one) for peer, one in now.readings.items() if peer in running and peer in labels]
@@ -205,7 +205,7 @@ def _readings(now: TopSnapshot) -> list[tuple[str, LiveReading]]:
 
 
 def _fitting(readings: Sequence[tuple[str, LiveReading]], lines: int) -> Sequence[tuple[str, LiveReading]]:
-    """As many as go into so many lines."""
+    """As many readings as fit into `lines` lines."""
     return next(
         (
             readings[:count]
@@ -221,12 +221,12 @@ def _labels(devices: Sequence[ObservedDevice]) -> dict[str, str]:
 
 
 def _most(width: int, roomy: int, narrow: int) -> int | None:
-    """The most columns of one that could take all; None: as many as it wants, as in a pipe."""
+    """The width limit of one column that could take all space; None: no limit, as in a pipe."""
     return None if width >= PIPE_WIDTH else roomy if width >= ROOMY else narrow
 
 
 def _busiest(devices: Sequence[ObservedDevice], room: int) -> list[ObservedDevice]:
-    """By name, so that lines keep their places; those left out for want of room are idle ones first."""
+    """Devices sorted by name, so that lines keep their places; if there is no room for all, idle ones are left out first."""
     names = sorted(devices, key=lambda item: (item.advert.name, item.advert.peer))
     if len(names) <= room:
         return names

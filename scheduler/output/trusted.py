@@ -32,7 +32,7 @@ class TrustedDevice(JsonModel):
 
 
 def trusted_devices(home: Home, now: float) -> tuple[TrustedDevice, ...]:
-    """All of them, the home's own first. `now`: wall seconds. Raises `ResourceError` for a damaged list. Blocking."""
+    """All trusted devices, the home's own first. `now`: wall seconds. Raises `ResourceError` for a damaged list. Blocking."""
     book, listed = read_book(home, now), read_listed(home)
     seen: dict[str, str] = {}
     if has_store(home):
@@ -57,7 +57,7 @@ def trusted_devices(home: Home, now: float) -> tuple[TrustedDevice, ...]:
 
 
 def trusted_table(devices: Sequence[TrustedDevice]) -> Table:
-    """A line for each; the key stands whole, to be copied."""
+    """A line for each device; the key is shown in full, to be copied."""
     return table(
         devices,
         (name("trust", 6), lambda item: safe_text(item.kind, 40)),

@@ -1,4 +1,4 @@
-"""Watching a campaign: a live table on a terminal, else a line for each step."""
+"""Watching a campaign: a live table on a terminal, otherwise a line for each step."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from swarm.base.text import ordinal, safe_text
 from swarm.base.units import show_elapsed
 
 WAITING_S: Final = 5.0
-"""How long a campaign may wait for a first device before `watch` says how to learn why."""
+"""Seconds for which a campaign may wait for a first device before `watch` says how to learn why."""
 REFRESH_S = 0.125
 MANY = 1000
-"""Tasks from which on the picture is drawn less often."""
+"""Number of tasks from which on the screen is drawn less often."""
 REFRESH_MANY_S = 1.0
 NARROW = 76
-"""Columns below which the unit gives way to the phase."""
+"""Terminal width below which the unit makes room for the phase."""
 HEADS = 3
-"""Lines that are no task: headline, the table's head, what is left out with the hint."""
+"""Lines that are not tasks: headline, the table's head, and the line with what is left out and the hint."""
 TAKEN = 14
 """Columns for a task's number, and between the columns."""
 WIDE = 100
-"""Columns from which there is room for a bar."""
+"""Terminal width from which a bar fits."""
 
 
 class StateView(NamedTuple):
-    """How a task in a state is shown. `rank`: those that move first come first when not all have room."""
+    """How a task in a state is shown. `rank`: if not all fit, tasks with a low rank come first."""
 
     word: str
     style: str = ""
@@ -66,11 +66,11 @@ STATE_VIEWS: Final = {
     TaskState.SUCCEEDED: StateView("done", "green", "✓", 4),
 }
 NO_OUTCOMES: Final[Mapping[str, str]] = {}
-"""None is known."""
+"""No outcome is known."""
 
 
 class Draw(Protocol):
-    """Draws a campaign under way."""
+    """Draws a running campaign."""
 
     def __call__(
         self,
@@ -98,10 +98,10 @@ def watch(
     pause: Callable[[float], None] = time.sleep,
     wall: Callable[[], float] = time.time,
 ) -> CampaignRow:
-    """Show how the campaign goes until it has ended; returns it then.
+    """Show a campaign's progress until it has ended, and return it.
 
-    `keep_alive` is called about once a second: it restarts the scheduler process if that died. `hint` stands below the table, and
-    instead of it what `crash` says of one. `draw`: what a terminal shows, instead of the tasks one by one.
+    `keep_alive` is called about once a second: it restarts the scheduler process if that died. `hint` is shown below the table; a report
+    from `crash` replaces it. `draw`: what a terminal shows instead of the list of tasks.
     """
     lines = _Lines(console)
     rounds, live = 0, can_live(console)
@@ -123,7 +123,7 @@ def watch(
                 shown = {task.id: task for task in tasks}
                 ended = [task.id for task in changed if task.state is TaskState.SUCCEEDED]
                 outcomes |= store.results.outcomes(ended)
-                if len(outcomes) > len(shown):  # of those that are not shown any more
+                if len(outcomes) > len(shown):  # drop tasks that are not shown any more
                     outcomes = {id: outcome for id, outcome in outcomes.items() if id in shown}
                     configurations = {id: each for id, each in configurations.items() if id in shown}
             campaign = store.campaigns.get(campaign_id)
@@ -161,7 +161,7 @@ def watch(
 
 
 class _Lines:
-    """A line when a task moves on. Launches repeat their phases; each is printed once an attempt."""
+    """Prints a line when a task moves on. Launches repeat their phases; each phase is printed once for each attempt."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -171,13 +171,13 @@ class _Lines:
         self._said: set[str] = set()
 
     def once(self, line: str) -> None:
-        """Print a line the first time; never an empty one."""
+        """Print a line the first time; never an empty line."""
         if line and line not in self._said:
             self._said.add(line)
             print_lines([line], self._console)
 
     def begin(self, campaign: str, standing: Standing) -> None:
-        """Say once of a large campaign where its tasks stand: not each has a line."""
+        """Print once how many tasks of a large campaign are in each state, since not every task has a line."""
         if not self._begun and standing.total > MANY:
             print_lines([standing_line(campaign, standing)], self._console)
             self._begun = True
@@ -202,7 +202,7 @@ class _Lines:
 
 
 def _step(task: TaskRow) -> str:
-    """The phase without its counts: a line for each phase and not for each inference."""
+    """The phase without its counts: one line for each phase, not for each inference."""
     if task.state is TaskState.QUEUED and task.position is not None:
         return f"queued {ordinal(task.position)}"
     if task.phase is Phase.PREPARE and task.total:
@@ -221,14 +221,14 @@ def render(
     outcomes: Mapping[str, str] = NO_OUTCOMES,
     standing: Standing | None = None,
 ) -> RenderableType:
-    """A headline and as many tasks as fit, those that move first. `outcomes`: what those that succeeded measured; `standing`: where all
-    tasks stand, if `tasks` are not all.
+    """A headline and as many tasks as fit, by rank. `outcomes`: what succeeded tasks measured; `standing`: the counts of all tasks, if
+    `tasks` are not all.
     """
     standing = standing or standing_of(tasks)
     headline = headline_of(campaign, standing, now, width)
     shown = _most_interesting(tasks, height)
     narrow, wide = width < NARROW, width >= WIDE
-    names = width - TAKEN  # of this room the phase, which is what one looks for, has the larger half
+    names = width - TAKEN  # the phase, which matters most, gets the larger half
 
     def styled(task: TaskRow, text: str) -> Text:
         return Text(text, STATE_VIEWS[task.state].style)
@@ -259,7 +259,7 @@ def render(
 
 
 def waiting_line(campaign: CampaignRow, standing: Standing, now: float) -> str:
-    """How to learn why no task of a campaign has a device yet; empty while it has just come, and once one has."""
+    """How to learn why no task of a campaign has a device yet; empty for a new campaign, and once a task has one."""
     moved = sum(count for state, count in standing.counts.items() if state is not TaskState.PENDING)
     if moved or campaign.ended or now - campaign.created < WAITING_S:
         return ""
@@ -273,7 +273,7 @@ def _progress_of(campaign: CampaignRow, done: int, tasks: int) -> str:
 
 
 def headline_of(campaign: CampaignRow, standing: Standing, now: float, width: int) -> Text:
-    """The campaign's name and id, how many tasks have ended, and for how long it runs."""
+    """The campaign's name and id, how many tasks have ended, and how long it has run."""
     done, failed = (standing.counts.get(state, 0) for state in (TaskState.SUCCEEDED, TaskState.FAILED))
     status = Text.assemble(
         f"  {campaign.id}  ",
@@ -297,7 +297,7 @@ def left_out(standing: Standing, shown: Sequence[TaskRow]) -> str:
 
 
 def standing_line(campaign: str, standing: Standing) -> str:
-    """Where the tasks of a large campaign stand, before the lines of those that move on."""
+    """The number of a large campaign's tasks in each state, before the lines of tasks that move on."""
     words = _in_words(standing.counts)
     return f"{campaign}: {standing.total} tasks: {words}; a line follows for each task that changes"
 
@@ -311,7 +311,7 @@ def _in_words(counts: Mapping[TaskState, int]) -> str:
 
 
 def _most_interesting(tasks: Sequence[TaskRow], room: int) -> list[TaskRow]:
-    """All in order if they fit; else what runs, then what waits, then what failed, then the latest that ended."""
+    """All tasks if they fit; else running ones first, then failed, then waiting ones, then the latest that ended. Sorted by number."""
     if len(tasks) <= room:
         return list(tasks)
     chosen = sorted(tasks, key=lambda task: (STATE_VIEWS[task.state].rank, -(task.ended or 0), task.n))[:room]

@@ -1,1 +1,1 @@
-"""From a campaign to its tasks and to the devices that may run them."""
+"""Derives tasks from a campaign, and finds the devices that may run them."""

@@ -1,4 +1,4 @@
-"""Finding devices through the index, with only those pools of a device that its manifests confirm, and planning campaigns on them."""
+"""Finds devices through the index, with only those of a device's pools that their manifests confirm, and plans campaigns on them."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from swarm.pools.manifests import find_member
 
 SURVEY: Final = 256
 EVERY_DEVICE: Final = 10_000
-"""Devices that a campaign spread over devices or classes is planned on."""
+"""Most devices on which a campaign spread over devices or classes is planned."""
 POOL_QUERY: Final = 256
-"""Devices to query at least when a pool is required: devices that falsely claim it must not crowd out its members."""
+"""Least number of devices to query when a pool is required: devices that falsely claim it must not crowd out its members."""
 SEARCH_INTERVAL_S: Final = 2.0
 CONFIRM_INTERVAL_S: Final = 1.0
-"""Between the two queries that must agree before a campaign spread over devices is planned."""
+"""Seconds between the two queries that must agree before a campaign spread over devices is planned."""
 
 PORTION: Final = 200
-"""Tasks of a plan that are stored at a time."""
+"""Tasks of a plan stored at a time."""
 DISCARDED: Final = 10 * PORTION
-"""Those that are deleted at a time: they were stored more slowly."""
+"""Tasks deleted at a time; deleting is quicker than storing."""
 
 PoolManifests = Mapping[str, tuple[PoolManifest | None, ...]]
-"""By pool name: the newest manifest of each pool of this name that this home is in; None: none received yet."""
+"""By pool name: the newest manifest of each pool of this name to which this home belongs; None: none received yet."""
 
 log = structlog.get_logger("sark.discover")
 
@@ -69,7 +69,7 @@ async def find(
     book: TrustBook,
     rng: random.Random | None = None,
 ) -> tuple[Advert, ...]:
-    """Adverts of devices that fit and that `trust` admits; none when the index cannot be reached now, which is logged."""
+    """Adverts of devices that fit and that `trust` admits; none, with a log entry, when the index cannot be reached now."""
     return (await find_admitted(index, requirement, want, trust, book, rng))[0]
 
 
@@ -94,14 +94,14 @@ async def fix_plan(
     book: Callable[[], TrustBook],
     found: Callable[[Sequence[Advert]], object] = lambda adverts: None,
 ) -> bool:
-    """Store the tasks of a campaign, of one over devices once two queries in a row find the same ones, or its waiting time is over; or end
-    it. Gives whether it has waited in vain for any device.
+    """Store the tasks of a campaign, or end it. A campaign over devices is planned once two consecutive queries find the same devices, or
+    its waiting time is over. Returns whether it waited for any device without success.
 
-    `left_s`: of the campaign's time; None: it has no limit. `found` takes the devices that it is planned on.
+    `left_s`: seconds left of the campaign's time; None: no limit. `found` receives the devices on which the campaign is planned.
     """
     try:
         campaign = read_spec(row.spec, f"campaign {row.id}", hint="submit it again")
-        await _discard(store, row.id)  # of an earlier process
+        await _discard(store, row.id)  # left by an earlier process
         if not needs_devices(campaign):
             await _store_tasks(store, row, campaign, ())
             return False
@@ -126,7 +126,7 @@ async def fix_plan(
 
 
 async def _store_tasks(store: Store, row: CampaignRow, campaign: Campaign, devices: Sequence[Advert]) -> None:
-    """In portions: there may be very many, and meanwhile other campaigns go on. Raises `CampaignError`."""
+    """Store tasks in portions, since there may be very many and other campaigns go on meanwhile. Raises `CampaignError`."""
     described = {
         one.name: CampaignFile(None, Model(name=one.facts or one.name, sha256=one.sha256, size=one.size))
         for one in store.campaigns.models(row.id)
@@ -138,7 +138,7 @@ async def _store_tasks(store: Store, row: CampaignRow, campaign: Campaign, devic
         following = list(islice(tasks, PORTION))
         last = not following
         if not store.campaigns.plan(row.id, portion, after=after, last=last):
-            # another process plans it, or has; if that comes to nothing, this one begins again
+            # Another process plans the campaign, or has planned it; if that plan is abandoned, this process starts again.
             await trio.sleep(SEARCH_INTERVAL_S)
             return
         if last:
@@ -149,7 +149,7 @@ async def _store_tasks(store: Store, row: CampaignRow, campaign: Campaign, devic
 
 
 def _withdrawn(store: Store, campaign: str) -> bool:
-    """Nobody wants it any more."""
+    """Whether the campaign was cancelled or deleted."""
     row = store.campaigns.get(campaign)
     return row is None or row.cancel
 
@@ -160,7 +160,7 @@ async def _end_unplanned(store: Store, campaign: str, why: str = "") -> None:
 
 
 async def _discard(store: Store, campaign: str) -> None:
-    """What a plan has left that did not come to its end."""
+    """Delete what an unfinished plan left."""
     while store.campaigns.discard_plan(campaign, DISCARDED):
         await trio.lowlevel.checkpoint()
 
@@ -168,7 +168,7 @@ async def _discard(store: Store, campaign: str) -> None:
 async def _devices_of(
     index: DeviceFinder, campaign: Campaign, book: TrustBook
 ) -> tuple[dict[str, Advert], bool]:
-    """The adverts of the devices there are now for the campaign, by peer id, and whether the index knows no others."""
+    """The adverts of the devices available for the campaign now, by peer id, and whether the index knows no others."""
     adverts: dict[str, Advert] = {}
     complete = True
     for requirement in requirements(campaign):
@@ -187,10 +187,10 @@ async def _devices_of(
 
 
 class VerifiedIndex:
-    """An index whose adverts name only the pools that confirm them. Anybody may advertise any pool's name; of the pools that this home is
-    in, `manifests` gives the newest manifest. Claims of other pools are not checked.
+    """An index whose adverts name only pools that confirm them, since anybody may advertise any pool's name. `manifests` gives the newest
+    manifest of each pool to which this home belongs. Claims of other pools are not checked.
 
-    `report_mismatch` gets the name of a pool that does not confirm a device: the local manifest may be outdated.
+    `report_mismatch` gets the name of a pool that does not confirm a device, since the local manifest may be outdated.
     """
 
     def __init__(
@@ -206,16 +206,16 @@ class VerifiedIndex:
         self._wall = wall
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
-        """As of the index; the caller leaves out devices that do not fit without the pool's name."""
+        """As `DeviceFinder.query`; the caller leaves out devices that do not fit without the pool's name."""
         pools = any(clause.attribute == "pools" for clause in requirement.clauses)
         return self._verified(await self._index.query(requirement, max(want, POOL_QUERY) if pools else want))
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
-        """As of the index."""
+        """As `DeviceFinder.survey`."""
         return self._verified(await self._index.survey(requirement, limit))
 
     async def model(self, sha256: str, limit: int = 32) -> QueryResult:
-        """As of the index."""
+        """As `DeviceFinder.model`."""
         return self._verified(await self._index.model(sha256, limit))
 
     def _verified(self, result: QueryResult) -> QueryResult:
@@ -232,7 +232,7 @@ class VerifiedIndex:
 
 
 def verified_advert(advert: Advert, manifests: PoolManifests, now: float) -> Advert:
-    """The advert without the pools in whose manifests it has no live line as a worker. `now`: wall seconds."""
+    """The advert without pools whose manifests do not list its key as a current worker. `now`: wall seconds."""
 
     def confirms(manifest: PoolManifest | None) -> bool:
         return find_member(manifest, advert.peer, Role.WORKER, now) is not None

@@ -1,8 +1,8 @@
-"""From a campaign to its tasks. Pure: the same campaign, models and devices give the same tasks with the same ids, on any machine.
+"""Derives a campaign's tasks. Pure: the same campaign, models and devices give the same tasks with the same ids, on any machine.
 
 models × jobs (one for each unit) × threads × batches × sittings × spread × replicas ──▶ Task c-…/1, c-…/2, …
 
-Replicas of a cell never share a device: each is given devices of one class that the others are not.
+Replicas of a cell never share a device: each is given devices of one class that the others do not get.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from scheduler.models.files import Models
 
 GIB: Final = 1024**3
 MAX_TASKS: Final = 1_000_000
-"""Tasks of one campaign, devices counted in: its scheduler keeps 0.7 KB of each."""
+"""Most tasks of one campaign, over all its devices: its scheduler keeps 0.7 KB of each."""
 MAX_SHOWN: Final = 100_000
-"""Tasks of a campaign that is planned for people to see: all of them are held at once."""
+"""Most tasks of a campaign that is planned for people to see, since all of them are in memory at once."""
 MAX_CLAUSES: Final = 32
-"""Of a requirement, as the protocol has it."""
+"""Most clauses of a requirement, as in the protocol."""
 MAX_NAMED: Final = 16
-"""Devices that are named for one replica."""
+"""Most devices named for one replica."""
 LARGE_MODEL: Final = 256 * 1024**2
-"""From this size on a model asks for memory: its file and its weights are held at once while it loads."""
+"""Size from which a model requires memory: its file and its weights are in memory together while it loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pin:
-    """What narrows one task of a cell down to some devices."""
+    """Clauses that restrict one task of a cell to some devices."""
 
     clauses: tuple[Clause, ...] = ()
     replica: int | None = None
@@ -61,19 +61,19 @@ class PlannedCell:
     batch: int | None
     """None: as the model has it."""
     clauses: tuple[Clause, ...]
-    """What it needs of a device, the unit first."""
+    """What it requires of a device, the unit first."""
     beside: Base | None = None
-    """The model on a unit that it takes turns with."""
+    """The model on a unit with which it takes turns."""
 
     @property
     def against(self) -> str | None:
-        """The words for `beside`; None: the cell is measured alone."""
+        """The name of `beside`; None: the cell is measured alone."""
         return None if self.beside is None else self.beside.words(self.model.label, self.unit)
 
 
 def cells(campaign: Campaign) -> tuple[PlannedCell, ...]:
-    """The matrix in the order of the file: models, then jobs or units, then threads, then batches. What others are compared with has none
-    of its own.
+    """The matrix in file order: models, then jobs or units, then threads, then batches. What others are compared with has no cell of its
+    own.
     """
     return tuple(
         PlannedCell(
@@ -102,17 +102,17 @@ def _measured(campaign: Campaign) -> Iterator[tuple[ModelEntry, JobFields, Base 
 
 
 def needs_devices(campaign: Campaign) -> bool:
-    """Whether the tasks depend on the devices that are there."""
+    """Whether the tasks depend on which devices are available."""
     return campaign.devices.spread != "any" or campaign.replicas > 1
 
 
 def least_tasks(campaign: Campaign) -> int:
-    """How many tasks the campaign has on one device of each kind that it asks for."""
+    """The number of the campaign's tasks on one device of each kind that it asks for."""
     return len(cells(campaign)) * campaign.measure.sittings * campaign.replicas
 
 
 def requirements(campaign: Campaign) -> tuple[Requirement, ...]:
-    """What to look for before tasks exist: one for each distinct unit and set of clauses, in the file's order."""
+    """What to search for before tasks exist: one requirement for each distinct unit and set of clauses, in file order."""
     if campaign.measure.against is None:
         return tuple(dict.fromkeys(Requirement(clauses=_clauses(campaign, job)) for job in campaign.lines()))
     pairs = {(job, base and base.unit): (job, base) for _, job, base in _measured(campaign)}
@@ -128,12 +128,12 @@ def derive(
     devices: Sequence[Advert] = (),
     most: int = MAX_TASKS,
 ) -> Iterator[tuple[PlannedCell, Task]]:
-    """The tasks of `campaign` with their cells, numbered from 1, made one by one: there may be very many. `scheduler`: the peer id that
-    will sign them.
+    """Yield the tasks of `campaign` with their cells, numbered from 1; there may be very many. `scheduler`: the peer id that will sign
+    them.
 
-    `devices` counts only where `needs_devices`. A cell that no device of them fits still becomes a task, open to any device that fits, so
-    that it is seen to find none and is not silently left out.
-    Raises `CampaignError` above `most` tasks, and for one larger than the protocol's.
+    `devices` is used only if `needs_devices`. A cell that fits none of these devices still becomes a task, open to any device that fits. So
+    it visibly finds no device, and is not silently left out. Raises `CampaignError` above `most` tasks, and for a task larger than the
+    protocol's limit.
     """
     if least_tasks(campaign) > most:
         raise _too_many(campaign, most)
@@ -196,7 +196,7 @@ def _requirement(cell: PlannedCell, clauses: tuple[Clause, ...]) -> Requirement:
 
 
 def tasks_of(planned: Iterable[tuple[PlannedCell, Sequence[Task]]]) -> tuple[Task, ...]:
-    """The tasks of all cells in one."""
+    """The tasks of all cells as one tuple."""
     return tuple(task for _, tasks in planned for task in tasks)
 
 
@@ -222,7 +222,7 @@ def derive_cells(
 
 
 def _too_many(campaign: Campaign, most: int) -> CampaignError:
-    """It makes more than `most` tasks."""
+    """The error for a campaign with more than `most` tasks."""
     over_devices = needs_devices(campaign)
     return CampaignError(
         f"this campaign makes more than {most:,} tasks{' on the devices found' if over_devices else ''}",
@@ -251,7 +251,7 @@ def _beside(cell: PlannedCell, model: Model | None) -> dict[str, Any]:
 
 
 def _sittings(campaign: Campaign, step: int) -> tuple[Sitting | None, ...]:
-    """Those of each task of a cell. `step`: how many tasks the cell has without them."""
+    """The sittings of each task of a cell. `step`: the cell's number of tasks without sittings."""
     measure = campaign.measure
     if measure.sittings == 1:
         return (None,)
@@ -297,7 +297,7 @@ def _steps(entries: Sequence[StepEntry]) -> tuple[Step, ...]:
 
 
 def _clauses(campaign: Campaign, job: JobFields, beside: Base | None = None) -> tuple[Clause, ...]:
-    """The unit, that of the model beside, the job's own clauses, the campaign's; each once."""
+    """The clauses for the unit, the unit of the base beside, the job's own and the campaign's; each once."""
     units = dict.fromkeys((job.unit, job.unit if beside is None else beside.unit))
     here = [Clause(attribute="units", op=Op.HAS, value=unit) for unit in units]
     turns = [needs(UNITS_IN_TURNS)] if len(units) > 1 else []
@@ -314,12 +314,12 @@ def _memory_clauses(size: int) -> tuple[Clause, ...]:
 
 
 def _pins(campaign: Campaign, fitting: Sequence[Advert]) -> list[_Pin]:
-    """What tells the tasks of one cell apart; nothing where one task is open to any device."""
+    """What distinguishes the tasks of one cell; empty where one task is open to any device."""
     replicas = campaign.replicas
     if campaign.devices.spread == "worker":
         return [_Pin(_worker_pin(advert)) for advert in fitting]
     if campaign.devices.spread == "device":
-        devices = dict.fromkeys(advert.device for advert in fitting)  # the nodes of one device share it
+        devices = dict.fromkeys(advert.device for advert in fitting)  # the nodes of one device share its id
         return [_Pin((Clause(attribute="device", op=Op.EQ, value=device),)) for device in devices]
     groups = list(_grouped(fitting, by_device=False).values())
     if replicas == 1:
@@ -334,7 +334,9 @@ def _pins(campaign: Campaign, fitting: Sequence[Advert]) -> list[_Pin]:
 
 
 def _replica_pins(group: Sequence[Advert], count: int) -> list[_Pin]:
-    """One for each replica on a class: the devices there are dealt out in turn; where they run out, any other one of the class."""
+    """One pin for each replica on a class. The known devices are dealt out in turn; a replica without one may use any other device of the
+    class.
+    """
     kind = _class_pin(group)
     devices = list(dict.fromkeys(advert.device for advert in group))
     pins: list[_Pin] = []
@@ -356,7 +358,7 @@ def _replica_pins(group: Sequence[Advert], count: int) -> list[_Pin]:
 
 
 def _chosen(campaign: Campaign, devices: Sequence[Advert]) -> list[Advert]:
-    """The adverts that fit at least one job, in a fixed order, of at most `limit` devices, classes or workers."""
+    """The adverts that fit at least one job, in a fixed order, from at most `limit` devices, classes or workers."""
     requested = list(map(compile_requirement, requirements(campaign)))
     fitting = [advert for advert in devices if not advert.gone and any(fits(advert) for fits in requested)]
     fitting.sort(key=lambda advert: (advert.name, advert.device, advert.peer))
@@ -378,16 +380,16 @@ def _grouped(adverts: Iterable[Advert], *, by_device: bool) -> Mapping[object, l
 
 
 def device_class(advert: Advert) -> tuple[str, int | None, str, str]:
-    """Devices of one class are taken for alike: the same chip, memory in whole GiB, operating system and architecture.
+    """The class of a device. Devices with the same chip, memory in whole GiB, operating system and architecture count as alike.
 
-    The system's version is left out: two machines of a lab that differ by a kernel patch are one class.
+    The system's version is left out, so two machines of a lab that differ by a kernel patch are in one class.
     """
     ram = None if advert.ram is None else (advert.ram + GIB // 2) // GIB
     return (advert.soc, ram, advert.os.split(" ")[0], advert.arch)
 
 
 def _worker_pin(advert: Advert) -> tuple[Clause, ...]:
-    """Clauses that only this worker meets. `peer ==` would also trust it; `~` finds the whole key, and admits nobody."""
+    """Clauses that only this worker meets. `peer ==` would also trust it; `~` matches the whole key, and admits nobody."""
     return (
         Clause(attribute="device", op=Op.EQ, value=advert.device),
         Clause(attribute="peer", op=Op.LIKE, value=advert.peer),
@@ -395,7 +397,7 @@ def _worker_pin(advert: Advert) -> tuple[Clause, ...]:
 
 
 def _class_pin(group: Sequence[Advert]) -> tuple[Clause, ...]:
-    """Clauses that only devices of this class meet; where a fact is not known, the devices seen are named one by one."""
+    """Clauses that only devices of this class meet. If a fact is unknown, they name each device seen."""
     soc, ram, system, arch = device_class(group[0])
     if not (soc and system and arch) or ram is None or not system.isalnum():
         devices = tuple(dict.fromkeys(advert.device for advert in group))[:32]

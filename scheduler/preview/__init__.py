@@ -1,1 +1,1 @@
-"""What a campaign would do and why it does not: asks the live swarm, changes nothing."""
+"""What a campaign would do, and why it does not: queries the live swarm, changes nothing."""

@@ -1,4 +1,4 @@
-"""The tasks of a campaign by what can be said of them: very many that differ in their numbers alone are read as one."""
+"""Groups the tasks of a campaign by what is shown of them: very many tasks that differ only in their numbers are read as one."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _SHOWN: Final[Mapping[TaskState, tuple[str, ...]]] = {
     TaskState.FAILED: ("reason", "detail"),
     TaskState.CANCELLED: (),
 }
-"""What is shown of tasks in the states that very many can be in. The few in others are read whole."""
+"""Fields shown of tasks in states that very many tasks may share. The few tasks in other states are read whole."""
 _WITH_BODIES: Final = (TaskState.PENDING, TaskState.QUEUED)
 
 
 @dataclass(slots=True)
 class AlikeTasks:
-    """Tasks in one state of which the same is shown."""
+    """Tasks in one state for which the same is shown."""
 
     first: TaskRow
-    """One of them; of very many only the fields that are shown."""
+    """One of the tasks; for very many tasks, only with the fields that are shown."""
     since: float
-    """Since when the first of them has been in this state, in wall seconds."""
+    """Wall seconds since when the first of them has been in this state."""
     body: Task | None = None
-    """Of those that wait."""
+    """The body of waiting tasks."""
     numbers: list[int] = field(default_factory=list)
     what: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Their models and units."""
+    """Their models and units, with counts."""
     tried: list[AttemptRow] = field(default_factory=list)
-    """Attempts so far; of several tasks only those that did not go well."""
+    """Attempts so far; for several tasks only those that did not go well."""
 
     def add(self, n: int, model: str, unit: str, since: float) -> None:
         self.numbers.append(n)
@@ -79,7 +79,7 @@ def _whole(
     asked: Mapping[str, float],
     tried: Mapping[str, Sequence[AttemptRow]],
 ) -> list[AlikeTasks]:
-    """One for each of these tasks."""
+    """One group for each of these tasks."""
     reader, found = TaskReader(), list[AlikeTasks]()
     for row in rows:
         since = asked.get(row.id, campaign.created) if row.ended is None else row.ended
@@ -94,7 +94,7 @@ def _whole(
 def _ended(
     store: Store, campaign: CampaignRow, state: TaskState, tried: Mapping[str, Sequence[AttemptRow]]
 ) -> list[AlikeTasks]:
-    """The database puts them together."""
+    """Groups of ended tasks, formed by the database."""
     shown = _SHOWN[state]
     by_number = {int(task.rpartition("/")[2]): attempts for task, attempts in tried.items()}
     groups: dict[Any, AlikeTasks] = {}
@@ -121,14 +121,14 @@ def _pending(
     asked: Mapping[str, float],
     tried: Mapping[str, Sequence[AttemptRow]],
 ) -> list[AlikeTasks]:
-    """They are alike if their bodies differ in their ids alone."""
+    """Groups of pending tasks whose bodies differ only in their ids."""
     shown, reader = _SHOWN[TaskState.PENDING], TaskReader()
     groups: dict[Any, AlikeTasks] = {}
     for id, n, model, unit, body, *values in store.tasks.fields(
         campaign.id, TaskState.PENDING, ("id", "n", "model", "unit", "body", *shown)
     ):
         body, since = bytes(body), asked.get(id)
-        # when a task is tried again follows from when it was tried
+        # The time of the next try follows from the time of the last one.
         key = (*values, body.replace(id.encode(), b"", 1), since)
         since = campaign.created if since is None else since
         alike = groups.get(key)

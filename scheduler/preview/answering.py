@@ -1,4 +1,4 @@
-"""Which devices would measure a campaign now: found, trusted, fitting and answering. Nothing is committed. Blocking."""
+"""Finds the devices that would measure a campaign now: trusted, fitting and answering. Nothing is committed. Blocking."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from swarm.base.text import safe_text
 from swarm.net.identity import load_or_create
 
 CampaignOn = Callable[[Sequence[Advert]], Campaign]
-"""The campaign, once these devices are known. Raises `SarkError` where it asks for what is not among them."""
+"""Returns the campaign, given these devices. Raises `SarkError` if it asks for something that they do not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweringDevices:
-    """What was found."""
+    """The devices found."""
 
     campaign: Campaign
-    """With the units alone that some device would measure."""
+    """The campaign, restricted to units that some device would measure."""
     adverts: tuple[Advert, ...]
     """Adverts of the workers that would measure the campaign."""
     silent: tuple[str, ...]
-    """Devices that fit and would not, each with what they say, and those that lack the unit that theirs is to take turns with."""
+    """Devices that fit but would not measure, with their reasons, and those that lack the unit with which theirs is to take turns."""
     untrusted: tuple[UntrustedDevice, ...]
-    """Devices that fit and are not trusted."""
+    """Devices that fit but are not trusted."""
     why: tuple[str, ...]
     """Lines for people about what no device would measure."""
 
     @property
     def counted(self) -> dict[str, str]:
-        """How that which is measured apart is called, by its id: each worker, or each device."""
+        """Display names, by id, of what is measured separately: each worker, or each device."""
         return self._workers if self.campaign.devices.spread == "worker" else self._devices
 
     @property
     def names(self) -> dict[str, str]:
-        """How the devices and the workers are called, by the id of each."""
+        """Display names of the devices and the workers, by id."""
         return self._devices | self._workers
 
     @property
@@ -64,7 +64,7 @@ class AnsweringDevices:
 
     @property
     def _devices(self) -> dict[str, str]:
-        """A device by the names of all its workers: any of them may run the task."""
+        """Each device by the names of all its workers, since any of them may run the task."""
         workers: dict[str, list[str]] = {}
         for advert in self.adverts:
             workers.setdefault(advert.device, []).append(shown_name(advert, 40))
@@ -74,7 +74,7 @@ class AnsweringDevices:
 def find_answering(
     home: Home, campaign_on: CampaignOn, models: Models, needs: Sequence[Requirement], gates: Sequence[str]
 ) -> AnsweringDevices:
-    """`needs`: what the tasks need at least. Raises `Unreachable` when no gate answers, and what `campaign_on` raises."""
+    """`needs`: the minimum requirements of the tasks. Raises `Unreachable` when no gate answers, and the errors of `campaign_on`."""
     scheduler = load_or_create(home.key("scheduler")).peer_id
 
     def cells(campaign: Campaign, devices: Sequence[Advert]) -> Sequence[tuple[PlannedCell, Sequence[Task]]]:
@@ -91,7 +91,7 @@ def find_answering(
     found = trio.run(partial(visit, gates, home, needs, tasks, priority=50, now=now, trust=MINE, book=book))
     try:
         campaign = campaign_on(found.adverts)
-    except NothingFits:  # perhaps it asks for what is not trusted
+    except NothingFits:  # it may ask for an untrusted device
         campaign = campaign_on((*found.adverts, *found.others))
     planned = cells(campaign, found.adverts)
     willing, silent = _asked(found, tasks_of(planned))
@@ -110,7 +110,7 @@ def find_answering(
 
 
 def _asked(found: SwarmVisit, tasks: Sequence[Task]) -> tuple[list[Advert], list[str]]:
-    """The workers that would take one of these tasks; and of the others that fit one what they say, a line for each device."""
+    """The workers that would take one of these tasks; and, for each other device that fits one, a line with its reason."""
     willing: list[Advert] = []
     refusals: dict[str, str] = {}
     for advert in sorted(found.adverts, key=lambda advert: (advert.name, advert.peer)):

@@ -1,4 +1,4 @@
-"""Why a campaign's tasks are where they are: by the store, and where some wait, by the swarm. The network is imported only then."""
+"""Why a campaign's tasks are in their states: from the store, and for waiting tasks from the swarm. Only then is the network imported."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from scheduler.preview.survey import SwarmVisit
 
 MAX_NEEDS: Final = 16
-"""Kinds of waiting tasks for which devices are looked up."""
+"""Most kinds of waiting tasks for which devices are looked up."""
 
 
 def explain_campaign(
     home: Home, store: Store, campaign: str, number: str, gates: Callable[[], Sequence[str]]
 ) -> WhyReport:
-    """Why the tasks of a campaign, or its task `number`, are in their states. `gates`: asked where devices are looked for. Raises
-    `CampaignError` for no such task. Blocking."""
+    """Why the tasks of a campaign, or its task `number`, are in their states. `gates`: used when devices must be looked up. Raises
+    `CampaignError` if there is no such task. Blocking.
+    """
     row = store.campaigns.get(campaign)
     if row is None:
         raise CampaignError(f"no campaign {campaign!r} on this home", hint="list them: sark-node campaigns")
@@ -69,7 +70,7 @@ def _numbered(store: Store, campaign: str, number: str) -> TaskRow | None:
 def _look(
     home: Home, row: CampaignRow, needs: Sequence[Requirement], tasks: Sequence[Task], gates: Sequence[str]
 ) -> tuple[SwarmVisit | None, str]:
-    """What is in the swarm for a campaign, or why it cannot be reached."""
+    """What the swarm has for a campaign, or why it cannot be reached."""
     import trio
 
     from scheduler.campaign.trust import trust_of_spec
@@ -88,7 +89,7 @@ def _look(
 
 
 def _busy(store: Store) -> Counter[str]:
-    """How many tasks of this home each device has now, by its name."""
+    """The number of this home's tasks that each device has now, by device name."""
     return Counter({safe_text(device, 40): tasks for device, tasks in store.tasks.busy().items()})
 
 
@@ -98,5 +99,5 @@ def _requirements(row: CampaignRow) -> tuple[Requirement, ...]:
 
     try:
         return requirements(Campaign.model_validate_json(row.spec))
-    except ValidationError:  # of another version: it will have no tasks, and says so when it ends
+    except ValidationError:  # from another version: it gets no tasks, and says so when it ends
         return ()

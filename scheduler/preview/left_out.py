@@ -1,4 +1,4 @@
-"""Devices that run a unit of a campaign, and not the one that it is to take turns with. Pure."""
+"""Devices that run a unit of a campaign, but not the unit with which it is to take turns. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LINES: Final = 8
 
 
 def left_out(cells: Iterable[PlannedCell], adverts: Sequence[Advert]) -> tuple[str, ...]:
-    """A line for each of `adverts` that meets all else that a cell needs."""
+    """A line for each of `adverts` that meets everything else that a cell requires."""
     lines: dict[str, None] = {}
     for cell in cells:
         if cell.beside is None or cell.beside.unit == cell.unit:

@@ -1,4 +1,4 @@
-"""From a campaign and the live swarm to a plan or an explanation. Nothing is stored, committed or held."""
+"""Makes a plan or an explanation from a campaign and the live swarm. Nothing is stored, committed or held."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from swarm.base.home import Home
 from swarm.net.identity import load_or_create
 
 FRESH_S: Final = 30.0
-"""A text that is being typed is read again and again."""
+"""Seconds for which an answer is reused: text that is being typed is read again and again."""
 
 
 def plan_file(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fetch) -> LivePlan:
@@ -45,7 +45,7 @@ def plan_file(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fe
 def units_finder(
     gates: Callable[[], Sequence[str]], *, clock: Callable[[], float] = time.monotonic
 ) -> FindUnits:
-    """Asks the swarm behind these gates, for the same units again after `FRESH_S`. Blocks."""
+    """Queries the swarm behind these gates; for the same units again only after `FRESH_S`. Blocks."""
     known: dict[frozenset[str], tuple[float, UnitFormats | SarkError]] = {}
 
     def find(wanted: Collection[str]) -> UnitFormats:
@@ -65,8 +65,9 @@ def units_finder(
 
 
 def check_devices(home: Home, campaign: Campaign, gates: Callable[[], Sequence[str]]) -> None:
-    """Raises `CampaignError` if the campaign names a device that two keys claim, as far as the swarm tells now. `gates`: asked where it
-    names one. Blocking."""
+    """Raises `CampaignError` if the campaign names a device that two keys claim, as far as the swarm shows now. `gates`: called if it names
+    a device. Blocking.
+    """
     now, needs = time.time(), requirements(campaign)
     if not named_devices(needs) or not (entries := gates()):
         return
@@ -80,8 +81,8 @@ def check_devices(home: Home, campaign: Campaign, gates: Callable[[], Sequence[s
 
 
 def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequence[str]) -> LivePlan:
-    """The plan of a campaign with its described models. Raises `Unreachable` when no gate answers, `CampaignError` for a device that it
-    names and that two keys claim. Blocking.
+    """The plan of a campaign with its described models. Raises `Unreachable` when no gate answers, and `CampaignError` for a named device
+    that two keys claim. Blocking.
     """
     check_devices(home, campaign, lambda: gates)
     scheduler = load_or_create(home.key("scheduler")).peer_id
@@ -102,7 +103,7 @@ def plan_campaign(home: Home, campaign: Campaign, models: Models, gates: Sequenc
 
 
 def serving_devices(home: Home, campaign: Campaign, gates: Sequence[str]) -> tuple[UntrustedDevice, ...]:
-    """Devices that fit the campaign and serve this submitter, and that it does not trust; none when no gate answers. Blocking."""
+    """Devices that fit the campaign and serve this submitter but that it does not trust; none when no gate answers. Blocking."""
     now = time.time()
     look = partial(
         visit, priority=campaign.priority, now=now, trust=campaign.trust, book=read_book(home, now)
@@ -116,13 +117,13 @@ def serving_devices(home: Home, campaign: Campaign, gates: Sequence[str]) -> tup
 
 
 def run_history(home: Home, models: set[str]) -> list[tuple[Task, float]]:
-    """The tasks with one of these models that succeeded on this home, and how long they took."""
+    """Tasks with one of these models that succeeded on this home, and how long each took."""
     if not has_store(home):
         return []
     with open_store(home) as store:
         runs = store.tasks.run_times(models)
     history = []
     for body, seconds in runs:
-        with contextlib.suppress(RemoteProtocolError):  # of another version
+        with contextlib.suppress(RemoteProtocolError):  # from another version
             history.append((read_task(body), seconds))
     return history

@@ -1,4 +1,4 @@
-"""The plan of a campaign over the swarm as it is now: what would run where, when, for how long, and why not. Pure.
+"""The plan of a campaign on the current swarm: what would run where, when, for how long, and why not. Pure.
 
 Its hash covers the campaign, the models, the tasks, and for each cell the devices that fit and would serve this scheduler, but not their
 load. A stored plan is compared with a new one before a campaign is submitted under it (`plan_changes`).
@@ -136,7 +136,7 @@ def make_plan(
     history: Sequence[tuple[Task, float]] = (),
     shapes: Sequence[ModelShapes] = (),
 ) -> LivePlan:
-    """The plan. `history`: tasks that succeeded here before and how long they took, the latest first."""
+    """The plan. `history`: tasks that succeeded here before and how long they took, latest first."""
     planner = _Planner(visit, history)
     texts = {(one.model, one.batch): one.text for one in shapes}
     planned = tuple(
@@ -153,7 +153,7 @@ def make_plan(
         serving,
     ]
     fit = {device for cell in planned for device in cell.fit}
-    needs = requirements(campaign)  # of several workers of a device, those that fit name it
+    needs = requirements(campaign)  # of several workers of a device, those that fit give its name
     shown = [
         advert
         for advert in visit.adverts
@@ -224,12 +224,12 @@ class _Planner:
     fetch: int = 0
     ends_s: float = 0.0
     complete: bool = True
-    """Every wait and every run is known."""
+    """Whether every wait and every run is known."""
     _until: dict[str, float] = field(default_factory=dict)
     _fetched: set[tuple[str, str]] = field(default_factory=set)
     _fits: dict[Requirement, tuple[Advert, ...]] = field(default_factory=dict)
     _cached: frozenset[tuple[str, str]] = field(init=False)
-    """Peers, and the models that their adverts name."""
+    """Peers, with the models that their adverts name."""
 
     def __post_init__(self) -> None:
         self._cached = frozenset(
@@ -292,7 +292,7 @@ class _Planner:
         return self._fits[requirement]
 
     def _start_s(self, peer: str, kind: Kind) -> float | None:
-        """How long that worker says such a task would wait."""
+        """Seconds that such a task would wait, as reported by the worker."""
         answer = self.visit.answers[peer]
         quoted = answer.shapes.get(kind)
         if quoted is not None and quoted.start_s is not None:
@@ -324,7 +324,7 @@ class _Planner:
         return best, fetch, quoted.preempts if quoted is not None and first else ""
 
     def _fetch(self, peer: str, task: Task, kind: Kind) -> int:
-        """Bytes. Of its own model the worker says whether it has it, of others only its advert does."""
+        """Bytes to fetch. The worker says whether it has the task's own model; for the other models only its advert tells."""
         quoted = self.visit.answers[peer].shapes.get(kind)
         others = sum(
             model.size
@@ -340,7 +340,7 @@ class _Planner:
 
 def _why_not(task: Task, fit: Sequence[Advert], visit: SwarmVisit) -> str:
     note = f"{safe_text(task.note)}\n" if task.note else ""
-    if not fit:  # the clauses that keep replicas apart are the scheduler's
+    if not fit:  # the clauses that keep replicas apart are the scheduler's own
         of_replica = task.replica is not None and note
         everybody = (*visit.adverts, *visit.others)
         if any(match(task.requirement, advert).fits for advert in visit.others):
@@ -353,7 +353,7 @@ def _why_not(task: Task, fit: Sequence[Advert], visit: SwarmVisit) -> str:
     ]
     if len(fit) > 5:
         lines.append(f"  and {len(fit) - 5} more")
-    if any(why.startswith(Reason.NOT_ALLOWED) for why in refusals):  # a visitor asked: its id is of no use
+    if any(why.startswith(Reason.NOT_ALLOWED) for why in refusals):  # a visitor asked, so its id is of no use
         lines.append(f"Their owners can: sark-node join --allow {task.scheduler}")
     devices = len({advert.device for advert in fit})
     head = f"{devices} device{' fits' if devices == 1 else 's fit'}, none takes it now:"
@@ -364,9 +364,9 @@ def _why_not(task: Task, fit: Sequence[Advert], visit: SwarmVisit) -> str:
 
 
 def plan_changes(before: LivePlan, now: LivePlan) -> list[str]:
-    """What changed in substance since the plan was made, a line each; empty when only load did, or devices came on top.
+    """Changes of substance since the plan was made, a line each; empty if only the load changed, or devices were added.
 
-    When not all devices were looked up, then or now, single ones are left out: that others were looked up is no change.
+    If not all devices were looked up, then or now, changes of single devices are left out, since they may only reflect the selection.
     """
     lines: list[str] = []
     if before.content != now.content:
@@ -403,7 +403,7 @@ def plan_changes(before: LivePlan, now: LivePlan) -> list[str]:
 
 
 def _keyed(cells: Sequence[PlanCell]) -> dict[tuple[Any, ...], PlanCell]:
-    """By what a cell measures, and its number among those alike."""
+    """The cells by what they measure, and by number among equal ones."""
     alike: Counter[tuple[Any, ...]] = Counter()
     keyed = {}
     for cell in cells:

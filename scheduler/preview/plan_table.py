@@ -1,4 +1,4 @@
-"""A plan for people: a table that fits 80 columns, totals, and why cells are not covered. And plans on disk."""
+"""A plan for people: a table that fits 80 columns, totals, and why cells are not covered. Also stores plans on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from swarm.base.units import show_duration, show_estimate
 
 UNKNOWN: Final = "unknown"
 MAX_PLANS: Final = 50
-"""On disk; the oldest go first."""
+"""Most plans on disk; the oldest are removed first."""
 MAX_RUNS: Final = 8
 MAX_UNCOVERED: Final = 12
 
@@ -67,7 +67,7 @@ def _start(cell: PlanCell) -> str:
 
 
 def plan_lines(plan: LivePlan) -> list[str]:
-    """What stands below the table: totals, who would give way, why cells are not covered, and how to go on."""
+    """The lines below the table: totals, which runs would give way, why cells are not covered, and how to continue."""
     devices = f"{len(plan.devices)} of {count(plan.seen, 'device')}"
     tasks = count(plan.tasks, "task")
     lines = [f"{plan.covered} of {len(plan.cells)} cells covered: {tasks}, {devices} fit."]
@@ -104,13 +104,13 @@ def plan_lines(plan: LivePlan) -> list[str]:
 
 
 def unadoptable_line() -> str:
-    """Of a campaign that no manifest can hold."""
+    """For a campaign that no manifest can hold."""
     most = f"{MAX_MANIFEST_TASKS:,} tasks, {MAX_MANIFEST >> 20} MiB when packed"
     return f"No other machine can adopt it: it is too large for that (at most {most})."
 
 
 def uncovered_lines(cells: Sequence[PlanCell]) -> list[str]:
-    """Why cells are not covered; those with the same reason together."""
+    """Why cells are not covered; cells with the same reason share a line."""
     groups: dict[str, list[PlanCell]] = {}
     for cell in cells:
         if not cell.covered:
@@ -129,7 +129,7 @@ def uncovered_lines(cells: Sequence[PlanCell]) -> list[str]:
 
 
 def save_plan(home: Home, plan: LivePlan) -> None:
-    """Store it under its hash, so that `submit --plan` can compare; the oldest of many go. Raises OSError."""
+    """Store a plan under its hash, for `submit --plan`; if there are many, the oldest are removed. Raises `OSError`."""
     folder = _folder(home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(folder / f"{plan.plan}.json", plan.model_dump_json().encode())

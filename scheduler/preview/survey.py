@@ -1,7 +1,7 @@
 """A survey of the live swarm for `plan`: which devices there are, and what each worker answers about these tasks. Nothing is committed.
 
-The survey joins as a visitor with a fresh key, so that the scheduler process of this home is not disturbed, and shows each worker a token
-for a minute with the right to ask, delegated from the credentials of this home's scheduler.
+The survey joins as a visitor with a fresh key, so that it does not disturb this home's scheduler process. It shows each worker a token,
+valid for a minute, with the right to ask, delegated from the credentials of this home's scheduler.
 """
 
 from __future__ import annotations
@@ -44,36 +44,36 @@ from swarm.pools.membership import signed_manifests
 from swarm.pools.tokens import Grant, issue
 
 MAX_DEVICES: Final = 256
-"""Devices that are looked up: in all, and when there are more, again for each requirement."""
+"""Most devices that are looked up: in all, and, if there are more, again for each requirement."""
 CONCURRENT_LOOKUPS: Final = 8
 CONCURRENT_PROBES: Final = 32
 MAX_PROBES: Final = 64
-"""Questions to one worker, each about up to 16 kinds of task."""
+"""Most probes of one worker, each about up to 16 kinds of task."""
 TOKEN_S: Final = 60.0
 VISIT: Final = "c-plan"
-"""The campaign that a visitor names: there is none of this id."""
+"""The campaign id that a visitor names; no campaign has it."""
 
 
 Kind = tuple[str, str, bytes]
-"""Tasks that are alike to a worker: unit, model, requirement."""
+"""Unit, model and requirement: tasks that share these look alike to a worker."""
 
 
 def kind_of(task: Task) -> Kind:
-    """Names what a worker is asked about for this task."""
+    """The kind of this task in questions to a worker."""
     return task.unit, task.model.sha256, pack(task.requirement.to_wire())
 
 
 @dataclass(slots=True)
 class DeviceAnswer:
-    """What one worker answered. `why`: of a refusal, or why it could not be asked; empty when it answered."""
+    """One worker's answer. `why`: of a refusal, or why the worker could not be asked; empty when it answered."""
 
     quote: Quote | None = None
     why: str = ""
     shapes: dict[Kind, ShapeQuote] = field(default_factory=dict)
     most: int | None = None
-    """The highest priority that this submitter's tasks have there; None: it did not say."""
+    """The highest priority of this submitter's tasks there; None: it did not say."""
     gone: bool = False
-    """It could not be reached, though its advert is still found."""
+    """Whether it could not be reached although its advert is still found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +82,15 @@ class SwarmVisit:
 
     adverts: tuple[Advert, ...]
     answers: Mapping[str, DeviceAnswer]
-    """By peer: only those that fit one of the tasks were asked."""
+    """Answers by peer; only workers that fit one of the tasks were asked."""
     complete: bool = True
-    """No device that may fit was left out."""
+    """Whether no device that may fit was left out."""
     untrusted: tuple[UntrustedDevice, ...] = ()
-    """Devices that fit and that the campaign does not admit: those that serve this submitter first."""
+    """Devices that fit but that the campaign does not admit; those that serve this submitter come first."""
     others: tuple[Advert, ...] = ()
     """All devices of the swarm that the campaign does not admit."""
     named: frozenset[str] = frozenset()
-    """Devices that are admitted to the tasks alone that name them."""
+    """Devices that are admitted only to tasks that name them."""
     clashes: tuple[str, ...] = ()
     """Workers left out because they claim the device id of another key, in words."""
 
@@ -110,8 +110,8 @@ async def visit(
     trust: TrustScope,
     book: TrustBook,
 ) -> SwarmVisit:
-    """Find the devices, derive the tasks, ask those that fit and that `trust` admits. `requirements`: what the tasks need at least; `now`:
-    wall seconds. Others that fit are only asked whether they serve this submitter: no task is named to them.
+    """Find the devices, derive the tasks, and ask devices that fit and that `trust` admits. `requirements`: the minimum requirements of the
+    tasks; `now`: wall seconds. Other fitting devices are only asked whether they serve this submitter, without naming a task.
 
     Raises `Unreachable` when no gate answers.
     """
@@ -154,7 +154,7 @@ async def visit(
 
 
 def fits_admitted(requirement: Requirement, advert: Advert, named: Collection[str]) -> bool:
-    """Whether a device fits a task, and names it if it is admitted by that alone."""
+    """Whether a device fits a task, and the task names it if it is admitted only for that."""
     admitted = advert.peer not in named or advert.peer in named_peers(requirement)
     return admitted and match(requirement, advert).fits
 
@@ -162,14 +162,15 @@ def fits_admitted(requirement: Requirement, advert: Advert, named: Collection[st
 async def find_disputed(
     gates: Sequence[str], requirements: Sequence[Requirement], trust: TrustScope, book: TrustBook
 ) -> DisputedDevice | None:
-    """As `disputed_by`, of the swarm behind `gates`. Raises `Unreachable` when none answers."""
+    """Like `disputed_by`, for the swarm behind `gates`. Raises `Unreachable` when no gate answers."""
     async with open_ephemeral_node(gates, Identity.fresh()) as (_, index, _):
         return await disputed_by(index, requirements, trust, book)
 
 
 async def find_foreign_units(gates: Sequence[str], wanted: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The units in the swarm behind `gates` that are not known here, with their formats; of a large swarm, these above all. Raises
-    `Unreachable` when none answers."""
+    """The units in the swarm behind `gates` that are not known here, with their formats; in a large swarm `wanted` take precedence. Raises
+    `Unreachable` when no gate answers.
+    """
     needs = [Requirement(clauses=(Clause(attribute="units", op=Op.HAS, value=unit),)) for unit in wanted]
     async with open_ephemeral_node(gates, Identity.fresh()) as (_, index, _):
         adverts, _ = await find_devices(index, needs)
@@ -177,8 +178,8 @@ async def find_foreign_units(gates: Sequence[str], wanted: Collection[str]) -> d
 
 
 async def find_devices(index: Index, requirements: Sequence[Requirement]) -> tuple[tuple[Advert, ...], bool]:
-    """The devices there are; of more than can be looked up, some of all kinds and those that meet one of `requirements`. And whether no
-    device was left out that meets one.
+    """All devices or, if there are too many to look up, some of all kinds and those that meet one of `requirements`. Also returns whether
+    no device that meets a requirement was left out.
     """
     adverts: dict[str, Advert] = {}
 
@@ -201,7 +202,7 @@ async def find_devices(index: Index, requirements: Sequence[Requirement]) -> tup
 
 
 def visitor_token(scheduler: Identity, visitor: str, *, now: float) -> ShowCredentials:
-    """A token by which the visitor asks as the scheduler does."""
+    """A token with which the visitor asks on behalf of the scheduler."""
     token = issue(scheduler, visitor, Grant(frozenset({Right.STATUS}), ttl_s=TOKEN_S), now=now)
     return ShowCredentials(issuer=scheduler.peer_id, token=token)
 
@@ -216,7 +217,7 @@ async def ask_devices(
     priority: int,
     named: Collection[str] = (),
 ) -> dict[str, DeviceAnswer]:
-    """Ask each worker about the tasks that it fits; those in `named` about the tasks alone that name them."""
+    """Ask each worker about the tasks that it fits; workers in `named` only about tasks that name them."""
     alike: dict[Kind, Task] = {}
     for task in tasks:
         alike.setdefault(kind_of(task), task)
@@ -233,10 +234,10 @@ async def ask_devices(
                 link = await links.get(advert.peer, advert.addresses, max_wait_s=3.0)
                 permitted = await link.call(token, max_wait_s=3.0)
                 if isinstance(permitted, Denied):
-                    for name, manifest in manifests:  # the worker's copy may be older than our membership
+                    for name, manifest in manifests:  # the worker's copy may predate our membership
                         if name in advert.pools and manifest is not None:
                             await link.call(manifest, max_wait_s=3.0)
-                    permitted = await link.call(token, max_wait_s=3.0)  # the probe shows what became of it
+                    permitted = await link.call(token, max_wait_s=3.0)  # the probe shows its effect
                 if isinstance(permitted, CredentialsReply):
                     answer.most = permitted.priority
                 await _ask(link, fitting, answer, priority)
@@ -260,7 +261,7 @@ async def ask_devices(
 
 
 async def _ask(link: Link, tasks: Mapping[Kind, Task], answer: DeviceAnswer, priority: int) -> None:
-    """Probe after probe, until every kind of task has been asked about."""
+    """Send probes until every kind of task has been asked about."""
     left = {shapes_of((task,), lambda _: priority)[0]: kind for kind, task in tasks.items()}
     for _ in range(MAX_PROBES):
         if not left:

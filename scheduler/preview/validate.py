@@ -1,4 +1,4 @@
-"""What `validate` shows: whether a campaign can be read, what it would measure, and everything that is wrong with it."""
+"""What `validate` shows: whether a campaign can be read, what it would measure, and all its mistakes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from swarm.base.units import show_duration
 from swarm.base.yaml import parse_document
 
 NOBODY: Final = "1" * 44
-"""In the place of who will sign the tasks: here they are only counted."""
+"""Stands for the scheduler that will sign the tasks, which are only counted here."""
 
 
 class CampaignInputs(JsonModel):
@@ -79,7 +79,7 @@ class ValidationReport(JsonModel):
 
 
 def valid(campaign: Campaign, models: Models) -> ValidCampaign:
-    """What `campaign` would measure. `models`: none where they were not looked at. Blocking."""
+    """What `campaign` would measure. `models`: none if they were not read. Blocking."""
     tasks = None
     if not needs_devices(campaign):
         counted = models or {
@@ -147,8 +147,8 @@ def check(
     read: Callable[[bytes, str], Campaign],
     describe: Callable[[Campaign], Models] | None,
 ) -> ValidationReport:
-    """All that can be said of a campaign's text. `read` makes a campaign of it, `describe` looks at its models (None: nobody does); both
-    raise `CampaignError`. Blocking.
+    """Everything that can be said of a campaign's text. `read` makes a campaign of it, `describe` reads its models (None: they are not
+    read); both raise `CampaignError`. Blocking.
     """
     given: dict[str, Any] | None = None
     try:
@@ -167,7 +167,7 @@ def check(
 
 
 def _formats(given: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    """Also of a campaign that has other mistakes."""
+    """The formats; also for a campaign that has other mistakes."""
     try:
         models = Campaign.model_validate({"campaign": "c", "models": (given or {}).get("models")}).models
     except ValidationError:

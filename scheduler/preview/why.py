@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from scheduler.preview.survey import SwarmVisit
 
 MAX_TRIED: Final = 8
-"""Lines about attempts for each story."""
+"""Most lines about attempts in each story."""
 MAX_NAMES: Final = 4
 SET_ASIDE: Final = ("worker.set-aside", "worker.back")
-"""Events that tell which workers are given nothing for a while."""
+"""Events that tell which workers get no tasks for a while."""
 _FITTING: Final = "there now and fit"
 _QUEUES: Final = "their positions in the queues"
-"""Stands in a story for what differs from task to task, so that it is one line."""
+"""Placeholder in a story for what differs from task to task, so that all tasks share one line."""
 _HEADS: Final[dict[TaskState, tuple[str, str]]] = {
     TaskState.PENDING: ("waits for a device", "wait for a device"),
     TaskState.COMMITTING: ("is being offered to a device", "are being offered to a device"),
@@ -100,23 +100,23 @@ class WhyReport(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """What is known now apart from what is stored."""
+    """What is known now beyond the store."""
 
     found: SwarmVisit | None
-    """Devices in the swarm; None: not looked up, or `unreachable` says why not."""
+    """The survey of the swarm; None: not looked up, or `unreachable` says why not."""
     unreachable: str = ""
     busy: Mapping[str, int] = field(default_factory=dict)
-    """Tasks of this home that devices have now, by the device's name."""
+    """The number of this home's tasks at each device now, by device name."""
     scheduling: bool = True
-    """A scheduler process runs on this home."""
+    """Whether a scheduler process runs on this home."""
 
     @property
     def adverts(self) -> tuple[Advert, ...] | None:
-        """All of them, trusted or not."""
+        """All adverts, trusted or not."""
         return None if self.found is None else (*self.found.adverts, *self.found.others)
 
     def most_at(self, worker: str | None) -> int | None:
-        """The highest priority that this home's tasks have there; None: the worker did not say."""
+        """The highest priority of this home's tasks there; None: the worker did not say."""
         answer = self.found.answers.get(worker or "") if self.found is not None else None
         return answer.most if answer is not None else None
 
@@ -130,7 +130,7 @@ def why_report(
     *,
     unplanned: Sequence[Requirement] = (),
 ) -> WhyReport:
-    """The stories of all `tasks`. `unplanned`: what a campaign without tasks yet looks for; `now`: wall s."""
+    """The stories of all `tasks`. `unplanned`: what a campaign without tasks yet searches for; `now`: wall seconds."""
     states = Counter[TaskState]()
     for each in tasks:
         states[each.first.state] += len(each.numbers)
@@ -181,7 +181,7 @@ def _head(campaign: CampaignRow, counts: Counter[TaskState], now: float, *, sche
 def _unplanned(
     campaign: CampaignRow, tasks: Sequence[AlikeTasks], requirements: Sequence[Requirement], live: LiveFacts
 ) -> list[str]:
-    """A campaign over devices has no tasks before any device is found."""
+    """Lines for a campaign that has no tasks yet, since these depend on the devices found."""
     if campaign.planned or campaign.ended is not None:
         return []
     if tasks:
@@ -340,7 +340,7 @@ def _cut(lines: list[str], most: int) -> list[str]:
 
 
 def _priority_line(priority: int, most: Mapping[str, int | None]) -> str:
-    """How queues are ordered, once for all that wait in one. `most`: by device, the highest priority there; None: not known."""
+    """How queues are ordered, once for all queued tasks. `most`: by device, the highest priority there; None: not known."""
     capped = {device: cap for device, cap in most.items() if cap is not None and cap < priority}
     there = listed([f"{cap} at {device}" for device, cap in capped.items()], ", ", MAX_NAMES)
     counts = f", which counts as {there}, its ticket's most" if capped else ""
@@ -358,7 +358,7 @@ def _priority_line(priority: int, most: Mapping[str, int | None]) -> str:
 
 
 def preemption_line(times: int) -> str:
-    """Of a task that was preempted."""
+    """The line for a task that was preempted."""
     last = "" if times < MAX_PREEMPTIONS else ": it does not again"
     return f"preempted by a higher priority, {times} of at most {MAX_PREEMPTIONS} times{last}"
 
@@ -374,14 +374,14 @@ def _each(attempts: Sequence[AttemptRow], now: float) -> list[str]:
 
 
 def _together(attempts: Iterable[AttemptRow]) -> list[str]:
-    """The ends of attempts that did not go well, each sort with its number."""
+    """The ends of attempts that did not go well, each kind with its count."""
     counts = Counter(attempt_words(attempt) for attempt in attempts if attempt.state not in WENT_WELL)
     lines = [f"{words} ({number} times)" if number > 1 else words for words, number in counts.most_common()]
     return _cut(lines, MAX_TRIED)
 
 
 def set_aside(events: Iterable[EventRow], now: float) -> list[str]:
-    """Workers that are given nothing for a while, and those that were before."""
+    """Lines for workers that are set aside, and for those whose time is over without a `worker.back` event."""
     latest: dict[str, EventRow] = {}
     times: Counter[str] = Counter()
     for event in events:
@@ -406,7 +406,7 @@ def set_aside(events: Iterable[EventRow], now: float) -> list[str]:
 
 
 def why_lines(report: WhyReport) -> list[str]:
-    """All of it as lines; the first is about the campaign."""
+    """The whole report as lines; the first is about the campaign."""
     lines = [f"{report.campaign}  {report.name}  {report.head}"]
     for story in report.stories:
         lines += ["", story.head]

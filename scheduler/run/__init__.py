@@ -1,1 +1,1 @@
-"""The running scheduler: carries the core's commands out over links and disk."""
+"""The running scheduler: carries out the core's commands over links and on disk."""

@@ -1,4 +1,4 @@
-"""Canaries: inferences of strangers' runs that this home repeats, a few at a time, while everything else goes on."""
+"""Canaries: inferences of strangers' runs that this home repeats, a few at a time, while other work goes on."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from results.row.canary import CanaryOutcome, CanaryVerdict, judge_canary, seed_
 from swarm.base.threads import CANARIES
 
 AT_ONCE: Final = 1
-"""Inferences repeated at a time: the machine that submits is somebody's desk."""
+"""Inferences repeated at a time; few, since the submitting machine is in somebody's use."""
 WAIT_S: Final = 20.0
-"""Most seconds for which a result waits for its turn …"""
+"""Longest time, in seconds, for which a result waits for its turn …"""
 ANSWER_S: Final = 30.0
-"""… and most seconds for which it waits for its model's outputs."""
+"""… and for its model's outputs."""
 
 log = structlog.get_logger("sark.scheduler")
 
 AnswerModel = Callable[[Path, Task, int], LaunchOutput]
-"""What a model puts out on this machine's processor for the inputs that a task has with this seed. Blocks; raises `SarkError`."""
+"""A model's outputs on this machine's processor for a task's inputs with this seed. Blocks; raises `SarkError`."""
 
 
 def no_answers(model: Path, task: Task, seed: int) -> LaunchOutput:
-    """Of a home that runs no models."""
+    """`AnswerModel` of a home that runs no models."""
     raise SarkError("this home runs no models itself")
 
 
@@ -42,7 +42,7 @@ class Canaries:
     answer: AnswerModel
     spool: Path
     draw: Callable[[int], int] = secrets.randbelow
-    """A number below another that no worker can foresee."""
+    """A random number below another, unpredictable for workers."""
     _turns: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(AT_ONCE))
 
     async def check(self, task: Task, record: Record) -> CanaryVerdict:

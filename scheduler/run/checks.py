@@ -1,7 +1,7 @@
-"""Where records are read and checked: small ones of trusted devices at once, all others beside everything else.
+"""Where records are read and checked: small ones of trusted devices at once, all others outside the event loop.
 
-A small record takes less time than handing it to a thread, which then fights the loop for the interpreter. But one may hold millions of
-numbers, which take seconds.
+A small record takes less time than handing it to a thread, which then competes with the loop for the interpreter. But a record may hold
+millions of numbers, which take seconds.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from results.row.witness import refusal
 from scheduler.conversation.effects import CheckedRecord, CheckRecord
 
 SMALL: Final = 16 * 1024
-"""Bytes of a record that is checked at once: 0.4 ms for one of 600 inferences."""
+"""Largest record, in bytes, that is checked at once: 0.4 ms for one of 600 inferences."""
 FEW: Final = 300_000
-"""Numbers that such a record may hold by what its task asks for: they are packed, and one of very many alike takes few bytes."""
+"""Most numbers that such a record may hold, by its task. They are packed, so very many equal numbers take few bytes."""
 
 Aside = Callable[[Callable[[], CheckedRecord]], Awaitable[CheckedRecord]]
 
@@ -30,9 +30,9 @@ Aside = Callable[[Callable[[], CheckedRecord]], Awaitable[CheckedRecord]]
 @dataclass(eq=False)
 class RecordChecks:
     aside: Aside
-    """Does work beside everything else."""
+    """Does work outside the event loop."""
     _turn: trio.Lock = field(default_factory=trio.Lock)
-    """One at a time: each may be large."""
+    """One record at a time, since each may be large."""
 
     async def check(self, effect: CheckRecord) -> CheckedRecord:
         """The checked record. Raises `RemoteProtocolError`."""
@@ -48,7 +48,7 @@ def checked(effect: CheckRecord) -> CheckedRecord:
     record, observed = check(effect.result, effect.body, effect.peer, task, effect.signed_task)
     rejection = not_as_asked(record, task)
     account = effect.account
-    if account is not None:  # an inference is repeated later: what lists show follows then
+    if account is not None:  # its inference is repeated later, and the columns follow from that
         account = account.model_copy(update={"confirmed": True})
     if account is not None and rejection is None and record.outcome is RunOutcome.COMPLETE:
         rejection = refusal(record, observed, account)

@@ -1,10 +1,10 @@
-"""Group commit: what was written since the last transaction is one transaction, with one flush of the disk.
+"""Group commit: everything written since the last transaction becomes one transaction, with one flush of the disk.
 
-The first change after a quiet while is committed at the end of its turn of the loop. After that the next commit waits until `APART_S` have
-passed since the last one, and so does whoever waits for it: under load a transaction holds the changes of many tasks, and its cost, of
-which most is the same for one change and for a hundred, is shared by them. After one that many waited for, the next waits until
-`BUSY_APART_S` have passed. While the disk is being flushed, messages wait, and the next
-turn takes all of them: the slower the disk, the more goes into each transaction.
+The first change after a quiet period is committed at the end of its turn of the loop. After that, the next commit and everything that waits
+for it wait until `APART_S` have passed since the last commit: under load a transaction holds the changes of many tasks, which share its
+cost, most of which does not depend on the number of changes. After a commit for which many messages waited, the next one waits until
+`BUSY_APART_S` have passed. While the disk is being flushed, messages wait, and the next turn takes all of them: the slower the disk, the
+larger the transactions.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ import trio
 from scheduler.store.store import Store
 
 APART_S: Final = 0.02
-"""Between two commits at least: 50 a second, each about a millisecond of processor time, are 5 % of a core."""
+"""Least seconds between two commits: 50 per second, each about a millisecond of processor time, use 5 % of a core."""
 BUSY_APART_S: Final = 0.08
-"""Seconds between two commits while many wait for each: then processor time is scarce, and not that of a single worker."""
+"""Seconds between two commits while many messages wait for each: then processor time is scarce, beyond a single worker's."""
 MANY: Final = 8
-"""Messages that wait for a commit."""
+"""Number of messages waiting for a commit from which on there are many."""
 
 
 @dataclass(eq=False)
 class GroupCommit:
-    """From now on it commits what the store gathers."""
+    """Commits what the store gathers, from its creation on."""
 
     store: Store
     nursery: trio.Nursery
     """Ends with `ResourceError` when the store cannot be written."""
     _committed: trio.Event = field(default_factory=trio.Event)
     _next_at: float = -math.inf
-    """When the next commit may be made."""
+    """Earliest time of the next commit."""
     _coming: bool = False
 
     def __post_init__(self) -> None:
         self.store.gather(self._gathered)
 
     def _gathered(self) -> None:
-        if not self._coming:  # else a read has committed what was gathered, and the commit is still to come
+        if not self._coming:  # else a read committed the changes, and the commit is still scheduled
             self._coming = True
             self.nursery.start_soon(self._commit)
 
@@ -55,6 +55,6 @@ class GroupCommit:
         committed.set()
 
     async def stored(self) -> None:
-        """Wait until all that was written so far is on disk."""
+        """Wait until everything written so far is on disk."""
         if self.store.uncommitted:
             await self._committed.wait()

@@ -1,7 +1,7 @@
-"""Shows workers by what right this scheduler uses them.
+"""Shows workers what entitles this scheduler to use them.
 
 a link comes up ──────▶ introduce: every token that others delegated to this scheduler
-not-allowed ──────────▶ retry: the manifests of its pools, for the worker's copy may be old; and all tokens again, for a restart loses them
+not-allowed ──────────▶ retry: the manifests of its pools, as the worker's copy may be old; and all tokens again, as a restart loses them
 half of a token's life is over ─▶ introduce shows what has been delegated meanwhile
 """
 
@@ -21,11 +21,11 @@ from swarm.net.link import Link
 from swarm.pools.membership import Credential
 
 RETRY_S: Final = 30.0
-"""A worker that denies is shown everything at most this often."""
+"""Seconds between two times at which a worker that denies is shown everything."""
 LOOK_S: Final = 5.0
-"""How long credentials and manifests that were read are used."""
+"""Seconds for which credentials and manifests are used before they are read again."""
 MAX_SHOWN: Final = 8
-"""Tokens shown to one worker: as many as it stores of one peer."""
+"""Tokens shown to one worker: as many as it stores for one peer."""
 MAX_MANIFESTS: Final = 8
 
 log = structlog.get_logger("sark.workers")
@@ -44,7 +44,7 @@ class _Introduction:
 
 @dataclass(eq=False)
 class CredentialPresenter:
-    """Tokens for other campaigns than those of this scheduler come last: a worker stores only a few of one peer."""
+    """Shows tokens. Tokens for other campaigns than this scheduler's come last, since a worker stores only a few for one peer."""
 
     credentials: Callable[[], Sequence[Credential]]
     """The tokens to show."""
@@ -59,7 +59,7 @@ class CredentialPresenter:
     _read_at: float = float("-inf")
 
     async def introduce(self, link: Link) -> None:
-        """Return when the worker at this link has been shown the tokens. Raises `Unreachable` when the link breaks meanwhile."""
+        """Return once the worker at this link has been shown the tokens. Raises `Unreachable` if the link breaks meanwhile."""
         before = self._introductions.get(link.peer)
         if before is not None and before.link is link and self.wall() < before.renew_at:
             if not before.done.is_set():
@@ -75,7 +75,9 @@ class CredentialPresenter:
             introduction.done.set()
 
     async def retry(self, link: Link) -> bool:
-        """The worker denied for want of permission: show it everything, unless that was just done. Returns whether it accepted any."""
+        """The worker denied for lack of permission: show it everything, unless that was just done. Returns whether it accepted any of
+        it.
+        """
         introduction, now = self._introductions.get(link.peer), trio.current_time()
         if introduction is None or introduction.link is not link or now < introduction.retry_at:
             return False

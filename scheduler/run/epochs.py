@@ -1,7 +1,7 @@
 """Proofs of which scheduler leads a campaign.
 
 A proof counts if it is signed with the campaign's own key or ours, or by a token that one of these issued or delegated; see
-`protocol.values.lease`. Workers may lie: what one says without a proof is its own refusal, and nothing more.
+`protocol.values.lease`. Workers may lie: a worker's claim without a proof counts only as its own refusal.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from swarm.pools.membership import Credential
 from swarm.pools.tokens import prove
 
 _NEVER_OVER: Final = 86_400.0
-"""Wall seconds at which no token has expired: who adopted a campaign rightly leads it after the token has expired too."""
+"""Wall seconds at which no token has expired: a scheduler that adopted a campaign rightfully leads it even after its token expired."""
 FIRST: Final = 1
 """The epoch of a campaign's first scheduler, which needs no proof."""
 STRIDE: Final = 2**16
-"""A new epoch is at most so far above the last."""
+"""Most that a new epoch may exceed the last."""
 
 log = structlog.get_logger("sark.adopt")
 
 
 def proven_epoch(proof: bytes | None, campaign: str, owners: Collection[str]) -> int | None:
-    """The epoch under which another scheduler rightly leads the campaign; None: not proven.
+    """The epoch under which another scheduler rightfully leads the campaign; None: not proven.
 
-    `owners`: peer ids that may hand it over: the campaign's scheduler, and this one. A token that names the campaign counts even if it has
+    `owners`: peer ids that may hand the campaign over: its scheduler, and this one. A token that names the campaign counts even if it has
     expired.
     """
     if proof is None:
@@ -64,7 +64,7 @@ def own_proof(
     owner: str,
     credentials: Iterable[Credential],
 ) -> bytes | None:
-    """Proves that this scheduler leads the campaign of `owner`. None under the first epoch, or without a fitting credential."""
+    """Proof that this scheduler leads the campaign of `owner`. None under the first epoch, or without a matching credential."""
     me = identity.peer_id
     if epoch <= FIRST:
         return None
@@ -82,11 +82,12 @@ def own_proof(
 
 
 class LeadershipClaims:
-    """Proofs for this scheduler's campaigns, and the check of others'.
+    """Proofs for this scheduler's campaigns, and checks of others' proofs.
 
-    A higher epoch under a key of one's own home is another home's if it is `LEAP` higher. Else it is this home's own: of the time after
-    the backup that it was restored from, or of a copy that runs. Whoever starts later leads: it finds the epoch at a worker that has not
-    accepted it yet. From one that has, it is believed only the second time, for this process may come from a snapshot itself.
+    A higher epoch under a key of this home belongs to another home if it is `LEAP` higher. Otherwise it is this home's own: from after the
+    backup that it was restored from, or from a running copy. Whichever process starts later leads: it learns of the epoch from a worker
+    that has not accepted it yet. From a worker that has accepted it, the epoch counts as a copy's only the second time, since this process
+    may itself come from a snapshot.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class LeadershipClaims:
         next_epoch: Callable[[str, int], int],
         home: Collection[str] = (),
     ) -> None:
-        """`next_epoch`: stores and gives a campaign's new epoch, above the one given. `home`: peer ids of all seats of this home."""
+        """`next_epoch`: stores and returns a campaign's new epoch, above the given one. `home`: peer ids of all seats of this home."""
         self._identity = identity
         self._home = {identity.peer_id, *home}
         self._credentials = credentials
@@ -104,37 +105,37 @@ class LeadershipClaims:
         self._claims: dict[str, _Claim] = {}
 
     def take_up(self, campaign: str, owner: str, epoch: int) -> None:
-        """Lead it under this epoch. `owner`: the scheduler that its tasks name."""
+        """Lead the campaign under this epoch. `owner`: the scheduler that its tasks name."""
         proof = self.prove(campaign, epoch, owner)
         contested = campaign in self._claims and self._claims[campaign].contested
         self._claims[campaign] = _Claim(owner, epoch, proof, contested)
 
     def prove(self, campaign: str, epoch: int, owner: str) -> bytes | None:
-        """That this scheduler leads it under this epoch."""
+        """Proof that this scheduler leads the campaign under this epoch."""
         return own_proof(self._identity, campaign, epoch, owner, self._credentials())
 
     def proven(self, proof: bytes, campaign: str, owner: str) -> tuple[str, int]:
-        """The peer that leads it by this proof, and its epoch: 0 if it is not proven."""
+        """The peer that leads the campaign by this proof, and its epoch; 0 if the proof is not valid."""
         epoch = proven_epoch(proof, campaign, {owner, *self._home})
         return ("", 0) if epoch is None else (read_proof(proof).peer, epoch)
 
     def forget(self, campaign: str) -> None:
-        """It has ended."""
+        """The campaign has ended."""
         self._claims.pop(campaign, None)
 
     def proof(self, campaign: str) -> bytes | None:
-        """Proves that this scheduler leads it, if anything does."""
+        """Proof that this scheduler leads the campaign, if there is one."""
         claim = self._claims.get(campaign)
         return None if claim is None else claim.proof
 
     def accepted(self, campaign: str, peer: str, epoch: int) -> None:
-        """A worker took this scheduler for the campaign's leader."""
+        """A worker accepted this scheduler as the campaign's leader."""
         claim = self._claims.get(campaign)
         if claim is not None and claim.epoch == epoch:
             claim.accepted.add(peer)
 
     def rival(self, campaign: str, peer: str, denied: Denied) -> Rival | None:
-        """Who leads the campaign under a higher epoch, if a worker's denial proves that somebody does."""
+        """Who leads the campaign under a higher epoch, if a worker's denial proves such an epoch."""
         claim = self._claims.get(campaign)
         if claim is None or denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
             return None
@@ -150,7 +151,7 @@ class LeadershipClaims:
         return Rival(kind, epoch)
 
     def outdo(self, campaign: str, rival: Rival) -> int:
-        """Lead it under a higher epoch than a rival's, which is stored."""
+        """Lead the campaign under a new, stored epoch, above the rival's."""
         epoch = self._next_epoch(campaign, rival.epoch)
         self.take_up(campaign, self._claims[campaign].owner, epoch)
         return epoch
@@ -162,6 +163,6 @@ class _Claim:
     epoch: int
     proof: bytes | None
     contested: bool
-    """A worker that had accepted this process, under this epoch or one before, knew a higher one of the same key."""
+    """Whether a worker that had accepted this process, under this or an earlier epoch, knew a higher epoch of the same home."""
     accepted: set[str] = field(default_factory=set)
     """Workers that accepted this epoch."""

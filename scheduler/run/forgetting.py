@@ -1,4 +1,4 @@
-"""Has workers forget deleted campaigns: at once, and those that are away as soon as they are reached again while a scheduler runs."""
+"""Makes workers forget deleted campaigns: at once, or, if a worker is away, once it is reached again while a scheduler runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scheduler.store.rows import ForgetRow
 from scheduler.store.store import Store
 
 FORGET_S: Final = 30.0
-"""A worker removes files before it answers."""
+"""Seconds to wait for an answer: a worker removes files before it answers."""
 RETRY_S: Final = 30.0
 MAX_RETRY_S: Final = 3600.0
 BUSY_TRIES: Final = 3
@@ -37,7 +37,7 @@ class _Debtor:
     tries: int = 0
     asking: bool = False
     away: bool = False
-    """The worker was not reached, did not answer, or is of a version that would not."""
+    """Whether the worker was not reached, did not answer, or has a version that cannot forget."""
 
 
 @dataclass(eq=False)
@@ -46,11 +46,11 @@ class Forgetting:
 
     store: Store
     start: Callable[[Coroutine[Any, Any, None]], None]
-    """Drives a procedure that awaits effects of the conversation."""
+    """Runs a procedure that awaits effects of the conversation."""
     recall: Callable[[], None]
-    """Makes the addresses known of workers that were reached before."""
+    """Restores the addresses of workers that were reached before."""
     advert_of: Callable[[str], Advert | None]
-    """The newest of a worker that is known; None: none is."""
+    """The newest known advert of a worker; None: none is known."""
     now: Callable[[], float]
     _debtors: dict[str, _Debtor] = field(default_factory=dict)
     _known: frozenset[tuple[str, str]] = frozenset()
@@ -64,7 +64,7 @@ class Forgetting:
         )
 
     def load(self) -> None:
-        """See what is owed; to be called when another process wrote to the store."""
+        """Read what is owed. Call this when another process wrote to the store."""
         owed = self.store.deletions.owed()
         if not owed and not self._debtors:
             return
@@ -83,13 +83,13 @@ class Forgetting:
         }
 
     def reached(self, peer: str) -> None:
-        """A worker answered something else."""
+        """A worker answered another request."""
         debtor = self._debtors.get(peer)
         if debtor is not None and debtor.away and self._too_old(peer) is None:
             debtor.due, debtor.away = self.now(), False
 
     def beat(self) -> None:
-        """Ask those whose time has come; to be called a few times each second."""
+        """Ask the workers that are due. Call it a few times each second."""
         for worker, debtor in self._debtors.items():
             if not debtor.asking and debtor.due <= self.now():
                 debtor.asking = True
@@ -119,7 +119,7 @@ class Forgetting:
         self.load()
 
     def _too_old(self, worker: str) -> Advert | None:
-        """The advert of a worker whose version does not know the message: it would end the link."""
+        """The advert of a worker whose version does not know the message, and would end the link; None: it knows it."""
         advert = self.advert_of(worker)
         return None if advert is None or forgets(advert) else advert
 
@@ -127,7 +127,7 @@ class Forgetting:
         return [row for row in self.store.deletions.owed() if row.worker == worker]
 
     async def _ask_one(self, row: ForgetRow) -> float:
-        """Seconds until it may be asked again, if the worker says so. Fails with `Unreachable` and `RemoteProtocolError`."""
+        """Seconds until the worker may be asked again, if it says so. Fails with `Unreachable` and `RemoteProtocolError`."""
         message = Forget(campaign=row.campaign, epoch=row.epoch)
         answer: Forgotten | Denied = await ask(
             await Connect(row.worker), message, Forgotten, Denied, max_wait_s=FORGET_S

@@ -1,4 +1,4 @@
-"""The manifests of this home's campaigns: made when a campaign is taken up, kept until it ends, served to its workers."""
+"""The manifests of this home's campaigns: made when the scheduler starts to lead a campaign, kept until it ends, served to its workers."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class StoredManifest:
 
 
 class CampaignManifests:
-    """A folder in the spool, with a file for each campaign."""
+    """The manifests in a folder of the spool, one file for each campaign."""
 
     def __init__(self, spool: Path) -> None:
         self._folder = spool / "manifests"
         self._stored: dict[str, StoredManifest] = {}
 
     def of(self, campaign: str) -> tuple[str, int] | None:
-        """Hash and size of the manifest of a campaign that was taken up, if it has one."""
+        """Hash and size of a campaign's stored manifest, if it has one."""
         stored = self._stored.get(campaign)
         return None if stored is None else (stored.sha256, stored.size)
 
     def find(self, sha256: str, campaigns: Collection[str]) -> Path | None:
-        """A manifest by its hash, if it is of one of these campaigns."""
+        """A manifest by its hash, if it belongs to one of these campaigns."""
         manifests = (self._stored.get(campaign) for campaign in campaigns)
         return next((each.path for each in manifests if each is not None and each.sha256 == sha256), None)
 
@@ -66,7 +66,7 @@ class CampaignManifests:
     ) -> StoredManifest | None:
         """The stored manifest of a campaign, else a new one if the campaign is `identity`'s own.
 
-        A campaign without a manifest runs all the same, but cannot be adopted from another machine.
+        A campaign without a manifest runs normally, but cannot be adopted from another machine.
         """
         path = self._path(row.id)
         with contextlib.suppress(OSError):
@@ -79,13 +79,13 @@ class CampaignManifests:
                 made = make_manifest(_manifest(row, models, bodies), identity.sign)
                 if made is not None:
                     return self.keep(row.id, made)
-        except (ValueError, ResourceError) as exc:  # a field that no manifest can hold; a full disk
+        except (ValueError, ResourceError) as exc:  # a field that no manifest can hold, or a full disk
             why = str(exc).splitlines()[0]
         log.warning("campaign.without-manifest", campaign=row.id, why=why)
         return None
 
     def forget(self, campaign: str) -> None:
-        """It has ended."""
+        """The campaign has ended."""
         self._stored.pop(campaign, None)
         with contextlib.suppress(OSError):
             self._path(campaign).unlink()
@@ -99,7 +99,7 @@ class CampaignManifests:
                     path.unlink()
 
     def _path(self, campaign: str) -> Path:
-        """Ids may hold characters that file names cannot."""
+        """The file of a campaign's manifest. Ids may hold characters that file names cannot."""
         return self._folder / hashlib.sha256(campaign.encode()).hexdigest()[:32]
 
     def _remember(self, campaign: str, path: Path, data: bytes) -> StoredManifest:

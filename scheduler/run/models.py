@@ -1,4 +1,4 @@
-"""The models of running campaigns: which tasks wait because theirs is not on this disk, and which other workers have one."""
+"""The models of running campaigns: which tasks wait because their model is not on this disk, and which other workers have a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from swarm.base.text import safe_text
 from swarm.net.identity import Identity
 
 GRANT_TTL_S: Final = 3600.0
-"""Of a transfer grant; a worker that still fetches by then gets a fresh one with the next answer."""
+"""Lifetime of a transfer grant; a worker that is still fetching by then gets a new one with the next answer."""
 FEW: Final = 4
 SEARCH_EVERY_S: Final = 30.0
 MAX_SEARCHED: Final = 256
@@ -35,9 +35,9 @@ log = structlog.get_logger("sark.scheduler")
 
 @dataclass(eq=False)
 class ModelSources:
-    """Names other workers that have a model to one that is about to fetch it, with a transfer grant that lets it fetch there.
+    """Tells a worker that is about to fetch a model which other workers have it, with a transfer grant that lets it fetch from them.
 
-    Holders are known from workers' adverts and quotes, and from the tasks they hold. If only few are known, the index is searched for the
+    Holders are known from workers' adverts and quotes, and from the tasks they hold. If few are known, the index is searched for the
     model's hash, and the next request is answered with more.
     """
 
@@ -51,7 +51,7 @@ class ModelSources:
     _searched_at: dict[str, float] = field(default_factory=dict)
 
     async def where(self, peer: str, sha256: str) -> Holders | None:
-        """For `swarm.blobs.server.serve_blobs`: None for a peer that holds no task which needs the model."""
+        """For `swarm.blobs.server.serve_blobs`: None for a peer that holds no task that needs the model."""
         core = self.core
         if not core.may_fetch(peer, sha256):
             return None
@@ -97,32 +97,32 @@ class ModelSources:
 
 
 def worth_asking(view: WorkerView) -> bool:
-    """Whether it can be reached, as far as known, and serves this scheduler: else it would not accept the transfer grant."""
+    """Whether the worker is reachable, as far as known, and serves this scheduler. Otherwise it would not accept the transfer grant."""
     return bool(view.addresses) and view.refused is None and view.unreachable == 0
 
 
 LOOK_S: Final = 2.0
-"""Between two looks at the disk."""
+"""Seconds between two checks of the disk."""
 
 
 class MissingModels:
-    """Holds back tasks whose model is not on this disk until it is there. Only an adopted campaign can have such tasks; those whose
-    devices fetch the model themselves need none here.
+    """Holds back tasks whose model is not on this disk until it is there. Only an adopted campaign can have such tasks. Tasks whose devices
+    fetch the model themselves need no model here.
     """
 
     def __init__(self, spool: Path, host: str = "") -> None:
-        """`host`: the name of this machine, where others run campaigns of the same store."""
+        """`host`: the name of this machine, if others run campaigns of the same store."""
         self._host = host
         self.waiting: list[TaskEntry] = []
         self._spool = spool
         self._gone: set[str] = set()
-        """Hashes of models that tasks wait for."""
+        """Hashes of models for which tasks wait."""
         self._looked_at = float("-inf")
 
     def mark(
         self, entries: Iterable[TaskEntry], by_devices: Container[str] = ()
     ) -> tuple[tuple[str, str], ...]:
-        """Hold back tasks without a model. Gives (task, why it waits) for each. `by_devices`: hashes of models that devices fetch."""
+        """Hold back tasks without a model. Returns (task, why it waits) for each. `by_devices`: hashes of models that devices fetch."""
         wanted = [entry for entry in entries if not entry.over]
         gone = {sha256 for sha256 in _needed(wanted) if sha256 not in by_devices and not self._has(sha256)}
         missing = [(entry, model) for entry in wanted if (model := _first_of(entry.form, gone)) is not None]
@@ -137,7 +137,7 @@ class MissingModels:
         )
 
     def look(self, now: float) -> list[TaskEntry]:
-        """Tasks whose model has arrived, for `SchedulerCore.add_models`. To be called often: it looks at the disk every `LOOK_S`."""
+        """Tasks whose model has arrived, for `SchedulerCore.add_models`. Call it often: it checks the disk every `LOOK_S`."""
         if not self.waiting or now < self._looked_at + LOOK_S:
             return []
         self._looked_at = now
@@ -163,7 +163,7 @@ def _needed(entries: Iterable[TaskEntry]) -> set[str]:
 
 
 def _first_of(task: Task, hashes: Container[str]) -> Model | None:
-    """The first of its models that is among these."""
+    """The first model of the task that is among `hashes`."""
     return next((model for model in task.files() if model.sha256 in hashes), None)
 
 

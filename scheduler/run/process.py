@@ -1,4 +1,4 @@
-"""The scheduler process of a home: onto the network, then the service until no campaign is left."""
+"""The scheduler process of a home: joins the network, then runs the service until no campaign is left."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LOCK_TRIES: Final = 10
 LOCK_TRY_S: Final = 0.1
 SUPERVISOR_CHECK_S: Final = 5.0
 STORE_RETRY_S: Final = (1.0, 10.0)
-"""Pauses while the database server is silent: the first, and the longest."""
+"""Seconds of the first and the longest pause while the database server does not answer."""
 
 log = structlog.get_logger("sark.scheduler")
 
@@ -65,17 +65,18 @@ async def run_process(
     answer: AnswerModel = no_answers,
     keep_supervisor: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run every unfinished campaign of `home`; `stay`: and wait for more. `answer`: runs a model here, to check what strangers say of it.
-    `keep_supervisor`: blocking, called now and then. Raises `ResourceError` when another process does that.
+    """Run every unfinished campaign of `home`; with `stay`, wait for more. `answer`: runs a model here, to check strangers' results.
+    `keep_supervisor`: blocking, called now and then. Raises `ResourceError` when another process already runs the campaigns.
 
-    The store is looked at once more when the lock of the home has been given back: who submits while we are leaving sees the lock
-    still held, starts no other process, and relies on us.
+    The store is checked once more after the lock of the home was released: a command that submits while this process leaves sees the lock
+    still held, starts no other process, and relies on this one.
 
-    A database server that falls silent is waited for. One that does not answer at the start is an error: its address may be wrong.
+    If the database server stops answering, the process waits for it. A server that does not answer at the start is an error: its address
+    may be wrong.
     """
     pause_s, stop, reached = STORE_RETRY_S[0], trio.Event(), False
     while True:
-        for _ in range(LOCK_TRIES):  # the one before us may be on its way out, or somebody is just looking
+        for _ in range(LOCK_TRIES):  # the previous process may be exiting, or another only checks
             if not is_running(home):
                 break
             await trio.sleep(LOCK_TRY_S)
@@ -116,7 +117,7 @@ async def _run_once(
     store: Store,
     stop: trio.Event,
 ) -> None:
-    """Onto the network, until no campaign is left, or a signal stops it, which sets `stop`."""
+    """Join the network, and run until no campaign is left or a signal stops it, which sets `stop`."""
     key = load_or_create(home.key("scheduler"))
     seat = store.seats.take(place_of(home), seat_peers(key))
     try:
@@ -132,7 +133,7 @@ async def _run_once(
             seat_identity(key, seat),
             stop,
         )
-    finally:  # others may carry on at once
+    finally:  # others may continue at once
         with contextlib.suppress(ResourceError):
             store.seats.leave()
 
@@ -149,7 +150,7 @@ async def _run_seated(
     identity: Identity,
     stop: trio.Event,
 ) -> None:
-    """As `_run_once`. `key`: the home's; `identity`: of this process in its seat."""
+    """As `_run_once`. `key`: the home's key; `identity`: this process's, in its seat."""
     trust = HomeTrust(home)
     async with (
         open_node("scheduler", home, settings, holder=False, identity=identity) as here,
@@ -207,7 +208,7 @@ async def _run_seated(
                     scheduler=here.identity.peer_id,
                 ).run
             )
-        trust.book()  # a list that cannot be read ends it here, before anything is asked of anybody
+        trust.book()  # an unreadable list ends the process here, before any request
         tidied = tidy(home.spool, store.campaigns.needed_models() | good_models(store))
         log.info(
             "scheduler.up",
@@ -243,12 +244,12 @@ async def _run_seated(
 
 
 def _this_program(home: Home) -> list[str]:
-    """The command before `results` and the like, for this home."""
+    """The command line before `results` and the like, for this home."""
     return own_command() + ([] if home == Home.at() else ["--home", str(home.data.parent)])
 
 
 async def _last_look(schedules: Schedules) -> None:
-    """Judge and report what ended with the last campaign before leaving."""
+    """Before leaving, judge and report experiments whose run ended with the last campaign."""
     try:
         await schedules.step(begin=False)
     except ResourceError as exc:

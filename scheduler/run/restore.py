@@ -1,4 +1,4 @@
-"""What the store says of a task, as the core takes it up after a restart."""
+"""Restores a task from the store, in the form that the core needs after a restart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEDGEABLE = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 
 
 def restored(row: TaskRow, form: Task, id: str, attempts: Sequence[AttemptRow], wall: float) -> TaskEntry:
-    """A stored task with its attempts. Its worker has to confirm what was live. `form`, `id`: as `TaskReader` gives them; `wall`: seconds
+    """A stored task with its attempts. Its worker has to confirm live attempts. `form`, `id`: as `TaskReader` returns them; `wall`: seconds
     since 1970, now.
     """
     hedge = None
@@ -72,15 +72,15 @@ PORTION: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RestoredTasks:
-    """Some tasks of a campaign, in its order."""
+    """Some tasks of a campaign, in the campaign's order."""
 
     bodies: dict[str, bytes]
     entries: list[TaskEntry]
 
 
 def restore_some(store: Store, campaign: str, after: int, reader: TaskReader) -> RestoredTasks | None:
-    """The tasks that follow the first `after`; None: there are none. What they share with others of `reader` is in memory once.
-    Raises `RemoteProtocolError` for one that cannot be read.
+    """The tasks that follow the first `after`; None: there are none. What they share with others of `reader` is in memory once. Raises
+    `RemoteProtocolError` for a task that cannot be read.
     """
     rows = store.tasks.page(campaign, limit=PORTION, after=after)
     if not rows:
@@ -92,7 +92,7 @@ def restore_some(store: Store, campaign: str, after: int, reader: TaskReader) ->
 
 
 def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list[TaskEntry]:
-    """All tasks of a campaign, in its order."""
+    """All tasks of a campaign, in the campaign's order."""
     return _entries(store, campaign, store.tasks.all(campaign), bodies, TaskReader())
 
 
@@ -120,8 +120,8 @@ def _entries(
 def owed_stops(
     store: Store, now: float, wall: float, leads: Callable[[str], bool] = lambda campaign: True
 ) -> list[OwedStop]:
-    """Stops that were not confirmed, as the core knows them, under the last epoch of their campaigns. `now`, `wall`: the same instant,
-    monotonic and since 1970. `leads`: whether this process answers for a campaign.
+    """Unconfirmed stops, in the core's form, under the last epoch of their campaigns. `now`, `wall`: the same instant, monotonic and since
+    1970. `leads`: whether this process is responsible for a campaign.
     """
     rows = [row for row in store.attempts.unconfirmed() if leads(_campaign(row))]
     campaigns = {name: store.campaigns.get(name) for name in dict.fromkeys(map(_campaign, rows))}

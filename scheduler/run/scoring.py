@@ -1,4 +1,4 @@
-"""Scores answers that are stored, one run after the other, while everything else goes on."""
+"""Scores stored answers, one run after the other, while other work goes on."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ class Scorings:
     """Scores the answers of one store."""
 
     records: Callable[[str, int], bytes | None]
-    """Gives the signed record of a task's attempt."""
+    """Returns the signed record of a task's attempt."""
     evaluations: Callable[[str], Mapping[str, str]]
-    """How the answers to a campaign's examples are scored (`EvaluationAccount`), as JSON, by what tasks call them."""
+    """How the answers to a campaign's examples are scored (`EvaluationAccount`), as JSON, keyed as tasks name them."""
     _learned: Learned = field(default_factory=Learned)
 
     async def score(self, order: ScoreAnswers) -> Scores:
-        """Score the answers of an attempt. Never fails. A slow metric has a limit of its own, and ends with `order.unwanted`."""
+        """Score the answers of an attempt. Never fails. A slow metric has a time limit of its own, and scoring also ends with
+        `order.unwanted`.
+        """
         task, over = order.task, trio.Event()
         assert task.examples is not None, "it has answers to examples"
         by = self.evaluations(task.campaign).get(task.examples.name)
@@ -59,5 +61,5 @@ class Scorings:
                 return scorer.score(read_record(body), EvaluationAccount.model_validate_json(by))
             except StoppedApart:
                 return Scores(why=order.unwanted() or "this scheduler was stopped")
-            except (RemoteProtocolError, ValueError) as why:  # of another version
+            except (RemoteProtocolError, ValueError) as why:  # from another version
                 return Scores(why=f"its answers cannot be read: {why}")

@@ -1,10 +1,10 @@
-"""One process among several that share a home's store: its key, its right to speak for the home, and the campaigns that it leads.
+"""One process among several that share a home's store: its key, its right to act for the home, and the campaigns that it leads.
 
-    seat 0        the home's own key: one process alone is as it always was
-    seat 1, 2 …   a key that follows from the home's, and tokens of the home's key for each campaign that it leads, as an adopter has them
+    seat 0        the home's own key: a single process works as without seats
+    seat 1, 2 …   a key derived from the home's, and tokens of the home's key for each campaign that it leads, as an adopter has them
 
-A free campaign goes to the process with the fewest that has its models; the others leave it for a moment. What nobody leads after that is
-taken by whoever sees it.
+A free campaign goes to the process that leads the fewest and has its models; the other processes leave it for a moment. A campaign that
+nobody leads after that is taken by whichever process sees it.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from swarm.pools.tokens import MAX_CAMPAIGNS, Grant, delegate, issue
 
 
 def place_of(home: Home) -> str:
-    """The machine and home of a process, as its seat has them."""
+    """The machine and home of a process, as stored with its seat."""
     return f"{host_name()}:{home.data}"[:MAX_PLACE]
 
 
 LEAVE_S: Final = 1.0
-"""How long a process leaves a free campaign to one that leads fewer."""
+"""Seconds for which a process leaves a free campaign to one that leads fewer."""
 AWAY_S: Final = 5.0
-"""The same for a campaign whose models are not on its disk."""
+"""Seconds for which it leaves a campaign whose models are not on its disk."""
 WORK: Final = frozenset({Right.SUBMIT, Right.STATUS})
-"""Of whoever runs a campaign."""
+"""Rights of a process that runs a campaign."""
 ALL: Final = WORK | {Right.CONTROL}
-"""Of the home itself: on its own devices a process in any seat is the owner's."""
+"""Rights of the home itself: on its own devices a process in any seat acts as the owner."""
 
 log = structlog.get_logger("sark.scheduler")
 
 
 def seat_identity(home: Identity, seat: int) -> Identity:
-    """The key of the process in this seat. It follows from the home's key, so that it is the same on every machine and in no file."""
+    """The key of the process in this seat. It is derived from the home's key, so it is the same on every machine and stored nowhere."""
     if not seat:
         return home
     return Identity(hmac.digest(home.seed, b"sark scheduler seat %d" % seat, hashlib.sha256))
@@ -64,7 +64,7 @@ def seat_peers(home: Identity) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class SeatTokens:
-    """What the process in a seat shows workers: the home's tokens for its key, and what others delegated to the home."""
+    """The tokens that the process in a seat shows workers: the home's tokens for its key, and those that others delegated to the home."""
 
     home: Identity
     peer: str
@@ -76,7 +76,7 @@ class SeatTokens:
     wall: Callable[[], float]
     _made: tuple[tuple[str, ...], tuple[Credential, ...]] = ((), ())
     _renew_at: float = -math.inf
-    """Wall seconds at which the tokens are to be made anew."""
+    """Wall seconds at which to issue the tokens again."""
 
     def __call__(self) -> tuple[Credential, ...]:
         """The tokens to show now."""
@@ -89,7 +89,7 @@ class SeatTokens:
         return (*self._made[1], *self._passed_on(held, now))
 
     def _issued(self, campaigns: Sequence[str], now: float) -> tuple[Credential, ...]:
-        """One for whoever trusts the home itself; a pool's workers take those alone that name campaigns."""
+        """One token for workers that trust the home itself, and others that name campaigns, since a pool's workers accept only those."""
         grants = [Grant(ALL, ttl_s=DELEGATION_S)]
         for first in range(0, len(campaigns), MAX_CAMPAIGNS):
             named = frozenset(campaigns[first : first + MAX_CAMPAIGNS])
@@ -106,7 +106,7 @@ class SeatTokens:
         for one in held:
             try:
                 token = delegate(one.token, one.issuer, self.home, self.peer, Grant(ALL), now=now)
-            except (NotPermitted, ValueError):  # over, or passed on as often as it may be
+            except (NotPermitted, ValueError):  # expired, or passed on as often as allowed
                 continue
             yield one.model_copy(update={"token": token})
 
@@ -119,13 +119,15 @@ class FreeCampaign:
     here: bool
     """Whether its models are on this disk."""
     strangers: bool
-    """Whether it admits devices of strangers, which serve nobody but the home's own key."""
+    """Whether it admits devices of strangers, which serve only the home's own key."""
     since_s: float
-    """For how long this process has known that it is free."""
+    """Seconds for which this process has known that the campaign is free."""
 
 
 def takes(free: FreeCampaign, seat: int, leads: int, others: Collection[tuple[int, int]]) -> bool:
-    """Whether the process in `seat`, which leads `leads` campaigns, takes it now. `others`: seat and campaign count of each that lives."""
+    """Whether the process in `seat`, which leads `leads` campaigns, takes it now. `others`: seat and campaign count of each live
+    process.
+    """
     if free.strangers and seat and any(other == 0 for other, _ in others):
         return False
     if not free.here and others and free.since_s < AWAY_S:
@@ -135,7 +137,7 @@ def takes(free: FreeCampaign, seat: int, leads: int, others: Collection[tuple[in
 
 @dataclass(eq=False)
 class Seat:
-    """The seat of this process, and what it leads."""
+    """The seat of this process, and the campaigns that it leads."""
 
     store: Store
     spool: Path
@@ -143,12 +145,12 @@ class Seat:
     own: Collection[str] = ()
     """The unfinished campaigns that it leads."""
     first: bool = True
-    """Whether it sees to what belongs to no campaign: it has the lowest seat of all that live."""
+    """Whether it also does the work that belongs to no campaign: it has the lowest seat of all live processes."""
     _seen: dict[str, float] = field(default_factory=dict)
     _renewed_at: float = -math.inf
 
     def renew(self) -> bool:
-        """Keep the seat, if it is time; gives whether it was. To be called a few times each second. Raises `LeadershipLost`."""
+        """Renew the seat if that is due; returns whether it was. Call it a few times each second. Raises `LeadershipLost`."""
         seats, now = self.store.seats, self.now()
         if not seats.shared or now < self._renewed_at + RENEW_EVERY_S:
             return False
@@ -157,7 +159,9 @@ class Seat:
         return True
 
     def look(self) -> bool:
-        """See which campaigns it leads, and take free ones; gives whether one is left that it may take later. Raises `LeadershipLost`."""
+        """Read which campaigns it leads, and take free ones; returns whether one is left that it may take later. Raises
+        `LeadershipLost`.
+        """
         seats, now = self.store.seats, self.now()
         self.own = seats.own()
         free = seats.free()
@@ -188,10 +192,10 @@ class Seat:
         return all((self.spool / sha256).is_file() for sha256 in needed)
 
     def own_ids(self, *, planned: bool) -> tuple[str, ...]:
-        """Those of its unfinished campaigns that are planned, or that are not, the highest priority first."""
+        """Its unfinished campaigns that are planned, or that are not, sorted by descending priority."""
         own, ids = set(self.own), self.store.campaigns.unfinished_ids(planned=planned)
         return tuple(campaign for campaign in ids if campaign in own)
 
     def answers_for(self, campaign: str) -> bool:
-        """Whether what is left of an ended campaign is this process's."""
+        """Whether this process is responsible for what is left of an ended campaign."""
         return self.store.seats.leads(campaign)

@@ -1,7 +1,6 @@
-"""Writes the results of ended campaigns to their URLs, again and again until it is done.
+"""Writes the results of ended campaigns to their URLs, and retries until this succeeds.
 
-Each try is a process of its own (`sark-node results CAMPAIGN --send URL`): whatever a library of storage does wrong, or waits for, ends
-with it.
+Each try is a process of its own (`sark-node results CAMPAIGN --send URL`), so that any fault or wait of a storage library ends with it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
 LIMIT_S: Final = 1800.0
-"""Seconds that one try may take."""
+"""Longest time of one try, in seconds."""
 RETRY_S: Final = 5.0
-"""Seconds before the second try, twice as long before each further one."""
+"""Seconds before the second try; the wait doubles before each further try."""
 MAX_RETRY_S: Final = 3600.0
 STAY_TRIES: Final = 4
-"""Number of tries for which a scheduler without campaigns stays; the next scheduler goes on."""
+"""Number of tries for which a scheduler without campaigns stays; the next scheduler continues."""
 
 Send = Callable[[str, str], Awaitable[str]]
-"""Writes the results of a campaign below a URL; gives why it failed, empty: it did not."""
+"""Writes the results of a campaign below a URL; returns why it failed, empty: it succeeded."""
 
 log = structlog.get_logger("sark.scheduler")
 
@@ -44,29 +43,29 @@ class Sendings:
     nursery: trio.Nursery
     send: Send
     _due: dict[str, float] = field(default_factory=dict)
-    """When to try each next; infinite: it is tried now."""
+    """When to try each campaign next; infinite: a try is running."""
     _tries: dict[str, int] = field(default_factory=dict)
-    """Number of tries of this process, by campaign."""
+    """Number of tries by this process, by campaign."""
 
     @property
     def busy(self) -> bool:
-        """Whether this process is to stay for results that are still to be written."""
+        """Whether this process should stay for results that are still to be written."""
         return any(self._tries.get(campaign, 0) < STAY_TRIES for campaign in self._due)
 
     def load(self) -> None:
-        """See what is due; to be called when a campaign has ended, and once at the start."""
+        """Read what is due. Call this when a campaign has ended, and once at the start."""
         for row in self.store.sendings.due(self.scheduler):
             self._due.setdefault(row.campaign, 0.0)
 
     def beat(self, now: float) -> None:
-        """Begin what is due; to be called a few times each second."""
+        """Start what is due. Call it a few times each second."""
         ready = [campaign for campaign, at in self._due.items() if at <= now]
         rows = {row.campaign: row for row in self.store.sendings.due(self.scheduler)} if ready else {}
         for campaign in ready:
             if campaign in rows:
                 self._due[campaign] = math.inf
                 self.nursery.start_soon(self._try, rows[campaign])
-            else:  # it was deleted, or its owner has sent it
+            else:  # it was deleted, or its owner has sent the results
                 del self._due[campaign]
 
     async def _try(self, row: SendingRow) -> None:
@@ -82,7 +81,7 @@ class Sendings:
 
 
 async def send_apart(command: Sequence[str], campaign: str, url: str) -> str:
-    """A `Send` in a process of its own. `command`: this program with its home."""
+    """A `Send` that runs in a process of its own. `command`: this program with its home."""
     with trio.move_on_after(LIMIT_S):
         run = partial(trio.run_process, check=False, stdin=DEVNULL, capture_stdout=True, capture_stderr=True)
         try:

@@ -1,6 +1,6 @@
 """The scheduler service: runs every unfinished campaign of its store, from finding devices to the last recorded result.
 
-Every 0.2 s it reads what the command line wrote, and passes the time to the conversation. Killed at any point it carries on from the store.
+Every 0.2 s it reads what the command line wrote, and passes the time to the conversation. Killed at any point, it continues from the store.
 """
 
 from __future__ import annotations
@@ -58,59 +58,59 @@ from swarm.pools.membership import Credential, host_name
 
 BEAT_S: Final = 0.2
 LOOKS: Final = 8
-"""In each beat, how often to see whether another process wrote to the store."""
+"""Number of checks in each beat for writes of other processes to the store."""
 LINGER_BEATS: Final = 3
-"""Beats without work before the process ends, so that the last answers are on their way."""
+"""Beats without work before the process ends, so that the last answers can be sent."""
 RECALL_S: Final = 86_400.0
-"""A worker that was reached within this time counts as one that is away, also after the scheduler was restarted."""
+"""Seconds for which a worker that was reached counts as only away, even after a restart of the scheduler."""
 
 log = structlog.get_logger("sark.scheduler")
 
 
 @dataclass(kw_only=True)
 class SchedulerService:
-    """Runs until no campaign is left, or for ever if not `stop_when_idle`."""
+    """Runs until no campaign is left, or forever if not `stop_when_idle`."""
 
     network: Network
     index: DeviceFinder
     identity: Identity
-    """Of this process: the home's key, or that of its seat."""
+    """The identity of this process: the home's key, or that of its seat."""
     home: Identity | None = None
-    """The home's key, if that is another one."""
+    """The home's key, if it differs from `identity`."""
     trust: TrustSource
     store: Store
     spool: Path
-    """The models, named by their hash."""
+    """The folder of the models, named by their hash."""
     rng: random.Random = field(default_factory=random.Random)
     chance: random.Random = field(default_factory=random.SystemRandom)
-    """The system's: a copy of this process, as in a snapshot of a machine, draws other numbers."""
+    """The system's random source: a copy of this process, as in a snapshot of a machine, draws other numbers."""
     wall: Callable[[], float] = time.time
     credentials: Callable[[], Sequence[Credential]] = tuple
     """The tokens to show to workers now."""
     manifests: Callable[[], Sequence[ManifestMessage]] = tuple
-    """Those of our pools."""
+    """The manifests of this home's pools."""
     pin: Callable[[Mapping[str, str]], None] = lambda used: None
-    """Keeps which key was used as which device, by device id."""
+    """Stores which key was used as which device, by device id."""
     hearsay: Callable[[str], bool] = lambda peer: False
-    """Whether only nodes that the owner did not choose say that a worker is there."""
+    """Whether only nodes that the owner did not choose report a worker."""
     stop_when_idle: bool = True
     aside: Aside = COMPUTING.run
     learn: Callable[[str, bool, str], None] = lambda peer, right, why: None
-    """Keeps what is learned of a stranger's key."""
+    """Stores what was learned about a stranger's key."""
     stalled: Callable[[float, str], None] = lambda seconds, task: log.warning(
         "loop.stalled", cpu_s=round(seconds, 3), task=task
     )
-    """Called when the loop computed for long in one turn; see `swarm.base.stalls`."""
+    """Called when the loop computed for a long time in one turn; see `swarm.base.stalls`."""
     answer: AnswerModel = no_answers
-    """Runs a model on this machine, to check what strangers say of it."""
+    """Runs a model on this machine, to check strangers' results."""
     show: Callable[[Mapping[str, DeviceReading]], None] = lambda readings: None
-    """Takes what the sensors of workers show, as it comes."""
+    """Receives sensor readings of workers as they arrive."""
 
     send: Send | None = None
-    """Writes results to the URLs that campaigns name; None: nobody does here."""
+    """Writes results to the URLs that campaigns name; None: this process does not."""
 
     async def run(self) -> None:
-        """Raises `ResourceError` when the store cannot be written; what was acknowledged is safe, and a new start carries on."""
+        """Raises `ResourceError` when the store cannot be written. What was acknowledged is safe, and a new start continues from it."""
         watch = StallWatch(self.stalled)
         trio.lowlevel.add_instrument(watch)
         try:
@@ -123,7 +123,7 @@ class SchedulerService:
             raise first_error(group) from None
         finally:
             trio.lowlevel.remove_instrument(watch)
-            self.store.write_through()  # what is not committed was not answered for
+            self.store.write_through()  # what is not committed was not acknowledged
 
     def _open(self, nursery: trio.Nursery) -> None:
         self._nursery, self._home = nursery, self.home or self.identity
@@ -150,11 +150,11 @@ class SchedulerService:
         self._missing_models = MissingModels(self.spool, host_name() if self.store.seats.shared else "")
         self._planning: set[str] = set()
         self._waited: set[str] = set()
-        """Campaigns that have waited for a device already, in vain, before they were planned."""
+        """Campaigns that already waited for a device, without success, before they were planned."""
         self._saved: dict[str, tuple[tuple[str, ...], Advert | None]] = {}
-        """What the store has of each worker that was reached by this process."""
+        """What the store holds of each worker that this process reached."""
         self._timed: set[str] = set()
-        """Models of which earlier runs' times were looked up."""
+        """Models for which earlier runs' times were read."""
         presenter = CredentialPresenter(tokens, self.wall, core.state.campaigns.keys, self.manifests)
         self._shell = TrioShell(
             self.network,
@@ -207,14 +207,14 @@ class SchedulerService:
 
     async def _beat(self) -> None:
         """The clock of the service."""
-        changes, idle = -1, 0  # what was committed while the first campaigns were taken up is looked at too
+        changes, idle = -1, 0  # -1: also look at commits made during the first restore
         while True:
             for _ in range(LOOKS):
                 await trio.sleep(BEAT_S / LOOKS)
                 if self._seat.renew() or self._left_free:
                     self._load()  # time alone frees a campaign
                 changed = self.store.changes_by_others()
-                if changed != changes:  # somebody submits or cancels: do not let them wait for the beat
+                if changed != changes:  # a submit or a cancel should not wait for the beat
                     changes = changed
                     self._load()
                     break
@@ -260,7 +260,7 @@ class SchedulerService:
                 self._sendings.load()
 
     async def _plan(self, row: CampaignRow) -> None:
-        """A campaign whose tasks are not made yet: see `fix_plan`."""
+        """Plan a campaign whose tasks are not made yet; see `fix_plan`."""
         try:
             if await fix_plan(
                 self.index, self.store, row, self._left_s(row), lambda: self._book, self._found
@@ -268,10 +268,10 @@ class SchedulerService:
                 self._waited.add(row.id)
         finally:
             self._planning.discard(row.id)
-        self._load()  # not when the service ends: that would begin the plan again, and never end
+        self._load()  # not when the service ends: that would restart the plan forever
 
     def _found(self, adverts: Sequence[Advert]) -> None:
-        """The devices that a campaign is planned on: its tasks need not search for them again."""
+        """The devices on which a campaign is planned: its tasks need not search for them again."""
         self._core.workers.add_adverts("", adverts, trio.current_time())
 
     def _ended(self, campaign: str) -> None:
@@ -285,14 +285,14 @@ class SchedulerService:
         return self._seat.own_ids(planned=True)
 
     def owed_stops(self) -> list[OwedStop]:
-        """See `CampaignSource`. Their workers are reached where they were last."""
+        """See `CampaignSource`. Their workers are reached at their last known addresses."""
         stops = owed_stops(self.store, trio.current_time(), self.wall(), self._seat.answers_for)
         if stops:
             self._recall_workers()
         return stops
 
     async def restore(self, campaign: str, epoch: int) -> RestoredCampaign | None:
-        """See `CampaignSource`. What takes long is done in portions."""
+        """See `CampaignSource`. Long work is done in portions."""
         store, row = self.store, self.store.campaigns.get(campaign)
         assert row is not None, "it is unfinished"
         self._claims.take_up(row.id, row.scheduler, epoch)
@@ -306,7 +306,7 @@ class SchedulerService:
                 if len(part.entries) < PORTION:
                     break
                 await SleepUntil(trio.current_time())
-        except RemoteProtocolError as exc:  # the others go on
+        except RemoteProtocolError as exc:  # the other campaigns go on
             log.warning("campaign.unreadable", campaign=row.id, why=exc.what)
             end_unreadable(store, row.id, exc.what)
             return None
@@ -319,7 +319,7 @@ class SchedulerService:
         fresh = {entry.form.model.sha256 for entry in entries} - self._timed
         self._timed |= fresh
         for body, seconds in reversed(store.tasks.run_times(fresh) if fresh else ()):
-            with contextlib.suppress(RemoteProtocolError):  # of another version
+            with contextlib.suppress(RemoteProtocolError):  # from another version
                 self._core.state.run_times.add(read_task(body), "", seconds)
         models = store.campaigns.models(row.id)
         self._manifests.take_up(row, models, bodies, self._home)
@@ -343,7 +343,7 @@ class SchedulerService:
         return RestoredCampaign(limits, entries, bodies, unfit_jobs_of_spec(row.spec), unscored)
 
     def _left_s(self, row: CampaignRow) -> float | None:
-        """Seconds until the campaign's limit. A clock that was set meanwhile neither prolongs it nor ends it before it began."""
+        """Seconds until the campaign's limit. Setting the clock meanwhile neither extends it nor ends it before it began."""
         if row.limit_s is None:
             return None
         return min(max(row.limit_s - (self.wall() - row.created), 0.0), row.limit_s)
@@ -351,7 +351,9 @@ class SchedulerService:
     # -- trust --------------------------------------------------------------------------------------------------------------------------
 
     def _trust_of(self, peer: str) -> Trust:
-        """A stranger's root is the network that it is seen in; only of one that is not connected, where it says that it is."""
+        """How far a worker is trusted. A stranger's root is the network in which it is seen, or, while it is not connected, the one that
+        its addresses name.
+        """
         trust = self._book.trust_of(peer)
         if not trust.stranger:
             return trust
@@ -361,7 +363,9 @@ class SchedulerService:
         return self._book.trust_of(peer, () if view is None else view.addresses)
 
     def _learn(self, peer: str, right: bool, why: str) -> None:
-        """A refuted key gets nothing more from the next beat on, and what it measured for campaigns under way is doubted."""
+        """Apply what was learned of a stranger. A refuted key gets nothing more from the next beat on, and its results in campaigns under
+        way are doubted.
+        """
         log.info("stranger.judged", peer=peer, right=right, why=why)
         if not right:
             self.store.attempts.doubt_results(peer)
@@ -371,7 +375,7 @@ class SchedulerService:
             log.warning("reputation.not_kept", peer=peer, why=exc.what)
 
     def _review_trust(self) -> None:
-        """A revocation, or a key that was listed, counts from the next beat."""
+        """A revocation, or a newly listed key, takes effect at the next beat."""
         if self._used:
             used, self._used = self._used, {}
             try:
@@ -407,18 +411,18 @@ class SchedulerService:
             self.store.workers.save(peer, view.device, view.addresses, body)
 
     def _recall_workers(self) -> None:
-        """Workers that were reached before this process began: also those that are away now are waited for."""
+        """Restore workers that were reached before this process began, so that tasks also wait for those that are away now."""
         now = self.wall()
         for worker in self.store.workers.all():
             view = self._core.state.worker(worker.peer)
             if not view.addresses:
                 view.addresses, view.device = worker.addresses, worker.device
             if view.advert is None and worker.advert and now - worker.seen < RECALL_S:
-                with contextlib.suppress(RemoteProtocolError):  # of another version
+                with contextlib.suppress(RemoteProtocolError):  # from another version
                     adverts = [read_advert(worker.advert)]
                     self._core.workers.add_adverts("", adverts, trio.current_time())
 
     def _find_blob(self, peer: str, sha256: str) -> Path | Reason:
-        """A model of the spool, or a campaign manifest, for a worker that holds a task which needs it."""
+        """A model of the spool, or a campaign manifest, for a worker that holds a task that needs it."""
         manifest = self._manifests.find(sha256, self._core.entrusted_to(peer))
         return manifest or (self.spool / sha256 if self._core.may_fetch(peer, sha256) else Reason.NOT_ALLOWED)

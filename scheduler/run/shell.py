@@ -31,9 +31,9 @@ from swarm.net.links import Links
 from swarm.net.network import Network
 
 RESULT_US: Final = 3_000.0
-"""Processor time to read, check and store an ordinary record, in µs (an estimate)."""
+"""Estimated processor time to read, check and store an ordinary record, in µs."""
 LOOKUPS: Final = 8
-"""Searches of the index at once."""
+"""Most simultaneous searches of the index."""
 
 
 @dataclass(eq=False)
@@ -44,16 +44,16 @@ class TrioShell:
     core: SchedulerCore
     presenter: CredentialPresenter
     received: Callable[[str, Message], Coroutine[Any, Any, Message | None]]
-    """The conversation's."""
+    """The conversation's handler of workers' messages."""
     reached: Callable[[str], None]
     """Called with a worker that answered."""
     checks: RecordChecks
     book: Callable[[], TrustBook]
-    """Whom this submitter trusts now."""
+    """The trust book of this submitter, now."""
     canaries: Canaries
     """Repeats inferences of strangers' runs."""
     stored: Callable[[], Awaitable[None]]
-    """Until all that was written to the store is on disk."""
+    """Waits until everything written to the store is on disk."""
     scorings: Scorings
     """Scores the answers of evaluated models."""
 
@@ -62,11 +62,11 @@ class TrioShell:
         self._class_before = self.network.governor.class_of
         self.network.governor.class_of = self._class_of
         self._waiting: dict[trio.Event, Callable[[], bool]] = {}
-        """What each procedure waits for, by what wakes it."""
+        """The condition for which each procedure waits, by the event that wakes it."""
         self._lookups = trio.CapacityLimiter(LOOKUPS)
 
     async def aclose(self) -> None:
-        """End all links in good order, so that the last answers arrive."""
+        """Close all links in good order, so that the last answers arrive."""
         for peer in tuple(self.core.state.workers):
             link = self._links.peek(peer)
             if link is not None:
@@ -102,7 +102,7 @@ class TrioShell:
     # -- effects ------------------------------------------------------------------------------------------------------------------------
 
     async def perform(self, effect: Any) -> Any:
-        """The reply to an effect. Raises what the effect may fail with."""
+        """The reply to an effect. Raises the failures that the effect documents."""
         match effect:
             case effects.Connect(peer):
                 link = await self._links.get(
@@ -139,13 +139,15 @@ class TrioShell:
             case effects.CheckRecord():
                 return await self.checks.check(effect)
             case effects.ScoreAnswers():
-                await self.stored()  # the record is read from there
+                await self.stored()  # the record is read from the store
                 return await self.scorings.score(effect)
             case _:
                 return await perform_call(effect)
 
     async def _wait_for(self, ready: Callable[[], bool], until: float) -> None:
-        """Steps of the loop are dear, and most of what happens is not what somebody waits for: whoever waits is woken for that alone."""
+        """Wait until `ready`, or the deadline. Turns of the loop are costly and most events are irrelevant to a waiter, so each is woken
+        only for its own condition.
+        """
         with trio.move_on_at(until):
             while not ready():
                 happened = trio.Event()
@@ -157,19 +159,19 @@ class TrioShell:
 
 
 def cost_us(message: Message) -> float:
-    """What a worker's call or note takes, besides reading and answering it, in µs of processor time."""
+    """Processor time of a worker's call or note, besides reading and answering it, in µs."""
     return VERIFY_US + RESULT_US + message.size * BYTE_US if isinstance(message, Result) else 0.0
 
 
 def _own(handle: LinkHandle) -> Link:
-    """The link behind a handle: this shell made it."""
+    """The link behind a handle, which this shell made."""
     return cast(Link, handle)
 
 
 async def pull(network: Network, peer: str, result: Result) -> bytes:
-    """The record's bytes: from the message, or fetched by hash if they are too many for it. Hash and size are checked.
+    """The record's bytes: from the message, or fetched by hash if the record does not fit into it. Hash and size are checked.
 
-    Raises `RemoteProtocolError`, and `Unreachable` if the fetch breaks off; the worker sends the result again.
+    Raises `RemoteProtocolError`, and `Unreachable` if the fetch breaks off; the worker then sends the result again.
     """
     body = result.body
     if result.size > MAX_RECORD:

@@ -1,1 +1,1 @@
-"""What is durable: rows, transactions and queries on SQLite or PostgreSQL."""
+"""Durable state: rows, transactions and queries on SQLite or PostgreSQL."""

@@ -1,6 +1,6 @@
-"""Copies of a whole store: a SQLite file, plain or gzipped, from SQLite and from PostgreSQL alike.
+"""Copies of a whole store, from SQLite and from PostgreSQL alike: a SQLite file, plain or gzipped.
 
-Signed records and events are in it byte for byte, so signatures and chains hold wherever it is loaded.
+Signed records and events are in the file byte for byte, so signatures and chains hold wherever it is loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scheduler.store.store import Store
 from swarm.base.durable import replacing, sync_folder
 
 PAGE: Final = 200
-"""Rows that are read and written at once: each record has kilobytes, or megabytes."""
+"""Rows read and written at a time: each record has kilobytes, or megabytes."""
 STANDALONE: Final = (t.workers, t.experiments, t.versions, t.runs)
 """Tables whose rows belong to no campaign, or outlive it."""
 CHUNK: Final = 1 << 20
@@ -43,17 +43,17 @@ _STORED: Final = {
 _RETRY: Final = "nothing of that campaign was imported; use another copy of the file"
 _MAGIC: Final = b"SQLite format 3\0"
 _JSON_LINES: Final = b'{"'
-"""How an export began before it was a SQLite file."""
+"""The first bytes of an export in the format used before SQLite files."""
 NEITHER: Final = "neither a store of sark-node nor a gzip file of one"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCampaigns:
-    """What became of the campaigns of a copy."""
+    """What happened to the campaigns of a copy."""
 
     new: int = 0
     existing: int = 0
-    """Already stored, and left as they are."""
+    """Already stored, and left unchanged."""
     open: int = 0
     """Not ended in the copy, and left out."""
 
@@ -62,7 +62,7 @@ class LoadedCampaigns:
 
 
 def replace(store: Store, source: Store) -> int:
-    """Replace all rows by those of `source`, in one transaction; gives the number of campaigns."""
+    """Replace all rows by those of `source`, in one transaction; returns the number of campaigns."""
     tables = t.metadata.sorted_tables
     with _readable(), source.database.snapshot() as rows, store.database.transaction() as c:
         for table in reversed(tables):
@@ -73,7 +73,7 @@ def replace(store: Store, source: Store) -> int:
 
 
 def load(store: Store, source: Store, *, with_open: bool) -> LoadedCampaigns:
-    """Add what is not stored yet, each campaign in a transaction of its own; stored campaigns stay as they are.
+    """Add the campaigns that are not stored yet, each in a transaction of its own; stored campaigns stay unchanged.
 
     `with_open`: also campaigns that have not ended, which this home then runs.
     """
@@ -117,7 +117,7 @@ def _copy(
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """A file that someone else wrote may hold anything."""
+    """Raise `CampaignError` on unusable rows: a file that someone else wrote may contain anything."""
     try:
         yield
     except (DBAPIError, ValueError):
@@ -130,8 +130,8 @@ def _readable() -> Iterator[None]:
 
 
 def write_copy(path: Path, store: Store, *, packed: bool = False) -> None:
-    """Copy the store to the SQLite file `path`, gzipped if `packed`, as of one instant. Campaigns may go on; nothing else may use `store`
-    meanwhile.
+    """Copy the store to the SQLite file `path`, gzipped if `packed`, as of one instant. Campaigns may go on, but nothing else may use
+    `store` meanwhile.
 
     Raises `ResourceError`. Blocking.
     """
@@ -161,7 +161,7 @@ def write_copy(path: Path, store: Store, *, packed: bool = False) -> None:
 
 @contextmanager
 def open_copy(file: Path, folder: Path) -> Iterator[Store]:
-    """The store in a file of `write_copy`, which stays as it is; `folder` has space for it, unpacked. Blocking.
+    """Open the store in a file of `write_copy`, without changing the file; `folder` has space for the unpacked copy. Blocking.
 
     Raises `CampaignError` when the file is anything else or damaged, `ResourceError` when it cannot be unpacked.
     """
@@ -209,7 +209,7 @@ def _write(out: FileIO, part: bytes, file: Path) -> None:
 
 
 def _checked(file: Path, copy: Path) -> Store:
-    """The store in `copy`, upgraded to this version. SQLite itself lets a cell hold a value of any type."""
+    """The store in `copy`, upgraded to this version, with its cells checked: SQLite itself lets a cell hold a value of any type."""
     try:
         with closing(sqlite3.connect(copy)) as c:
             (application,) = c.execute("PRAGMA application_id").fetchone()

@@ -1,4 +1,4 @@
-"""Attempts in the store: intents, grants, progress, records, ends. Every state change follows the table `protocol.values.attempt.TASK`."""
+"""Attempts in the store: intents, grants, progress, records, ends. State changes follow the table `protocol.values.attempt.TASK`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _EVENTS: Final[dict[TaskEvent, tuple[str, AttemptState]]] = {
     TaskEvent.PREEMPT: ("task.preempted", AttemptState.PREEMPTED),
     TaskEvent.DISCOUNT: ("task.discounted", AttemptState.FAILED),
 }
-"""The stored event for what happens to a task, and what its attempt is then."""
+"""For each event of a task: the stored event's name, and the state of the attempt after it."""
 
 
 class AttemptRepository:
@@ -92,7 +92,9 @@ class AttemptRepository:
         return self._database.rows(AttemptRow, *of_campaign)
 
     def last(self, campaign: str, states: Collection[TaskState]) -> dict[str, float]:
-        """When the last attempt of each of a campaign's tasks in these states ended or, if it has not, began: wall seconds by task."""
+        """The end of the last attempt of each of a campaign's tasks in these states or, if it has not ended, its begin: wall seconds by
+        task.
+        """
         a, c = t.attempts.c, t.tasks.c
         when = sa.func.max(sa.func.coalesce(a.ended, a.begun))
         query = sa.select(c.id, when).join_from(t.tasks, t.attempts, a.task == c.id)
@@ -100,14 +102,14 @@ class AttemptRepository:
         return dict(self._database.stream(query))
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> ResultReceipt:
-        """The receipt for a result that belongs to no current attempt: stored before, or stale. Changes nothing."""
+        """The receipt for a result that belongs to no current attempt: it was stored before, or is stale. Changes nothing."""
         if self._stored(task, attempt, worker) == sha256:
             return ResultReceipt(duplicate=True)
         row = self._database.row(TaskRow, t.tasks.c.id == task)
         return ResultReceipt(Reason.UNKNOWN if row is None else stale_reason(row.state, row.reason))
 
     def unconfirmed(self, target: str = "") -> tuple[AttemptRow, ...]:
-        """Attempts whose stop was not confirmed: all, or those of a campaign or task."""
+        """Attempts with an unconfirmed stop: all, or those of a campaign or task."""
         a = t.attempts.c
         of_target = (a.task == target) | a.task.startswith(f"{target}/", autoescape=True)
         where = (a.state == AttemptState.UNCONFIRMED, *([of_target] if target else []))
@@ -117,7 +119,7 @@ class AttemptRepository:
 
     @contextmanager
     def _change(self) -> Iterator[OpenTasks]:
-        """Rows to change. On disk when the block ends; if changes are gathered, when they are committed."""
+        """Rows to change. They are on disk when the block ends or, if changes are gathered, when these are committed."""
         shared = self._shared
         if shared is None:
             with self._database.transaction() as c:
@@ -129,24 +131,24 @@ class AttemptRepository:
         try:
             yield shared
         except BaseException:
-            shared.clear()  # a part of a change is none
+            shared.clear()  # drop an incomplete change
             raise
         if shared and not before:
             self._gathered()
 
     def gather(self, gathered: Callable[[], None]) -> None:
-        """From now on changes stay in memory until `Database.commit`. `gathered` is called with the first one after each."""
+        """Keep changes in memory from now on, until `Database.commit`. `gathered` is called with the first change after each commit."""
         self._shared = self._database.pending = OpenTasks(self._database, self._events)
         self._gathered = gathered
 
     def write_through(self) -> None:
-        """From now on each change is on disk at once. What was gathered and not committed is forgotten."""
+        """Write each change to disk at once from now on. Changes gathered and not committed are dropped."""
         self._shared = self._database.pending = None
 
     def begin(self, intents: Sequence[CommitTo]) -> None:
         """Store the intents before any worker is asked.
 
-        Raises `LocalProtocolError` when a task is not pending, or for a hedge neither queued nor leased.
+        Raises `LocalProtocolError` when a task is not pending or, for a hedge, neither queued nor leased.
         """
         with self._change() as rows:
             rows.load(intent.task for intent in intents)
@@ -182,7 +184,7 @@ class AttemptRepository:
                 _add_event(rows, row, TaskEvent.COMMIT, **current, trust=trust, **hedge)
 
     def record_grant(self, grant: RecordGrant) -> None:
-        """The worker granted a lease, or queued the task.
+        """Store that the worker granted a lease, or queued the task.
 
         Raises `LocalProtocolError` when the attempt is neither the current one nor a hedge, or when the hedge of a queued task is granted
         before `switch`.
@@ -202,13 +204,13 @@ class AttemptRepository:
                 )
             before = rows.attempts(task)[attempt]
             if row.attempt != attempt and (before.state, before.lease) == (AttemptState.GRANTED, grant.lease):
-                return  # found running after a restart, as it is stored
+                return  # found running after a restart, as stored
             rows.move(task, attempt, state=_EVENTS[event][1], **values)
             device, key = rows.device(task, attempt), list(fence.key())
             _add_event(rows, row, event, attempt=attempt, device=device, lease=grant.lease, fence=key)
 
     def switch(self, change: SwitchAttempt) -> None:
-        """Make the hedge the current attempt; the attempt before ends without a record."""
+        """Make the hedge the current attempt; the previous attempt ends without a record."""
         task = change.task
         with self._change() as rows:
             row = rows.task(task)
@@ -259,7 +261,7 @@ class AttemptRepository:
         rows.add_event(row.campaign, name, row.id, attempt=attempt, device=device, **fields)
 
     def set_progress(self, lives: Sequence[LiveAttempt]) -> None:
-        """Progress of running attempts. Those that are no longer current are ignored. The caller limits how often."""
+        """Store progress of running attempts. Attempts that are no longer current are ignored. The caller limits how often."""
         inactive = (*ENDED, TaskState.PENDING, TaskState.COMMITTING)
         with self._change() as rows:
             rows.load(live.task for live in lives)
@@ -280,7 +282,7 @@ class AttemptRepository:
                 )
 
     def set_positions(self, positions: Sequence[QueuePosition]) -> None:
-        """Queue positions of queued attempts. Those that are no longer current are ignored."""
+        """Store queue positions of queued attempts. Attempts that are no longer current are ignored."""
         with self._change() as rows:
             rows.load(queued.task for queued in positions)
             for queued in positions:
@@ -307,11 +309,12 @@ class AttemptRepository:
         device_key: str = "",
         scores: Scores | None = None,
     ) -> ResultReceipt:
-        """Store a verified record of the current attempt under the current fence, and move the task by `event`, in one transaction.
-        `figures`: of `results.export.figures.figures_of`, for lists. `account`: what was witnessed of a stranger's run, as JSON.
-        `device_key`: whose the device id is, if not the worker's. `scores`: of its answers; None: its model was not evaluated.
+        """Store a verified record of the current attempt under the current fence, and apply `event` to the task, in one transaction.
+        `figures`: from `results.export.figures.figures_of`, for lists. `account`: what was witnessed of a stranger's run, as JSON.
+        `device_key`: the key to which the device id belongs, if not the worker's. `scores`: the answers' scores; None: its model was not
+        evaluated.
 
-        The same record again gets the same receipt. A stale one changes nothing.
+        The same record again gets the same receipt. A stale record changes nothing.
         """
         device_key = device_key or worker
         figures = {**figures, "device_key": device_key} if figures else None
@@ -320,7 +323,7 @@ class AttemptRepository:
             if row is None:
                 return ResultReceipt(Reason.UNKNOWN)
             current = (row.attempt, row.worker, row.fence) == (attempt, worker, fence)
-            if not current or row.state in _CLOSED:  # an open one has no record
+            if not current or row.state in _CLOSED:  # an open attempt has no record
                 stored = self._stored(task, attempt, worker)
                 if stored is not None:
                     return ResultReceipt(duplicate=True) if stored == sha256 else ResultReceipt(Reason.FENCED)
@@ -353,7 +356,7 @@ class AttemptRepository:
         return next((str(row.sha256) for row in self._database.all(query)), None)
 
     def doubt_results(self, worker: str) -> None:
-        """Mark the results of a stranger for campaigns that have not ended: it was refuted."""
+        """Mark a refuted stranger's results for campaigns that have not ended."""
         r = t.records.c
         unfinished = sa.select(t.tasks.c.id).join(t.campaigns, t.campaigns.c.id == t.tasks.c.campaign)
         where = (
@@ -370,7 +373,7 @@ class AttemptRepository:
                 c.execute(t.results.update().where(*judged).values(verdict=str(RowVerdict.UNWITNESSED)))
 
     def end(self, end: EndAttempt) -> None:
-        """End the current attempt (0: none has begun) without a record: refused, given back, lost, failed or cancelled."""
+        """End the current attempt (0: none has begun) without a record: refused, returned, lost, failed or cancelled."""
         event = end.event
         with self._change() as rows:
             row = _step(rows, end.task, event)
@@ -391,7 +394,7 @@ class AttemptRepository:
             rows.add_event(row.campaign, "stop.unconfirmed", row.id, **fields)
 
     def end_stop(self, end: EndStop) -> None:
-        """A run whose stop was not confirmed is over. Does nothing if the campaign was deleted meanwhile."""
+        """Store that a run whose stop was not confirmed is over. Does nothing if the campaign was deleted meanwhile."""
         with self._change() as rows:
             task = rows.find(end.task)
             attempt = rows.attempts(end.task).get(end.attempt)
@@ -414,7 +417,7 @@ class AttemptRepository:
                 self._end_pending(c, tasks, end)
 
     def _end_pending(self, c: sa.Connection, tasks: Sequence[str], end: EndPending) -> None:
-        """The same as `_end` for each, in one statement for each table."""
+        """Like `_end` for each task, in one statement for each table."""
         state = step(TASK, TaskState.PENDING, end.event, story="pending tasks")
         rows = {row.id: row for row in read(c, TaskRow, t.tasks.c.id.in_(tasks))}
         for task in tasks:
@@ -476,13 +479,13 @@ _CONFIRMED: Final = "its device confirmed that it was stopped"
 _LAPSED: Final = "its device never confirmed that it was stopped, and its lease is over"
 _CLOSED: Final = (*ENDED, TaskState.PENDING)
 _HEDGEABLE: Final = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
-"""Where a task may have a hedge."""
+"""Task states in which a task may have a hedge."""
 _AS_CURRENT: Final = {
     AttemptState.INTENDED: TaskState.COMMITTING,
     AttemptState.QUEUED: TaskState.QUEUED,
     AttemptState.GRANTED: TaskState.LEASED,
 }
-"""The states of an attempt that is not over, and where its task stands when it is the current one."""
+"""The states of an open attempt, each with the state of its task when the attempt is the current one."""
 _NO_LEASE: Final[dict[str, Any]] = {"lease": None, "incarnation": None, "number": None}
 _NO_POSITION: Final[dict[str, Any]] = {"position": None, "start_s": None}
 _NO_PROGRESS: Final[dict[str, Any]] = {"phase": None, "done": 0, "total": None, "median_ms": None}
@@ -507,13 +510,13 @@ def _add_event(rows: OpenTasks, row: TaskRow, event: TaskEvent, **fields: Any) -
 
 
 def _step(rows: OpenTasks, task: str, event: TaskEvent) -> TaskRow:
-    """The task, if `event` is possible now."""
+    """The task, if `event` is possible in its state."""
     row = rows.task(task)
     step(TASK, row.state, event, story=task)
     return row
 
 
 def _hedge(rows: OpenTasks, row: TaskRow, attempt: int) -> AttemptRow | None:
-    """That attempt, if it is open and not the task's current one."""
+    """The attempt with this number, if it is open and not the task's current one."""
     known = rows.attempts(row.id).get(attempt)
     return known if known is not None and known.state in _AS_CURRENT and attempt != row.attempt else None

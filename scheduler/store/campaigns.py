@@ -55,8 +55,8 @@ class CampaignRepository:
     ) -> bool:
         """Store a whole campaign. `tasks` None: the scheduler plans them (`plan`), once its devices are known or in portions.
 
-        `claim`: the experiment run that the campaign is. False: another process has started that run, or stored this campaign, and nothing
-        is stored.
+        `claim`: the experiment run to which the campaign belongs. False: nothing is stored, since another process has started that run or
+        stored this campaign.
         """
         with self._database.transaction() as c:
             if c.execute(sa.select(t.campaigns.c.id).where(t.campaigns.c.id == new.id)).first():
@@ -78,8 +78,8 @@ class CampaignRepository:
             c.execute(t.models.insert(), [{"campaign": new.id, **values_of(model)} for model in models])
 
     def plan(self, campaign: str, tasks: Sequence[Task], *, after: int = 0, last: bool = True) -> bool:
-        """Store tasks of a campaign that was created without them, the next ones after the first `after`; with the `last` of them it is
-        planned, and taken up. False: it is planned already, or another process plans it; nothing is stored.
+        """Store tasks of a campaign that was created without them, those after the first `after`; with the `last` of them the campaign is
+        planned, and can be led. False: nothing is stored, since the campaign is already planned or another process plans it.
         """
         this = t.campaigns.c.id == campaign
         with self._database.transaction() as c:
@@ -94,7 +94,7 @@ class CampaignRepository:
             return True
 
     def discard_plan(self, campaign: str, most: int) -> bool:
-        """Delete `most` of the tasks that a plan which did not come to its end has left. False: there are no more."""
+        """Delete up to `most` of the tasks that an unfinished plan left. False: there are no more."""
         c_ = t.tasks.c
         with self._database.transaction() as c:
             planned = c.execute(sa.select(t.campaigns.c.planned).where(t.campaigns.c.id == campaign)).scalar()
@@ -113,10 +113,11 @@ class CampaignRepository:
         epoch: int,
         created: float,
     ) -> None:
-        """Store a campaign of another scheduler, with its tasks where workers report them. Raises `CampaignError` when it is stored.
+        """Store a campaign of another scheduler, with its tasks in the states that workers report. Raises `CampaignError` when it is
+        already stored.
 
         `epoch`: the highest that its workers know; `created`: wall seconds. A task that no worker reports is pending. Its attempts are
-        counted on from the highest that any worker reported, so that no new request repeats the number of an old one.
+        numbered from above the highest attempt that any worker reported, so that no new request repeats an old number.
         """
         first = max((max(report.attempt, report.highest) for report in reports.values()), default=1)
         with self._database.transaction() as c:
@@ -136,7 +137,7 @@ class CampaignRepository:
                 c.execute(t.attempts.insert(), old)
 
     def next_epoch(self, campaign: str, *, above: int = 0, step: int = 1) -> int:
-        """Raise the campaign's epoch above what it is and `above`, by `step`, up to `MAX_EPOCH`; workers refuse older ones from now on."""
+        """Raise the campaign's epoch by `step` above its present value and `above`, up to `MAX_EPOCH`; workers then refuse older epochs."""
         this = t.campaigns.c.id == campaign
         with self._database.transaction() as c:
             known = max(above, int(c.execute(sa.select(t.campaigns.c.epoch).where(this)).scalar_one()))
@@ -174,8 +175,8 @@ class CampaignRepository:
             return outcome
 
     def request_cancel(self, target: str) -> int:
-        """Request the cancellation of a campaign or of one task. How many open tasks that concerns; 0: nothing to do. A
-        campaign's request stays until its last task has ended.
+        """Request the cancellation of a campaign or of one task. Returns the number of open tasks, at least 1 for an unfinished campaign;
+        0: nothing to do. A campaign's request stays until its last task has ended.
         """
         c_, t_ = t.campaigns.c, t.tasks.c
         with self._database.transaction() as c:
@@ -199,8 +200,9 @@ class CampaignRepository:
         return tuple(row.id for row in self._database.all(query))
 
     def delete(self, campaign: str, scheduler: str = "") -> bool:
-        """Delete an ended campaign and all that belongs to it here, but not what it was as a run; its workers are to forget it if
-        `scheduler`, the key of this home, signed it. False: it has not ended, or is not stored."""
+        """Delete an ended campaign with everything that belongs to it here, except its record as a run. Its workers are to forget it if
+        `scheduler`, the key of this home, signed it. False: it has not ended, or is not stored.
+        """
         with self._database.transaction() as c:
             ended = sa.and_(t.campaigns.c.id == campaign, t.campaigns.c.ended.is_not(None))
             row = next(iter(read(c, CampaignRow, ended)), None)
@@ -223,7 +225,7 @@ class CampaignRepository:
         return self._database.rows(CampaignRow, c.ended.is_(None), order=[c.created])
 
     def unfinished_ids(self, *, planned: bool | None = None) -> tuple[str, ...]:
-        """Their ids, the highest priority first; `planned`: only those with tasks, or only those without."""
+        """Ids of unfinished campaigns, sorted by descending priority; `planned`: only those with tasks, or only those without."""
         c = t.campaigns.c
         where = [
             c.ended.is_(None),
@@ -246,7 +248,7 @@ class CampaignRepository:
         return self._database.rows(CampaignRow, *where, order=[c.ended, c.id])
 
     def find(self, prefix: str) -> tuple[CampaignRow, ...]:
-        """Campaigns with an id that begins with `prefix` or the name `prefix`, newest first. An exact id matches alone."""
+        """Campaigns whose id begins with `prefix` or whose name is `prefix`, newest first. An exact id matches alone."""
         exact = self.get(prefix)
         if exact is not None:
             return (exact,)
@@ -255,7 +257,7 @@ class CampaignRepository:
         return self._database.rows(CampaignRow, matches, order=[c.created.desc()])
 
     def resolve(self, prefix: str) -> str:
-        """The id of the one campaign that `prefix` names; of the newest for ''. Raises `CampaignError`."""
+        """The id of the one campaign that `prefix` names; for '', of the newest. Raises `CampaignError`."""
         matches = list(self.find(prefix))
         if not matches and not prefix:
             raise CampaignError(
@@ -292,9 +294,9 @@ class CampaignRepository:
         status: CampaignStatus | None = None,
         name: str = "",
     ) -> tuple[CampaignSummary, ...] | None:
-        """Campaigns with their task counts, newest first, `limit` of those after the campaign `after`; None when `after` is not stored.
+        """Campaigns with their task counts, newest first: `limit` of those after the campaign `after`. None when `after` is not stored.
 
-        `name`: only campaigns with a name that contains it, ignoring case.
+        `name`: only campaigns whose name contains it, ignoring case.
         """
         c = t.campaigns.c
         where: list[sa.ColumnElement[bool]] = []
@@ -333,7 +335,7 @@ class CampaignRepository:
         return self._database.rows(NewModel, t.models.c.campaign == campaign, order=[t.models.c.name])
 
     def evaluations(self, campaign: str) -> dict[str, str]:
-        """How the answers to examples are scored (`EvaluationAccount`), as JSON, by what tasks call the examples."""
+        """How the answers to examples are scored (`EvaluationAccount`), as JSON, by the names that tasks give the examples."""
         m = t.models.c
         query = sa.select(m.facts, m.evaluation).where(m.campaign == campaign, m.evaluation != "")
         return {row.facts: row.evaluation for row in self._database.all(query)}
@@ -396,7 +398,7 @@ def _task_row(campaign: str, n: int, task: Task) -> TaskRow:
 def _adopted(
     row: TaskRow, report: WorkerTask | None, first: int, now: float
 ) -> tuple[TaskRow, list[AttemptRow]]:
-    """A task of another scheduler and its attempts, as a worker reports them. `first`: the attempt to count on from without a report."""
+    """A task of another scheduler and its attempts, as a worker reports them. `first`: the attempt to continue from without a report."""
 
     def unobserved(attempt: int) -> AttemptRow:
         return AttemptRow(

@@ -1,4 +1,4 @@
-"""Where a store is, its connection and transactions, and what SQLite and PostgreSQL do differently."""
+"""The location of a store, its connection and transactions, and the differences between SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from scheduler.store import schema as t
 
 R = TypeVar("R")
 BUSY_MS: Final = 5000
-"""How long to wait for another process's transaction."""
+"""Milliseconds to wait for another process's transaction."""
 BUSY_WAIT_S: Final = 600.0
-"""For so long at most, where `Database.waits` is set."""
+"""Longest wait, in seconds, where `Database.waits` is set."""
 MAX_PARAMETERS: Final = 500
-"""Rows that one statement names."""
+"""Most rows that one statement names."""
 PORTION: Final = 1000
-"""Rows that are read at a time."""
+"""Rows read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ServerLocation:
 
 
 class LeadershipLost(ResourceError):
-    """Another process carries on campaigns of this one, which did not renew its seat in time. What it wanted to write is not stored."""
+    """Another process carries on campaigns of this one, which did not renew its seat in time. The attempted write is not stored."""
 
 
 Location = Path | ServerLocation
@@ -51,7 +51,7 @@ LOOKS_LIKE: Final = "a store on a server looks like postgresql://user:password@h
 
 
 def server_url(text: str) -> sa.URL:
-    """Parse the URL of a PostgreSQL database. Raises `ValueError`, whose message does not repeat it."""
+    """Parse the URL of a PostgreSQL database. Raises `ValueError`, whose message does not repeat the URL."""
     try:
         url = sa.make_url(text)
     except (ArgumentError, ValueError):
@@ -62,11 +62,11 @@ def server_url(text: str) -> sa.URL:
 
 
 class Backend(ABC):
-    """One per open store; it counts its own writes."""
+    """The database-specific part of a store. One object per open store; it counts its own writes."""
 
     location: Location
     shared: ClassVar[bool] = False
-    """Whether several scheduler processes can run its campaigns; see `scheduler.store.seats`."""
+    """Whether several scheduler processes can run the store's campaigns; see `scheduler.store.seats`."""
     has_median: ClassVar[bool] = False
     """Whether it computes a median of many rows faster than they can be read."""
 
@@ -87,11 +87,11 @@ class Backend(ABC):
 
     @abstractmethod
     def set_up(self, c: sa.Connection) -> None:
-        """Set what a new connection needs, so that commits are flushed."""
+        """Configure a new connection so that commits are flushed."""
 
     @abstractmethod
     def begin(self, c: sa.Connection) -> None:
-        """Begin a write transaction. It waits for another process's."""
+        """Begin a write transaction. Waits for another process's transaction."""
 
     @abstractmethod
     def commit(self, c: sa.Connection) -> None:
@@ -99,18 +99,18 @@ class Backend(ABC):
 
     @abstractmethod
     def roll_back(self, c: sa.Connection) -> None:
-        """Undo the open transaction, if there is one. Never raises because the connection is gone."""
+        """Undo the open transaction, if there is one. Never raises because of a lost connection."""
 
     @abstractmethod
     def begin_snapshot(self, c: sa.Connection) -> None:
         """Begin a read transaction that sees the store as of its first query. `roll_back` ends it."""
 
     def prepare(self, c: sa.Connection) -> None:  # noqa: B027  (SQLite needs nothing)
-        """Inside a transaction: create what the schema version is stored in."""
+        """Inside a transaction: create the table or marker for the schema version."""
 
     @abstractmethod
     def version(self, c: sa.Connection) -> int:
-        """The schema version; 0 for a new store, and for one of a pre-release."""
+        """The schema version; 0 for a new store, and for a pre-release's."""
 
     @abstractmethod
     def set_version(self, c: sa.Connection, version: int) -> None:
@@ -121,17 +121,19 @@ class Backend(ABC):
         """A number that changes when another connection writes."""
 
     def claim(self, c: sa.Connection) -> None:  # noqa: B027  (a lock in the home does it for a file)
-        """Be the only one that runs this store's campaigns until the connection ends. Raises `ResourceError` when another does."""
+        """Claim this store: nobody else runs its campaigns until the connection ends. Raises `ResourceError` when another process does."""
 
     def join(self, c: sa.Connection) -> None:  # noqa: B027
-        """Run campaigns of this store, beside others, until the connection ends. Raises `ResourceError` while another process claims it."""
+        """Run campaigns of this store, together with others, until the connection ends. Raises `ResourceError` while another process claims
+        it.
+        """
 
     def sit(self, c: sa.Connection, seat: int) -> bool:
         """Take a seat until the connection ends. False: another process has it."""
         return True
 
     def fence(self, seat: int, term: int) -> None:  # noqa: B027
-        """From now on each transaction fails with `LeadershipLost` if the seat's term is another one."""
+        """From now on each transaction fails with `LeadershipLost` unless the seat still has this term."""
 
     @abstractmethod
     def describe(self, c: sa.Connection) -> dict[str, Any]:
@@ -143,7 +145,7 @@ class Backend(ABC):
 
     @abstractmethod
     def explain(self, error: DBAPIError) -> ResourceError | None:
-        """What an error of the driver means; None: a bug, such as a violated constraint."""
+        """The meaning of a driver's error; None: a bug, such as a violated constraint."""
 
     @abstractmethod
     def is_busy(self, error: DBAPIError) -> bool:
@@ -167,7 +169,7 @@ class Backend(ABC):
 
 
 class PendingWrites(Protocol):
-    """Changes that are to be on disk before anything else is read or written."""
+    """Changes that must be on disk before anything else is read or written."""
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -183,7 +185,7 @@ class PendingWrites(Protocol):
 
 
 class Database:
-    """One connection, for one thread at a time. `wall` gives seconds since 1970."""
+    """One connection, for one thread at a time. `wall` returns seconds since 1970."""
 
     def __init__(self, location: Location, wall: Callable[[], float]) -> None:
         """Open the store, or create it. Raises `ResourceError`."""
@@ -191,7 +193,7 @@ class Database:
         self.waits: Callable[[float], None] | None = None
         """Called with the seconds so far whenever another process has kept the store locked for long; None: that is an error at once."""
         self.pending: PendingWrites | None = None
-        """Changes that are in memory only; None: this store never has any."""
+        """Changes that are in memory only; None: this store has none."""
         self._writing = False
         self.backend = backend_of(location)
         self._connection = self.backend.connect()
@@ -202,7 +204,7 @@ class Database:
             raise
 
     def migrate(self, steps: Sequence[t.Migration] = t.MIGRATIONS) -> None:
-        """Bring the schema to the version `len(steps)`. Raises `ResourceError` for a newer store, and for one from before version 1."""
+        """Migrate the schema to the version `len(steps)`. Raises `ResourceError` for a newer store, and for one from before version 1."""
         version = self.call(self.backend.version)
         if version < len(steps):
             with self.transaction() as c:
@@ -229,8 +231,9 @@ class Database:
 
     @property
     def connection(self) -> sa.Connection:
-        """The connection, made anew after it broke: its failure has been raised already. When the server cannot be reached, the broken
-        one stays, and the next query tries again."""
+        """The connection, replaced after it broke; its failure has already been raised. While the server cannot be reached, the broken
+        connection stays, and the next query tries again.
+        """
         if self._connection.invalidated:
             fresh = self.backend.connect()
             self._connection.close()
@@ -243,7 +246,7 @@ class Database:
             return self.backend.changes(self.connection)
 
     def call(self, query: Callable[[sa.Connection], R]) -> R:
-        """`query` of the connection. Raises `ResourceError`."""
+        """Run `query` on the connection. Raises `ResourceError`."""
         self.commit()
         with self.backend.errors():
             return query(self.connection)
@@ -251,7 +254,8 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """A write transaction; only one process at a time has one. It is on disk when the block ends, or undone when the block raises.
-        Changes that are pending are its first part."""
+        Pending changes are its first part.
+        """
         with self.backend.errors():
             c = self.connection
             try:
@@ -270,7 +274,7 @@ class Database:
             self.pending.written()
 
     def commit(self) -> None:
-        """Write what is pending, unless the open transaction has written it. Raises `ResourceError`; then it still is."""
+        """Write pending changes, unless the open transaction has written them. Raises `ResourceError`; the changes then stay pending."""
         if self.pending and not self._writing:
             with self.transaction():
                 pass
@@ -290,7 +294,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
-        """A read transaction: it sees the store as of one instant. Nothing else may use this store meanwhile."""
+        """A read transaction, which sees the store as of one instant. Nothing else may use this store meanwhile."""
         self.commit()
         with self.backend.errors():
             c = self.connection
@@ -319,11 +323,11 @@ class Database:
         return next(iter(self.rows(row, *where, limit=1)), None)
 
     def tuples(self, query: sa.Executable) -> Sequence[Sequence[Any]]:
-        """The driver's own rows, of columns that need no conversion: half the time for very many rows."""
+        """The driver's own rows, for columns that need no conversion: half the time for very many rows."""
         return list(self.stream(query))
 
     def stream(self, query: sa.Executable) -> Iterator[Any]:
-        """The same, read while they are used. Until the end nothing may be written through this store."""
+        """Like `all`, but rows are read as they are used. Nothing may be written through this store before the end."""
         self.commit()
         with self.backend.errors():
             result = self.connection.execute(query)
@@ -335,12 +339,12 @@ class Database:
                 result.close()
 
     def count(self, table: sa.Table, *where: sa.ColumnElement[bool]) -> int:
-        """How many rows of `table` match."""
+        """The number of rows of `table` that match."""
         return int(self.all(sa.select(sa.func.count()).select_from(table).where(*where))[0][0])
 
 
 def columns_of(row: Any) -> list[sa.Column[Any]]:
-    """The columns of the fields of `row`, a dataclass, in their order."""
+    """The columns of the fields of `row`, a dataclass, in field order."""
     return [t.TABLES[row].c[name] for name in row.__dataclass_fields__]
 
 
@@ -357,7 +361,7 @@ def read(
 
 
 def batched(items: Sequence[R]) -> Iterator[Sequence[R]]:
-    """The items in portions that one statement takes."""
+    """The items in batches that fit into one statement."""
     for first in range(0, len(items), MAX_PARAMETERS):
         yield items[first : first + MAX_PARAMETERS]
 

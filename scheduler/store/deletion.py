@@ -1,4 +1,4 @@
-"""Deleting campaigns, and what their workers are still to forget of them."""
+"""Deletes campaigns, and records what their workers have still to forget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scheduler.store.rows import (
 from swarm.base.text import safe_text
 
 KEEP_S: Final = 30 * 86_400.0
-"""A worker that was not reached for so long is not asked any more: its cache has been used for other models by then."""
+"""Seconds after which a worker that was not reached is not asked any more: by then its cache has been used for other models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +36,24 @@ class DeletedRows:
     tasks: int
     records: int
     models: tuple[NewModel, ...]
-    """Those that no stored campaign has any more."""
+    """Models that no stored campaign uses any more."""
     forgets: tuple[ForgetRow, ...]
-    """Who is to forget it too."""
+    """Workers that are to forget the campaign too."""
     run_of: str = ""
-    """The version of an experiment that it was a run of, such as nightly@3; empty: of none."""
+    """The version of an experiment whose run the campaign was, such as nightly@3; empty: none."""
 
 
 class DeletionRepository:
-    """Campaigns that go, and their traces at workers."""
+    """Deletions of campaigns, and the forgets that workers owe for them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def delete(self, campaign: str, scheduler: str) -> DeletedRows:
         """Delete an ended campaign with all rows that belong to it, and note which workers are to forget it. `scheduler`: the key of this
-        home; only of campaigns that it signed may it ask them.
+        home, which may ask workers only about campaigns that it signed.
 
-        Raises `CampaignError` when there is no such campaign, or something of it still goes on.
+        Raises `CampaignError` when there is no such campaign, or part of it still goes on.
         """
         with self._database.transaction() as c:
             row = next(iter(read(c, CampaignRow, t.campaigns.c.id == campaign)), None)
@@ -79,7 +79,7 @@ class DeletionRepository:
     # -- what workers are still to forget -------------------------------------------------------------------------------------------
 
     def owed(self, campaign: str = "") -> tuple[ForgetRow, ...]:
-        """What workers have not forgotten yet, the oldest first: all, or that of one campaign."""
+        """Forgets that workers still owe, oldest first: all, or one campaign's."""
         f = t.forgets.c
         where = [f.campaign == campaign] if campaign else []
         return self._database.rows(ForgetRow, *where, order=[f.since, f.campaign, f.worker])
@@ -91,7 +91,7 @@ class DeletionRepository:
             c.execute(t.forgets.delete().where(f.campaign == campaign, f.worker == worker))
 
     def give_up(self) -> None:
-        """Drop what has been owed for too long, and what is owed of a campaign that was imported again."""
+        """Drop forgets that have been owed for too long, and those of campaigns that were imported again."""
         f = t.forgets.c
         with self._database.transaction() as c:
             old = f.since < self._database.wall() - KEEP_S
@@ -101,20 +101,20 @@ class DeletionRepository:
 def owe_forgets(
     c: sa.Connection, row: CampaignRow, attempts: Iterable[AttemptRow], scheduler: str, now: float
 ) -> tuple[ForgetRow, ...]:
-    """Inside the open transaction: note who is to forget a campaign that goes. None but of campaigns that `scheduler` signed and leads."""
+    """Inside the open transaction: note which workers are to forget a deleted campaign; none unless `scheduler` signed and leads it."""
     if row.scheduler != scheduler or row.outcome is CampaignStatus.ADOPTED:
         return ()
     devices = {one.worker: one.device for one in attempts if one.worker != UNKNOWN_WORKER}
     forgets = tuple(ForgetRow(row.id, worker, device, row.epoch, now) for worker, device in devices.items())
     if forgets:
-        # what is still owed of an earlier copy, which was deleted and imported again
+        # Drop what is still owed from an earlier copy, which was deleted and imported again.
         c.execute(t.forgets.delete().where(t.forgets.c.campaign == row.id))
         c.execute(t.forgets.insert(), [values_of(one) for one in forgets])
     return forgets
 
 
 def delete_rows(c: sa.Connection, campaign: str) -> tuple[int, int]:
-    """Inside the open transaction: delete a campaign and what belongs to it. Gives its tasks and records."""
+    """Inside the open transaction: delete a campaign and everything that belongs to it. Returns the number of tasks and of records."""
     tasks = sa.select(t.tasks.c.id).where(t.tasks.c.campaign == campaign)
     gone = {
         table: c.execute(table.delete().where(table.c.task.in_(tasks))).rowcount

@@ -1,9 +1,9 @@
-"""The events of each campaign as a hash chain: each event carries a hash of itself and of the one before.
+"""The events of each campaign as a hash chain: each event carries a hash over itself and the previous event's hash.
 
     hash 0 = ""        hash n = sha256(hash n-1 as bytes, then event n as JSON)
 
-The chain has no key: whoever can write to the store can write a new chain. An intact chain shows that no event was damaged or changed
-alone; someone who noted the last hash elsewhere can tell later that nothing up to it was changed, removed or inserted.
+The chain has no key: whoever can write to the store can write a new chain. An intact chain shows that no single event was damaged or
+changed. Someone who noted the last hash elsewhere can tell later that nothing up to it was changed, removed or inserted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NewEvent:
 
 
 class EventRepository:
-    """Events, appended in the transaction of the change they describe."""
+    """Events, appended in the transaction of the change that they describe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -67,7 +67,7 @@ class EventRepository:
         event: str,
         each: Sequence[tuple[str | None, Mapping[str, Any]]],
     ) -> None:
-        """Append an event for each of these tasks with its fields, inside the open transaction `c`."""
+        """Append an event for each of these tasks, with its fields, inside the open transaction `c`."""
         at = self._database.wall()
         self.append_all(c, [NewEvent(campaign, at, event, task, fields) for task, fields in each])
 
@@ -99,7 +99,7 @@ class EventRepository:
         return self._database.rows(EventRow, c.campaign == campaign, c.seq > seq, order=[c.seq], limit=limit)
 
     def all(self, campaign: str) -> Iterator[EventRow]:
-        """Every event, in order, read page by page."""
+        """All events, in order, read page by page."""
         seq = 0
         while page := self.since(campaign, seq):
             yield from page
@@ -112,13 +112,13 @@ class EventRepository:
         return self._database.rows(EventRow, *where, order=[c.seq.desc()], limit=limit)[::-1]
 
     def named(self, campaign: str, names: Sequence[str]) -> tuple[EventRow, ...]:
-        """All events with one of these names that are about no task, in order."""
+        """All events with one of these names that concern no task, in order."""
         c = t.events.c
         where = (c.campaign == campaign, c.task.is_(None), c.name.in_(names))
         return self._database.rows(EventRow, *where, order=[c.seq])
 
     def count(self, campaign: str) -> tuple[int, int]:
-        """How many events were written, and the highest number stored; they differ when events were removed or inserted by hand."""
+        """The number of events written, and the highest number stored; they differ when events were removed or inserted by hand."""
         highest = sa.select(sa.func.max(t.events.c.seq)).where(t.events.c.campaign == campaign)
         query = sa.select(t.campaigns.c.next_seq, highest.scalar_subquery().label("highest"))
         rows = self._database.all(query.where(t.campaigns.c.id == campaign))
@@ -126,7 +126,7 @@ class EventRepository:
 
 
 def chain_hash(previous: str, event: EventRow) -> str:
-    """The hash of an event in hexadecimal. `previous`: that of the event before, empty for the first."""
+    """The hash of an event in hexadecimal. `previous`: the hash of the previous event, empty for the first."""
     body = _CANONICAL.encode([event.campaign, event.seq, event.at, event.name, event.task, event.fields])
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
 
@@ -140,7 +140,7 @@ class BrokenChain:
 
 
 def check_chain(events: Iterable[EventRow], count: tuple[int, int], noted: str = "") -> BrokenChain | None:
-    """None when all events are present and unchanged. `count`: of `EventRepository.count`; `noted`: a hash that one of them must have."""
+    """None when all events are present and unchanged. `count`: from `EventRepository.count`; `noted`: a hash that one of them must have."""
     written, highest = count
     noted_reached = not noted
     previous, expected = "", 1

@@ -13,9 +13,9 @@ from scheduler.store.database import Database, read, values_of
 from scheduler.store.rows import ExperimentRow, RunClaim, RunRow, VersionModel, VersionRow
 
 HOOK_TIMEOUT_S: Final = 600.0
-"""A webhook that a process began to send this long ago is free for another process."""
+"""Seconds after which a webhook that a process began to send is free for another process."""
 CONFIRMING: Final = "confirming"
-"""The finding of a run that is measured again."""
+"""The finding of a run while cells of it are measured again."""
 DUE: Final = "due"
 SENDING: Final = "sending"
 SENT: Final = "sent"
@@ -48,16 +48,16 @@ class ExperimentRepository:
         return self._database.rows(RunRow, c.experiment == experiment, order=[c.begun.desc(), c.campaign])
 
     def run(self, campaign: str) -> RunRow | None:
-        """The run that this campaign is, if it is one."""
+        """The run to which this campaign belongs, if any."""
         return self._database.row(RunRow, t.runs.c.campaign == campaign)
 
     def unjudged(self) -> tuple[RunRow, ...]:
-        """Runs that have no finding yet although their campaign has ended, the oldest first."""
+        """Runs without a finding whose campaign has ended, oldest first."""
         ended = (t.runs.c.campaign == t.campaigns.c.id, t.campaigns.c.ended.is_not(None))
         return self._database.rows(RunRow, *ended, t.runs.c.judged.is_(None), order=[t.runs.c.begun])
 
     def confirming(self) -> tuple[RunRow, ...]:
-        """Runs of which something is measured again before they have a finding, the oldest first."""
+        """Runs of which cells are measured again before they have a finding, oldest first."""
         return self._database.rows(RunRow, t.runs.c.finding == CONFIRMING, order=[t.runs.c.begun])
 
     def is_running(self, experiment: str) -> bool:
@@ -114,13 +114,13 @@ class ExperimentRepository:
         )
 
     def claim_confirmation(self, campaign: str) -> bool:
-        """Whether the caller shall begin to measure again what a run found. False: another process does."""
+        """Whether the caller should start to measure a run's cells again. False: another process does."""
         now, r = self._database.wall(), t.runs.c
         free = r.hook_at.is_(None) | (r.hook_at < now - HOOK_TIMEOUT_S) | (r.hook_at > now)
         return self._update_run(campaign, r.finding == CONFIRMING, free, hook_at=now)
 
     def settle(self, campaign: str, finding: str, cells: Sequence[dict[str, Any]], *, notify: bool) -> bool:
-        """Store what a run found once it was measured again. False: another process was first."""
+        """Store a run's finding after cells were measured again. False: another process was first."""
         return self._update_run(
             campaign,
             t.runs.c.finding == CONFIRMING,
@@ -139,11 +139,11 @@ class ExperimentRepository:
             c.execute(t.runs.insert().values(**values_of(run)))
 
     def accept_run(self, campaign: str) -> bool:
-        """Accept the results of a run as a baseline, whatever it found. False: there is no such run, or it has no finding yet."""
+        """Accept the results of a run as a baseline, whatever its finding. False: there is no such run, or it has no finding yet."""
         return self._update_run(campaign, t.runs.c.judged.is_not(None), accepted=True)
 
     def take_hooks(self) -> tuple[RunRow, ...]:
-        """Runs whose webhook is due; the caller sends it."""
+        """Take the runs whose webhook is due; the caller sends it."""
         now, r = self._database.wall(), t.runs.c
         stuck = (r.hook == SENDING) & ((r.hook_at < now - HOOK_TIMEOUT_S) | (r.hook_at > now))
         with self._database.transaction() as c:
@@ -153,7 +153,7 @@ class ExperimentRepository:
         return rows
 
     def set_hook(self, campaign: str, status: str) -> None:
-        """The outcome of a webhook: `SENT`, or why it could not be sent."""
+        """Store the outcome of a webhook: `SENT`, or why it could not be sent."""
         self._update_run(campaign, hook=status, hook_at=self._database.wall())
 
     def remove(self, name: str) -> None:
@@ -165,7 +165,7 @@ class ExperimentRepository:
 
 
 def claim_run(c: sa.Connection, campaign: str, claim: RunClaim, now: float) -> bool:
-    """Inside the transaction that creates the campaign: it is this run. False: another process has started the run."""
+    """Inside the transaction that creates the campaign: record the campaign as this run. False: another process has started the run."""
     if claim.due is not None and not _move_due(c, claim.experiment, claim.due, claim.then):
         return False
     run = RunRow(campaign, claim.experiment, claim.version, scheduled=claim.due is not None, begun=now)

@@ -1,7 +1,7 @@
-"""Tasks under way with their attempts, in memory: each is read once, and what changes is written with one statement for each table.
+"""Open tasks with their attempts, in memory: each is read once, and changes are written with one statement for each table.
 
-What has been changed is written by the next transaction of the store, before anything else in it. A row is kept until its task has ended,
-or is pending again, and that is on disk.
+The next transaction of the store writes the changes before anything else. A row is kept until its task has ended or is pending again, and
+that is on disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TASK_COLUMNS: Final = tuple(
     for name in TaskRow.__dataclass_fields__
     if name not in ("id", "campaign", "n", "model", "sha256", "unit", "replica", "cancel")
 )
-"""Those that change. `cancel` is written by whoever asks for it."""
+"""Columns that change. `cancel` is written by the process that requests it."""
 _ATTEMPT_COLUMNS: Final = ("state", "ended", "lease", "incarnation", "number", "reason", "detail")
 _TASKS: Final = KeyQuery(TaskRow, t.tasks.c.id)
 _ATTEMPTS: Final = KeyQuery(AttemptRow, t.attempts.c.task, [t.attempts.c.attempt])
@@ -80,7 +80,7 @@ class OpenTasks:
     # -- reading --------------------------------------------------------------------------------------------------------------------
 
     def load(self, tasks: Iterable[str]) -> None:
-        """Read the tasks that are not here yet. A task that is not stored stays away."""
+        """Read the tasks that are not loaded yet. Tasks that are not stored are skipped."""
         missing = [task for task in dict.fromkeys(tasks) if task not in self._open]
         with self._database.backend.errors():
             c = self._database.connection
@@ -115,29 +115,29 @@ class OpenTasks:
     # -- changing -------------------------------------------------------------------------------------------------------------------
 
     def update(self, task: str, **values: Any) -> None:
-        """Change columns of a task that was found."""
+        """Change columns of a loaded task."""
         known = self._open[task]
         known.row = replace(known.row, **values)
         self._changed[task] = None
 
     def begin(self, attempt: AttemptRow) -> None:
-        """A new attempt of a task that was found."""
+        """Add a new attempt to a loaded task."""
         self._open[attempt.task].attempts[attempt.attempt] = attempt
         self._begun[attempt.task, attempt.attempt] = None
 
     def move(self, task: str, attempt: int, **values: Any) -> None:
-        """Change an attempt, if there is an attempt with this number."""
+        """Change an attempt, if there is one with this number."""
         attempts = self._open[task].attempts
         if attempt in attempts:
             attempts[attempt] = replace(attempts[attempt], **values)
             self._moved[task, attempt] = None
 
     def add_record(self, **values: Any) -> None:
-        """A row of the records."""
+        """Add a row to the records."""
         self._records.append(values)
 
     def add_result(self, **values: Any) -> None:
-        """A row of the results."""
+        """Add a row to the results."""
         self._results.append(_NO_RESULT | values)
 
     def add_event(self, campaign: str, name: str, task: str, **fields: Any) -> None:
@@ -169,7 +169,7 @@ class OpenTasks:
         self._events.append_all(c, self._news)
 
     def written(self) -> None:
-        """It is on disk."""
+        """The changes are on disk."""
         touched = dict.fromkeys((*self._changed, *(task for task, _ in (*self._begun, *self._moved))))
         self._begun, self._moved, self._changed = {}, {}, {}
         self._records, self._results, self._news = [], [], []

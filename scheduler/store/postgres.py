@@ -2,9 +2,9 @@
 
     begin     takes an advisory lock for the transaction: readers never wait, writers wait for each other
     commit    increments a counter in its last statement, so that other processes can poll for changes
-    claim     takes an advisory lock for the session: nobody runs campaigns meanwhile, as while a copy is restored
+    claim     takes an advisory lock for the session: meanwhile nobody runs campaigns, for example while a copy is restored
     join      shares that lock: several processes with one key run campaigns, each in its own seat (`scheduler.store.seats`)
-    fence     each transaction sees first that the process's term in its seat has not ended
+    fence     each transaction first checks that the process's term in its seat has not ended
 
 A pooler that changes the session between transactions (pgbouncer's transaction mode) breaks the claim and the schema's search path.
 """
@@ -22,7 +22,7 @@ from protocol.errors import ResourceError, StoreUnreachable
 from scheduler.store.database import BUSY_MS, LOOKS_LIKE, Backend, LeadershipLost, ServerLocation
 
 CONNECT_S: Final = 10
-"""How long to wait for the server when a connection is made."""
+"""Seconds to wait for the server when connecting."""
 _ALIVE: Final = {
     "connect_timeout": CONNECT_S,
     "keepalives_idle": 20,
@@ -31,13 +31,13 @@ _ALIVE: Final = {
     "tcp_user_timeout": 30_000,
     "application_name": "sark-node",
 }
-"""For libpq: notices a silent server within half a minute."""
+"""libpq options that notice a silent server within half a minute."""
 
 
 FROZEN_MS: Final = 5_000
-"""A scheduler process that stands still inside a transaction for so long is cut off: others wait for its lock."""
+"""Milliseconds after which a scheduler process that stands still inside a transaction is disconnected, since others wait for its lock."""
 _ENDED: Final = "SK001"
-"""The SQL state of a transaction of a process whose term in its seat has ended."""
+"""The SQL state of a transaction whose process has lost its term in its seat."""
 
 
 class PostgreSQL(Backend):
@@ -50,7 +50,7 @@ class PostgreSQL(Backend):
         self._seat: int | None = None
         self._fence = ""
         self._own = 0
-        """Changes that this connection made: `changes` does not count them."""
+        """Number of changes that this connection made, which `changes` leaves out."""
         self._claimed = False
         self.busy_ms, self.claim_ms = BUSY_MS, BUSY_MS
 
@@ -74,7 +74,7 @@ class PostgreSQL(Backend):
 
     def set_up(self, c: sa.Connection) -> None:
         c.exec_driver_sql(f'SET search_path TO "{self._server.schema}"')
-        c.exec_driver_sql("SET synchronous_commit = on")  # whatever the server's own default
+        c.exec_driver_sql("SET synchronous_commit = on")  # regardless of the server's default
         c.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
         if self._claimed:
             self.claim(c)
@@ -141,7 +141,7 @@ class PostgreSQL(Backend):
         self._lock(c, "pg_advisory_lock_shared", refusal, "try again when it is done")
 
     def _lock(self, c: sa.Connection, function: str, refusal: str, hint: str) -> None:
-        try:  # wait: the server may not know yet that the previous process has ended
+        try:  # wait: the server may not yet know that the previous process ended
             self._at_once(
                 c,
                 f"BEGIN; SET LOCAL lock_timeout = {self.claim_ms};"
@@ -203,13 +203,13 @@ class PostgreSQL(Backend):
         return kind(f"{self.location}: {what}", hint=hint)
 
     def _key(self, what: str) -> int:
-        """Advisory locks are named by 64-bit numbers, shared by the whole database."""
+        """The 64-bit number of an advisory lock. The whole database shares these numbers."""
         digest = hashlib.sha256(f"sark-node {what} {self._server.schema}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
 
 
 def _first_line(text: str, password: object) -> str:
-    """The first line of a message of the server or libpq, without the password."""
+    """The first line of a message from the server or libpq, without the password."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
     line = re.sub(r"^.* failed: (?:FATAL|ERROR):\s*", "", line)
     return line.replace(str(password), "…") if password else line
@@ -276,7 +276,7 @@ _BY_TEXT: Final[tuple[tuple[str, tuple[str, str]], ...]] = (
         )
     ),
 )
-"""For a connection that failed: it has no state. The server may also write in another language."""
+"""Messages of failed connections, which have no SQL state. The server may also write in another language."""
 
 
 def _what(state: str | None, message: str) -> tuple[str, str] | None:

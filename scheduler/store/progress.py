@@ -1,4 +1,4 @@
-"""The state of a task in words, the same for every view.
+"""The state of a task in words, the same in every view.
 
 queued 3rd, starts in ~40 s · fetch 43 % (12.1 of 28.0 MB) · load 2/5 · warm-up 12 · run 120/200 (median 12.5 ms) · check · done
 """
@@ -22,19 +22,19 @@ from swarm.base.text import ordinal, safe_text
 from swarm.base.units import show_duration, show_estimate, show_ms
 
 ADOPTED: Final = ELSEWHERE
-"""For what ended here because another scheduler adopted it."""
+"""For a task that ended here because another scheduler adopted it."""
 
 UNTIL: Final = ", until "
-"""Between why a task waits and the instant until when."""
+"""Separates why a task waits from the instant until which it waits."""
 WAITS_FOR_SITTING: Final = re.compile(r"waits for its [0-9]+[a-z]{2} sitting")
-"""How the note of a task begins whose sitting may not begin yet; see `scheduler.core.sittings`."""
+"""The beginning of the note of a task whose sitting may not begin yet; see `scheduler.core.sittings`."""
 
 STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "leased"}
-"""Words for states whose names are the protocol's."""
+"""Words for states that would otherwise show the protocol's name."""
 
 
 def progress_text(task: TaskRow, outcome: str = "", *, wall: Callable[[], float] = time.time) -> str:
-    """One phrase, safe to be shown. `outcome`: what it measured, in words."""
+    """One phrase, safe to display. `outcome`: the measured result, in words."""
     match task.state:
         case TaskState.SUCCEEDED:
             return "; ".join(filter(None, [outcome or "done", safe_text(task.note, 200)]))
@@ -57,7 +57,7 @@ def progress_text(task: TaskRow, outcome: str = "", *, wall: Callable[[], float]
 
 
 def waiting_text(note: str, wall: float) -> str:
-    """`waits for its 2nd sitting, in 43 m`, of a note that says until when; others as they are."""
+    """`waits for its 2nd sitting, in 43 m`, from a note with an instant; other notes unchanged."""
     words, _, when = note.rpartition(UNTIL)
     try:
         left_s = instant(when) - wall
@@ -67,7 +67,7 @@ def waiting_text(note: str, wall: float) -> str:
 
 
 def _rounded(seconds: float) -> float:
-    """To the minute; below two minutes, to the second."""
+    """Rounded to the minute; below two minutes, to the second."""
     return float(round(seconds)) if seconds < 120 else 60.0 * round(seconds / 60)
 
 
@@ -96,7 +96,7 @@ def preemption_text(task: TaskRow) -> str:
 
 
 def nobody_line(campaign: str) -> str:
-    """For a campaign that has not ended while no scheduler process runs."""
+    """For an unfinished campaign while no scheduler process runs."""
     return f"No scheduler runs {campaign} now: sark-node watch {campaign}"
 
 
@@ -129,7 +129,7 @@ def _phase(task: TaskRow) -> str:
 
 
 def fraction(task: TaskRow) -> float | None:
-    """Share of the current phase that is done, 0 to 1; None: unknown."""
+    """The completed share of the current phase, 0 to 1; None: unknown."""
     if task.state in ENDED:
         return 1.0
     if task.state in (TaskState.LEASED, TaskState.RUNNING) and task.total:
@@ -162,11 +162,11 @@ def attempt_words(attempt: AttemptRow) -> str:
     why = clipped(safe_text(detail, 300))
     for word in (f"{reason}: ", f"{device}: ", f"{reason}: "):
         why = why.removeprefix(word)
-    if reason not in ("", why, attempt.state):  # "lost it" says that it was lost
+    if reason not in ("", why, attempt.state):  # "lost it" already says that it was lost
         why = ": ".join(filter(None, [reason, why]))
     return f"{device} {_ATTEMPT_WORDS[attempt.state]}" + (f": {why}" if why else "")
 
 
 def clipped(text: str) -> str:
-    """`no way to 12D3Koo…R5DXUdsR`: peer ids and addresses are shortened."""
+    """`no way to 12D3Koo…R5DXUdsR`: shortens peer ids and addresses."""
     return _PEER.sub(lambda match: f"…{match[0][-8:]}", _ADDRESS.sub(r"\1", text))

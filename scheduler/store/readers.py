@@ -1,4 +1,4 @@
-"""From what the store holds of a campaign's tasks to their rows and raw results."""
+"""Turns the stored tasks of a campaign into rows and raw results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scheduler.store.store import Store
 
 T = TypeVar("T")
 MAX_REPLICAS: Final = 16
-"""Of one task, which are numbered consecutively."""
+"""Most replicas of one task; they are numbered consecutively."""
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
 AT_ONCE: Final = 64
 """Tasks whose results are in memory at a time."""
@@ -40,7 +40,7 @@ def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
 
 
 class RowReader:
-    """Rows of a campaign, some at a time, each as if the whole was read. Of sittings that are not asked for only their figures are kept."""
+    """Rows of a campaign, a portion at a time, as if the whole campaign was read. Of other sittings only the figures are kept."""
 
     def __init__(self, store: Store, campaign: str) -> None:
         self._store, self._campaign = store, campaign
@@ -51,7 +51,7 @@ class RowReader:
         return [row for _, row in self._read(low, high)]
 
     def raw(self, low: int, high: int) -> list[RawResult]:
-        """The same with everything that was observed."""
+        """Like `rows`, with every observation included."""
         accounts = _read_accounts(self._store.campaigns.evaluations(self._campaign))
         return [_raw(item, row, accounts) for item, row in self._read(low, high)]
 
@@ -60,7 +60,7 @@ class RowReader:
         return self._each(self.rows)
 
     def each_raw(self) -> Iterator[RawResult]:
-        """The same with everything that was observed."""
+        """Like `each_row`, with every observation included."""
         return self._each(self.raw)
 
     def _each(self, read: Callable[[int, int], list[T]]) -> Iterator[T]:
@@ -109,7 +109,7 @@ def siblings(store: Store, stored: ResultRow) -> list[ResultRow]:
 
 
 def raw_results(stored: Sequence[ResultRow], evaluations: Mapping[str, str] = NONE) -> list[RawResult]:
-    """The same with everything that was observed. `evaluations`: of the campaign (`CampaignRepository.evaluations`)."""
+    """Like `campaign_rows`, with every observation included. `evaluations`: from `CampaignRepository.evaluations`."""
     ended, accounts = [item for item in stored if item.task.ended is not None], _read_accounts(evaluations)
     return [_raw(item, row, accounts) for item, row in zip(ended, campaign_rows(ended), strict=True)]
 
@@ -128,7 +128,7 @@ def _row(item: ResultRow, reader: TaskReader) -> Row:
     signed = _signed(item)
     try:
         record = read_record(signed.body) if signed is not None else None
-    except RemoteProtocolError:  # readable when it was accepted: the row says that nothing was measured
+    except RemoteProtocolError:  # it was readable when accepted: the row says that nothing was measured
         record = None
     return make_row(
         reader.read(item.task.id, item.body),
@@ -149,7 +149,7 @@ def _row(item: ResultRow, reader: TaskReader) -> Row:
 
 
 def account_of(item: ResultRow) -> WitnessAccount | None:
-    """What was witnessed of the run, if a stranger made it."""
+    """What was witnessed of the run, if its worker was a stranger."""
     return None if item.account is None else WitnessAccount.model_validate_json(item.account)
 
 

@@ -1,5 +1,6 @@
-"""What the devices of running tasks show now: a small file beside the store, written by the scheduler process and read by `top` and the
-dashboard. Nothing lasting: it may be missing, and what is older than `KEPT_S` is left out."""
+"""Current readings of the devices of running tasks: a small file beside the store, written by the scheduler process and read by `top` and
+the dashboard. The file is not durable: it may be missing, and readings older than `KEPT_S` are left out.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ _FORM: Final = TypeAdapter(dict[str, LiveReading])
 
 
 class ReadingsFile:
-    """In the scheduler process."""
+    """Writes the readings; used by the scheduler process."""
 
     def __init__(self, path: Path, wall: Callable[[], float] = time.time) -> None:
         self._path, self._wall = path, wall
         self._newest: dict[str, LiveReading] = {}
 
     def put(self, readings: Mapping[str, DeviceReading]) -> None:
-        """Those that just came, by worker. A disk that takes nothing more costs the view alone."""
+        """Write readings that just arrived, by worker. A full disk affects only the views."""
         now = self._wall()
         fresh = {
             peer: LiveReading(at=now - reading.age_s, reading=reading) for peer, reading in readings.items()
@@ -49,7 +50,7 @@ class ReadingsFile:
 
 
 def read_readings(path: Path, now: float) -> Mapping[str, LiveReading]:
-    """The newest by worker; empty where no scheduler has written any. Blocking."""
+    """The newest reading by worker; empty where no scheduler has written any. Blocking."""
     try:
         return _recent(_FORM.validate_json(path.read_bytes()), now)
     except (OSError, ValidationError):

@@ -1,4 +1,4 @@
-"""Results in the store: signed records and rows of one campaign, and lists and pivots over all that ended."""
+"""Results in the store: signed records and rows of one campaign, and lists and pivots over all ended tasks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 MAX_PAGE: Final = 1000
 REMARK: Final = " · "
-"""Between what was measured and what is worth knowing of it."""
+"""Separates what was measured from remarks about it."""
 _DEVICE: Final = t.results.c.device_id + " " + t.results.c.device_key
-"""As `results.row.identity.device_identity`."""
+"""The same text as `results.row.identity.device_identity`."""
 _EXACT: Final = ("campaign", "model", "sha256", "unit", "soc", "state", "verdict")
 
 
@@ -42,8 +42,8 @@ class ResultRepository:
     def rows(
         self, campaign: str, low: int = 0, high: int | None = None, *, first_ended: int | None = None
     ) -> tuple[ResultRow, ...]:
-        """The tasks of a campaign with numbers `low` to `high`, each with the record that decided it. `first_ended`: only so many, of those
-        that have ended.
+        """The tasks of a campaign with numbers `low` to `high`, each with the record that decided it. `first_ended`: only that many, and
+        only tasks that have ended.
         """
         query = self._query(campaign).where(t.tasks.c.n >= low)
         if high is not None:
@@ -53,7 +53,7 @@ class ResultRepository:
         return self._read(query)
 
     def numbered(self, campaign: str, numbers: Sequence[int]) -> tuple[ResultRow, ...]:
-        """The same of those of these numbers that there are, at most 500."""
+        """Like `rows`, for the tasks that exist among these numbers, at most 500."""
         return self._read(self._query(campaign).where(t.tasks.c.n.in_(numbers)))
 
     def _query(self, campaign: str) -> sa.Select[Any]:
@@ -72,7 +72,7 @@ class ResultRepository:
         return tuple(ResultRow(TaskRow(*row[:own]), *row[own:]) for row in self._database.all(query))
 
     def outcomes(self, tasks: Sequence[str]) -> dict[str, str]:
-        """`12.5 ms ±2 %, noisy` or `12.5 ms ±2 % · host busy 6%` of those of these tasks that have a time, by id."""
+        """`12.5 ms ±2 %, noisy` or `12.5 ms ±2 % · host busy 6%` for each of these tasks that has a time, by id."""
         r = t.results.c
         figures = (r.inference_ms_median, r.inference_ms_median_low, r.inference_ms_median_high)
         found: dict[str, str] = {}
@@ -86,7 +86,7 @@ class ResultRepository:
         return found
 
     def coverage(self) -> dict[str, HeldIntervals]:
-        """Of each device, as `device_identity` names it: how many of its own sittings' intervals hold the median of the others."""
+        """For each device, as `device_identity` names it: how many of its own sittings' intervals hold the median of the other sittings."""
         from results.analysis.sittings import SittingFigure, coverage_of_devices
         from results.row.stats import MIN_LAUNCHES
 
@@ -109,9 +109,9 @@ class ResultRepository:
         )
 
     def page(self, after: str | None = None, limit: int = 100, filters: Filters | None = None) -> ResultsPage:
-        """Ended tasks, the latest first, at most `limit` (1 to 1000). `after`: the `next` of the page before.
+        """Ended tasks, the latest first, at most `limit` (1 to 1000). `after`: the `next` of the previous page.
 
-        What ends meanwhile is on no later page, and moves none. Raises `CampaignError` for an `after` that no page gave.
+        Tasks that end meanwhile appear on no later page, and shift none. Raises `CampaignError` for an `after` that no page returned.
         """
         r, limit = t.results.c, max(1, min(limit, MAX_PAGE))
         query = (
@@ -131,8 +131,9 @@ class ResultRepository:
     def pivot(
         self, rows: Dimension, columns: Dimension, value: FigureColumn, filters: Filters | None = None
     ) -> Pivot:
-        """The median of `value` over all succeeded tasks that have it, for each pair of `rows` and `columns`. Simulations are left out
-        when anything was measured; strangers' results, unless each device has cells of its own, when anybody else measured something.
+        """The median of `value` over all succeeded tasks that have it, for each pair of `rows` and `columns`. Simulations are left out when
+        anything was measured. Unless each device has cells of its own, strangers' results are left out when anybody else measured
+        something.
         """
         row, column, figure = _dimension(rows), _dimension(columns), t.results.c[str(value)]
         where = [
@@ -142,7 +143,7 @@ class ResultRepository:
         ]
         measured = t.results.c.verdict != str(RowVerdict.SIMULATED)
         believed = t.results.c.trust != str(TrustKind.STRANGER)
-        apart = Dimension.DEVICE in (rows, columns)  # whose cells say whose they are
+        apart = Dimension.DEVICE in (rows, columns)  # then each cell says whose device it is
         choices = (
             ([*where, measured], where)
             if apart
@@ -162,7 +163,7 @@ class ResultRepository:
         )
 
     def _device_names(self) -> dict[str, str]:
-        """Device → how it is shown: its latest name, distinct from others, and whose it is."""
+        """The display name of each device: its latest name, distinct from others, and why it is trusted."""
         r = t.results.c
         latest, facts = sa.func.max(r.ended), (_DEVICE, r.device, r.trust)
         query = sa.select(*facts, latest).group_by(*facts).order_by(latest)
@@ -186,7 +187,7 @@ class ResultRepository:
             query = sa.select(row, column, *numbers).where(*where).group_by(row, column)
             return [PivotCell(_text(r), _text(c), *cell) for r, c, *cell in self._database.tuples(query)]
         values: defaultdict[tuple[Any, Any], list[float]] = defaultdict(list)
-        # reading every number is three times as fast as asking SQLite for the medians
+        # Reading every number is three times as fast as asking SQLite for the medians.
         for r, c, number in self._database.tuples(sa.select(row, column, figure).where(*where)):
             values[r, c].append(number)
         return [
@@ -196,7 +197,7 @@ class ResultRepository:
 
 
 def _dimension(name: Dimension) -> sa.ColumnElement[Any]:
-    """A column; of devices their ids with their keys, since those of one name or of one id are not one device."""
+    """A column. For devices: their ids with their keys, since devices with one name or one id may be different devices."""
     return _DEVICE if name is Dimension.DEVICE else t.results.c[str(name)]
 
 
@@ -239,5 +240,5 @@ def _text(value: Any) -> str:
 
 
 def _order(text: str) -> tuple[int, int, str]:
-    """Numbers by value, before text."""
+    """A sort key that puts numbers, by value, before text."""
     return (0, int(text), "") if text.isdecimal() else (1, 0, text)

@@ -1,7 +1,8 @@
 """Which campaigns are too old to be kept, by a time that no jump of the clock moves.
 
-The observed time follows the wall clock while that goes no further ahead than a machine that was off explains: a quarter of `keep`. Beyond
-that it grows by the time that was really seen to pass, and nothing is deleted that is not too old by it, until the user confirms the clock.
+The observed time follows the wall clock unless the clock is further ahead than a machine that was off explains: a quarter of `keep`. Beyond
+that the observed time advances only by the time that was really seen to pass. Only what is too old by the observed time is deleted, until
+the user confirms the clock.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from swarm.base.threads import DISK
 from swarm.base.units import DAY_S, parse_age, show_duration
 
 STEP_S: Final = 3_600.0
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the clock."""
 LEAST: Final = 10
 SHARE: Final = 10
 """Most campaigns deleted in an observed day: `LEAST`, or one in `SHARE`, whichever is more."""
@@ -35,21 +36,21 @@ log = structlog.get_logger("sark.scheduler")
 
 @dataclass(frozen=True, slots=True)
 class ObservedTime:
-    """What a home knows of the time. Instants are wall seconds."""
+    """What a home knows about the time. Instants are wall seconds."""
 
     time: float
-    """The time is at least this late."""
+    """A lower bound on the current time."""
     deleted: float = -math.inf
     """The observed time of the last deletion."""
 
     def after(self, wall: float, passed_s: float, keep_s: float) -> ObservedTime:
-        """The observed time once `passed_s` were seen to pass since the last look."""
+        """The observed time once `passed_s` were seen to pass since the last check."""
         if self.jump_s(wall, passed_s, keep_s):
             return replace(self, time=self.time + passed_s)
         return replace(self, time=max(self.time, wall))
 
     def jump_s(self, wall: float, passed_s: float, keep_s: float) -> float:
-        """Seconds that the clock `wall` is ahead of the time that is believed; 0: the clock is believed."""
+        """Seconds by which the clock `wall` is ahead of the trusted time; 0: the clock is trusted."""
         ahead_s = wall - self.time - passed_s
         return ahead_s if ahead_s > keep_s / 4 else 0.0
 
@@ -60,7 +61,7 @@ def most_at_once(observed: ObservedTime, ended: int) -> int:
 
 
 class Retention:
-    """Deletes what is older than `keep`, and remembers in `folder` how late it is."""
+    """Deletes campaigns older than `keep`, and stores the observed time in `folder`."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Retention:
         *,
         scheduler: str = "",
     ) -> None:
-        """`scheduler`: the key of this home, by which the workers of its campaigns forget them too."""
+        """`scheduler`: the key of this home; workers then also forget the deleted campaigns that it signed."""
         self._place = folder / FILE
         self._keep, self._keep_s = keep, parse_age(keep)
         self._open = open_store
@@ -79,7 +80,7 @@ class Retention:
         self._scheduler = scheduler
 
     async def run(self) -> None:
-        """Now and once an hour, in a thread, for ever."""
+        """Run a step now and once an hour, in a thread, forever."""
         at: float | None = None
         while True:
             now = trio.current_time()
@@ -91,7 +92,7 @@ class Retention:
             await trio.sleep(STEP_S)
 
     def step(self, passed_s: float) -> tuple[str, ...]:
-        """Look at the clock and delete what is too old; gives the ids. `passed_s` since the last step of this process. Blocking; raises
+        """Check the clock and delete what is too old; returns the ids. `passed_s`: since the last step of this process. Blocking; raises
         `ResourceError`.
         """
         with self._open() as store:
@@ -117,13 +118,15 @@ class Retention:
 
 
 def clock_ahead_s(folder: Path, keep_s: float, wall: float) -> float:
-    """How far ahead of the latest time that this home has seen the clock is, where nothing is deleted for that; 0: it is believed."""
+    """Seconds by which the clock is ahead of the latest time that this home has seen, if that is too far to delete anything; 0: the clock
+    is trusted.
+    """
     known = read_observed(folder / FILE)
     return 0.0 if known is None else known.jump_s(wall, 0.0, keep_s)
 
 
 def believe_clock(folder: Path, keep_s: float, wall: float, *, confirmed: bool) -> None:
-    """Before a user deletes by the clock. Raises `CampaignError` where that is far ahead and not `confirmed`."""
+    """Call this before a user deletes by the clock. Raises `CampaignError` if the clock is far ahead and not `confirmed`."""
     known = read_observed(folder / FILE)
     if known is not None and confirmed:
         write_observed(folder / FILE, replace(known, time=wall))
@@ -139,7 +142,7 @@ def local_day(wall: float) -> str:
 
 
 def read_observed(place: Path) -> ObservedTime | None:
-    """What a home remembers of the time; None: nothing."""
+    """The stored observed time of a home; None: nothing is stored."""
     try:
         known = json.loads(place.read_bytes())
         return ObservedTime(float(known["time"]), float(known["deleted"]))
@@ -148,5 +151,5 @@ def read_observed(place: Path) -> ObservedTime | None:
 
 
 def write_observed(place: Path, known: ObservedTime) -> None:
-    """Raises `ResourceError`."""
+    """Store the observed time. Raises `ResourceError`."""
     write_durably(place, json.dumps(asdict(known)).encode())

@@ -1,4 +1,4 @@
-"""What goes into the store and comes out of it: plain values, no connection behind them."""
+"""Values that go into the store and come out of it: plain, without a connection."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ ENDED: Final = tuple(state for state in TaskState if final(TASK, state))
 UNOBSERVED_EPOCH: Final = 0
 """The epoch of attempts that another scheduler made and a worker reported. The epochs of this store begin at 1."""
 UNKNOWN_WORKER: Final = "unknown"
-"""The worker of attempts that nobody reports any more."""
+"""The worker of attempts that no worker reports any more."""
 
 
 class AttemptState(StrEnum):
     """The state of one attempt."""
 
     INTENDED = "intended"
-    """On disk, perhaps asked, no answer recorded."""
+    """On disk and perhaps sent, no answer recorded."""
     QUEUED = "queued"
     GRANTED = "granted"
     REFUSED = "refused"
-    """The worker said no, or the queued lease was given back: nothing ran."""
+    """The worker refused, or the queued lease was returned: nothing ran."""
     LOST = "lost"
     FAILED = "failed"
     SUCCEEDED = "succeeded"
@@ -37,7 +37,7 @@ class AttemptState(StrEnum):
     PREEMPTED = "preempted"
     """It gave way to a higher priority."""
     UNCONFIRMED = "unconfirmed"
-    """Its task is over, and its worker has not confirmed that the run was stopped."""
+    """Its task is over, and its worker has not confirmed that the run stopped."""
 
 
 WENT_WELL: Final = (AttemptState.SUCCEEDED, AttemptState.GRANTED, AttemptState.QUEUED, AttemptState.INTENDED)
@@ -54,24 +54,24 @@ class CampaignStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     ADOPTED = "adopted"
-    """Another scheduler carries it on: it goes on, but not here."""
+    """Another scheduler carries it on: it continues, but not here."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewModel:
-    """A file that a campaign needs, by content: a model, or the examples of one. `facts`: what tasks call it."""
+    """A file that a campaign needs, identified by content: a model, or the examples of one. `facts`: the name that tasks give it."""
 
     name: str
     sha256: str
     size: int
     facts: str = ""
     evaluation: str = ""
-    """Of examples: how the answers are scored (`EvaluationAccount`), as JSON."""
+    """For examples: how the answers are scored (`EvaluationAccount`), as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewCampaign:
-    """What `submit` puts on disk. `spec` is the campaign as JSON; durations in seconds."""
+    """What `submit` stores. `spec` is the campaign as JSON; durations are in seconds."""
 
     id: str
     name: str
@@ -83,10 +83,10 @@ class NewCampaign:
     wait_s: float = 60.0
     """How long to look for a device that fits before giving up."""
     limit_s: float | None = None
-    """The whole campaign; None: no limit."""
+    """Limit of the whole campaign; None: no limit."""
     priority: int = 50
     folder: str = ""
-    """Where the campaign file lies; empty: unknown."""
+    """Folder of the campaign file; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class CampaignRow(NewCampaign):
 
     epoch: int = 0
     planned: bool = False
-    """Its tasks are there; a campaign spread over devices waits for the scheduler to see them."""
+    """Whether its tasks exist. A campaign spread over devices waits until the scheduler has seen them."""
     cancel: bool = False
     created: float = 0.0
     ended: float | None = None
@@ -104,7 +104,7 @@ class CampaignRow(NewCampaign):
 
     @property
     def status(self) -> CampaignStatus:
-        """How it stands."""
+        """The campaign's status."""
         if self.ended is not None:
             return self.outcome or CampaignStatus.FAILED
         return CampaignStatus.CANCELLING if self.cancel else CampaignStatus.RUNNING
@@ -119,7 +119,7 @@ class _Fenced:
 
     @property
     def fence(self) -> Fence | None:
-        """Of the lease; None: there is no lease."""
+        """The fence of the lease; None: there is no lease."""
         if self.incarnation is None or self.number is None:
             return None
         return Fence(incarnation=self.incarnation, number=self.number)
@@ -127,7 +127,7 @@ class _Fenced:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow(_Fenced):
-    """A task as stored, with where it stands now."""
+    """A task as stored, with its current state."""
 
     id: str
     campaign: str
@@ -156,15 +156,15 @@ class TaskRow(_Fenced):
     begun: float | None = None
     ended: float | None = None
     position: int | None = None
-    """Of its lease in its worker's queue, from 1; None: unknown, or it has none."""
+    """Position of its lease in its worker's queue, from 1; None: unknown, or it has no queued lease."""
     start_s: float | None = None
-    """Expected wait then, in seconds."""
+    """Expected wait in seconds at that position."""
     preempted: int = 0
     """How often it gave way to a higher priority."""
     replica: int | None = None
-    """Which of several runs of the same on different devices it is, from 1; None: there is only one."""
+    """Number of the replica, from 1; None: the task has no replicas."""
     trust: str = ""
-    """Why the worker of its newest attempt was believed when it was asked; see `protocol.values.trust`."""
+    """Why the worker of its newest attempt was trusted when it was asked; see `protocol.values.trust`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,28 +180,28 @@ class AttemptRow(_Fenced):
     state: AttemptState
     begun: float
     ended: float | None = None
-    """Of an unconfirmed stop, when its run is over at the latest."""
+    """For an unconfirmed stop: when its run is over at the latest."""
     lease: str | None = None
     incarnation: int | None = None
     number: int | None = None
     reason: Reason | None = None
     detail: str = ""
     trust: str = ""
-    """Why its worker was believed when it was asked; of an attempt that was adopted, when it was taken over."""
+    """Why its worker was trusted when it was asked or, for an adopted attempt, when it was taken over."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultReceipt:
-    """What became of a delivered result."""
+    """The outcome of a delivered result."""
 
     stale: Reason | None = None
     """Why it was not stored; None: it is stored."""
     duplicate: bool = False
-    """It was stored by an earlier delivery."""
+    """Whether an earlier delivery stored it."""
 
 
 def stale_reason(state: str, reason: str | None) -> Reason:
-    """Why a result of an attempt that is not open is not stored, by the state of its task. The worker keeps a result of a task that
+    """Why a result of an attempt that is not open is not stored, by the state of its task. The worker keeps a result for a task that
     another scheduler adopted.
     """
     if state != TaskState.CANCELLED:
@@ -224,16 +224,16 @@ class ResultRow:
     account: str | None = None
     """What was witnessed of a stranger's run, as JSON."""
     device_key: str = ""
-    """Peer id of the key that the device id belonged to when the result came; empty: the worker's own."""
+    """Peer id of the key to which the device id belonged when the result came; empty: the worker's own."""
     scores: str | None = None
-    """What its answers scored (`Scores`), as JSON; None: the model was not evaluated."""
+    """Scores of its answers (`Scores`), as JSON; None: the model was not evaluated."""
     url: str | None = None
-    """Below which the campaign's results are written as well; None: nowhere."""
+    """URL below which the campaign's results are also written; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Something that happened, in the order it was stored: `seq` counts from 1 without gaps in each campaign."""
+    """An event, in the order of storage: `seq` counts from 1 without gaps in each campaign."""
 
     campaign: str
     seq: int
@@ -242,7 +242,7 @@ class EventRow:
     task: str | None
     fields: Mapping[str, Any] = field(default_factory=dict)
     hash: str = ""
-    """Over this event and the hash of the one before; see `scheduler.store.events`."""
+    """Hash over this event and the previous event's hash; see `scheduler.store.events`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,33 +257,33 @@ class WorkerTask:
     fence: Fence
     queued: bool = False
     ended: bool = False
-    """It has run; its result is on the worker."""
+    """Whether it has run; its result is on the worker."""
     trust: str = ""
-    """Why whoever adopts the campaign believes that worker."""
+    """Why the scheduler that adopts the campaign trusts the worker."""
     highest: int = 0
     """The highest attempt of the task that any worker reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignSummary:
-    """A campaign in one line: how many tasks stand where."""
+    """A campaign in one line: how many tasks are in each state."""
 
     campaign: CampaignRow
     counts: Mapping[TaskState, int]
     experiment: str = ""
-    """Of which version of an experiment it is a run, such as nightly@3; empty: of none."""
+    """The version of an experiment whose run it is, such as nightly@3; empty: none."""
     finding: str = ""
-    """What that run was, compared with those before it; empty: not known yet."""
+    """The run's finding, compared with earlier runs; empty: not known yet."""
 
     @property
     def tasks(self) -> int:
-        """All of them."""
+        """The number of all tasks."""
         return sum(self.counts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingTasks:
-    """Tasks that wait for the same."""
+    """Tasks that wait for the same unit and worker."""
 
     unit: str
     worker: str | None
@@ -295,7 +295,7 @@ class WaitingTasks:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """Where a worker was last reached, and what it is."""
+    """Where a worker was last reached, and its device."""
 
     peer: str
     device: str
@@ -307,19 +307,20 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True)
 class VersionModel:
-    """A file that a version of an experiment needs, by content: a model, or the examples of one."""
+    """A file that a version of an experiment needs, identified by content: a model, or the examples of one."""
 
     name: str
     sha256: str
     size: int
     references_sha256: str = ""
-    """Of what the answers to examples are held against, as `EvaluationAccount` has it; empty: of a model, or of examples that an older
-    version of this program saved."""
+    """For examples: the hash of their references (`EvaluationAccount.references_sha256`); empty: for a model, or for examples saved by an
+    older version of this program.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """One version of an experiment. `spec`: the campaign as JSON; `folder`: where its models' relative paths begin."""
+    """One version of an experiment. `spec`: the campaign as JSON; `folder`: the base of its models' relative paths."""
 
     experiment: str
     version: int
@@ -337,7 +338,7 @@ class VersionRow:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRow:
-    """An experiment, with its schedule where it has one. Instants are wall seconds since 1970."""
+    """An experiment, with its schedule if it has one. Instants are wall seconds since 1970."""
 
     name: str
     created: float
@@ -349,12 +350,12 @@ class ExperimentRow:
     webhook: str = ""
     secret_file: str = ""
     due: float | None = None
-    """When it is to run next; None: it has no schedule."""
+    """When it is next due; None: it has no schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunClaim:
-    """That a campaign is a run of this version. `due`, `then`: of a scheduled one, the instant it was due at and the one after it."""
+    """States that a campaign is a run of this version. `due`, `then`: for a scheduled run, when it was due and when the next one is."""
 
     experiment: str
     version: int
@@ -364,7 +365,7 @@ class RunClaim:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run, and what was found when its campaign had ended."""
+    """One run, and its finding once its campaign has ended."""
 
     campaign: str
     experiment: str
@@ -376,29 +377,29 @@ class RunRow:
     cells: tuple[dict[str, Any], ...] = ()
     accepted: bool = False
     hook: str = ""
-    """Of the webhook: empty (nothing to send), due, sending, sent, or why it could not be sent."""
+    """State of the webhook: empty (nothing to send), due, sending, sent, or why it could not be sent."""
     hook_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SendingRow:
-    """Results that are to be written to a URL once their campaign has ended."""
+    """Results to be written to a URL once their campaign has ended."""
 
     campaign: str
     url: str
     sent: float | None = None
     tries: int = 0
     why: str = ""
-    """Why the last try failed; empty: it did not."""
+    """Why the last try failed; empty: it did not fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetRow:
-    """A worker that is still to forget a deleted campaign."""
+    """A worker that has yet to forget a deleted campaign."""
 
     campaign: str
     worker: str
     device: str
     epoch: int
-    """Under which the campaign was led."""
+    """The epoch under which the campaign was led."""
     since: float

@@ -24,7 +24,7 @@ def stored_text(value: str | None) -> str | None:
 
 
 class Text(TypeDecorator[str]):
-    """Text, ordered by its bytes. PostgreSQL stores no NUL, which peers may send: it is replaced on both."""
+    """Text, ordered by its bytes. PostgreSQL stores no NUL, which peers may send: it is replaced in both databases."""
 
     impl = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
     cache_ok = True
@@ -67,7 +67,7 @@ class Json(Text):
 
 
 class EventFields(Json):
-    """The fields of an event, as JSON. They can also be read when someone edited the store by hand."""
+    """The fields of an event, as JSON. They can be read even when someone edited the store by hand."""
 
     cache_ok = True
 
@@ -80,14 +80,14 @@ class EventFields(Json):
 
 
 Whole: Final[sa.types.TypeEngine[int]] = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""64 bits on both: sizes and fences need them."""
+"""64 bits in both databases: sizes and fences need them."""
 Real: Final[sa.types.TypeEngine[float]] = sa.Double().with_variant(sa.Float, "sqlite")
-"""64 bits on both."""
+"""64 bits in both databases."""
 _TYPES: Final[dict[Any, Any]] = {str: Text, int: Whole, float: Real, bool: sa.Boolean, bytes: sa.LargeBinary}
 
 metadata = sa.MetaData()
 TABLES: Final[dict[type, sa.Table]] = {}
-"""By the dataclass of their rows."""
+"""Tables by the dataclass of their rows."""
 
 
 def _table(
@@ -183,7 +183,7 @@ results = _table(
     task="tasks.id",
     campaign="campaigns.id",
 )
-"""One row for each ended task, derived from the other tables: what lists and pivots read."""
+"""One row for each ended task, derived from the other tables, for lists and pivots."""
 
 events = _table(
     "events",
@@ -205,10 +205,10 @@ runs = _table(
     keys=("campaign",),
     experiment="experiments.name",
 )
-"""Runs outlive their campaigns, which may be deleted when they are old: the history is in the run itself."""
+"""Runs outlive their campaigns, which may be deleted when they are old: a run contains its own history."""
 
 forgets = _table("forgets", rows.ForgetRow, keys=("campaign", "worker"))
-"""What deleted campaigns have left at workers."""
+"""Deleted campaigns that workers still have to forget."""
 
 sendings = _table("sendings", rows.SendingRow, keys=("campaign",), campaign="campaigns.id")
 
@@ -226,7 +226,7 @@ seats = sa.Table(
 led = sa.Table(
     "led", _shared, sa.Column("campaign", Text, primary_key=True), sa.Column("seat", Whole, nullable=False)
 )
-"""Which of them leads which campaign. In no copy of the store."""
+"""Which seat leads which campaign. Left out of copies of the store."""
 
 Migration = Callable[[sa.Connection], None]
 
@@ -243,18 +243,18 @@ def add_remarks(c: sa.Connection) -> None:
 
 
 def add_forgets(c: sa.Connection) -> None:
-    """Version 3: what workers are still to forget."""
+    """Version 3: what workers have still to forget."""
     forgets.create(c, checkfirst=True)
 
 
 def add_scores(c: sa.Connection) -> None:
-    """Version 4: how answers to a model's examples are scored, and what they scored."""
+    """Version 4: how answers to a model's examples are scored, and their scores."""
     _add_column(c, models.c.evaluation, "NOT NULL DEFAULT ''")
     _add_column(c, records.c.scores)
 
 
 def add_sendings(c: sa.Connection) -> None:
-    """Version 5: where results are written besides."""
+    """Version 5: the URLs to which results are also written."""
     sendings.create(c, checkfirst=True)
 
 
@@ -265,7 +265,7 @@ def add_seats(c: sa.Connection) -> None:
 
 
 def add_standing(c: sa.Connection) -> None:
-    """Version 7: where many tasks stand, and what happened beside them, are read without reading each."""
+    """Version 7: indexes for the standing of many tasks, and for events without a task."""
     _limit_indexes(c)
     c.exec_driver_sql("DROP INDEX IF EXISTS ix_tasks_state")
     for table in (tasks, events):
@@ -274,7 +274,7 @@ def add_standing(c: sa.Connection) -> None:
 
 
 def _limit_indexes(c: sa.Connection) -> None:
-    """Let partial indexes be so on a server too: said above, it would import that dialect for every command."""
+    """Make the partial indexes partial on PostgreSQL too. Declared with the tables, that would import its dialect for every command."""
     if c.dialect.name == "postgresql":
         for table, where in ((records, "decides"), (events, "task IS NULL")):
             for index in table.indexes:
@@ -282,7 +282,7 @@ def _limit_indexes(c: sa.Connection) -> None:
 
 
 def _add_column(c: sa.Connection, column: sa.Column[Any], rule: str = "") -> None:
-    """Unless its table has it."""
+    """Add a column unless its table has it."""
     table = column.table.name
     if column.name not in [known["name"] for known in sa.inspect(c).get_columns(table)]:
         kind = column.type.compile(c.dialect)
@@ -298,5 +298,6 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     add_seats,
     add_standing,
 )
-"""Numbered steps, only ever appended to. A store knows how many of them it has been through. The baseline makes the tables of today, so
-each later step leaves alone what it finds."""
+"""Numbered steps; only ever append to them. A store knows how many it has applied. The baseline makes today's tables, so each later step
+skips what already exists.
+"""

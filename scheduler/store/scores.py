@@ -1,4 +1,4 @@
-"""What the answers in stored records score. Records stay as their workers signed them; scores stand beside."""
+"""Scores of the answers in stored records. Records stay as their workers signed them; scores are stored separately."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduler.store.database import Database
 from scheduler.store.events import EventRepository
 
 SCORING: Final = "its answers are being scored"
-"""The note of a task that has ended and waits for its scores."""
+"""The note of an ended task that waits for its scores."""
 
 
 class ScoreRepository:
@@ -22,7 +22,7 @@ class ScoreRepository:
         self._database, self._events = database, events
 
     def set(self, task: str, attempt: int, scores: Scores) -> None:
-        """The answers of this attempt score so, now or once more. Does nothing if its campaign was deleted."""
+        """Store the scores of this attempt's answers, or replace them. Does nothing if its campaign was deleted."""
         r = t.records.c
         with self._database.transaction() as c:
             update = t.records.update().where(r.task == task, r.attempt == attempt)
@@ -36,7 +36,7 @@ class ScoreRepository:
             self._events.append(c, campaign, name, task, **fields)
 
     def waiting(self, campaign: str) -> dict[str, int]:
-        """Tasks whose answers are still to be scored, with the attempts that gave them."""
+        """Tasks whose answers are still to be scored, with the attempts that produced them."""
         r = t.records.c
         of_campaign = sa.select(r.task, r.attempt).join(t.tasks, t.tasks.c.id == r.task)
         query = of_campaign.where(
@@ -45,7 +45,7 @@ class ScoreRepository:
         return {row.task: row.attempt for row in self._database.all(query)}
 
     def record(self, task: str, attempt: int) -> bytes | None:
-        """What a worker signed of this attempt."""
+        """The record of this attempt, as its worker signed it."""
         r = t.records.c
         found = self._database.all(sa.select(r.body).where(r.task == task, r.attempt == attempt))
         return next((row.body for row in found), None)

@@ -1,11 +1,11 @@
 """Which scheduler processes share this store, and which of them leads which campaign. Two tables that exist on PostgreSQL only.
 
-    take      a process takes a seat: a session lock says that nobody else sits there, a term numbers its writes
-    renew     every 2 s: the seat is the process's for 10 s more, by the server's clock
-    lead      a campaign that nobody leads, or whose leader's time has run out; the leader's term ends with that
+    take      a process takes a seat: a session lock shows that no other process has it, a term numbers its writes
+    renew     every 2 s: keeps the seat for another 10 s, by the server's clock
+    lead      takes a campaign that nobody leads, or whose leader's time has run out; this ends the leader's term
 
 Every write of a seated process is refused once its term has ended, so a process that was slow, frozen or cut off records nothing of a
-campaign that another one leads. A store in a file has one process, in seat 0, which leads everything.
+campaign that another process leads. A store in a file has one process, in seat 0, which leads everything.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from scheduler.store.database import Database
 
 MAX_SEATS: Final = 16
 TERM_S: Final = 10.0
-"""How long a seat is kept for a process that has not renewed it. Less than a worker keeps a lease, so that runs are carried on."""
+"""Seconds for which a seat is kept for a process that has not renewed it. Shorter than a worker keeps a lease, so runs are carried on."""
 RENEW_EVERY_S: Final = 2.0
 MAX_PLACE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SeatRow:
-    """A seat that somebody has taken."""
+    """A seat that a process has taken."""
 
     seat: int
     term: int
@@ -52,9 +52,9 @@ class SeatRepository:
         """Whether several processes can run this store's campaigns."""
 
     def take(self, place: str, peers: Sequence[str]) -> int:
-        """Take a seat until the store is closed: this place's own, else one that is free. `peers`: the peer id of each.
+        """Take a seat until the store is closed: this place's own, otherwise a free one. `peers`: the peer id of each seat.
 
-        Raises `ResourceError` when there is none, or the store is being restored.
+        Raises `ResourceError` when no seat is free, or the store is being restored.
         """
         if not self.shared:
             return 0
@@ -89,7 +89,7 @@ class SeatRepository:
         self._set_until(_NOW + TERM_S)
 
     def leave(self) -> None:
-        """Let others have its campaigns at once. Raises `LeadershipLost`."""
+        """Let other processes have this one's campaigns at once. Raises `LeadershipLost`."""
         self._set_until(sa.literal(0.0))
 
     def _set_until(self, until: sa.ColumnElement[float]) -> None:
@@ -115,7 +115,7 @@ class SeatRepository:
     # -- reading --------------------------------------------------------------------------------------------------------------------
 
     def all(self) -> tuple[SeatRow, ...]:
-        """All that were ever taken."""
+        """All seats that were ever taken."""
         if not self.shared:
             return ()
         open_ones = sa.select(sa.func.count()).select_from(t.led.join(t.campaigns, _OF_CAMPAIGN))
@@ -130,7 +130,7 @@ class SeatRepository:
         return self._unfinished(t.led.c.seat == self.seat if self.shared else sa.true())
 
     def free(self) -> Sequence[str]:
-        """Unfinished campaigns that nobody leads, the highest priority first."""
+        """Unfinished campaigns that nobody leads, sorted by descending priority."""
         return self._unfinished(t.seats.c.seat.is_(None)) if self.shared else ()
 
     def _unfinished(self, which: sa.ColumnElement[bool]) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ class SeatRepository:
         return tuple(row.id for row in self._database.all(query.order_by(c.priority.desc(), c.created)))
 
     def leads(self, campaign: str) -> bool:
-        """Whether this process led a campaign last, ended or not, or nobody who lives did."""
+        """Whether this process was the last to lead a campaign, ended or not, or no live process leads it."""
         if not self.shared:
             return True
         of_others = t.led.join(t.seats, t.led.c.seat == t.seats.c.seat)
@@ -153,7 +153,7 @@ class SeatRepository:
         return not self._database.all(sa.select(t.led.c.seat).select_from(of_others).where(*living))
 
     def leader_place(self, campaign: str) -> str:
-        """The machine and home of the living process that leads a campaign; empty if none does, and for a store in a file."""
+        """The machine and home of the live process that leads a campaign; empty if none does, and for a store in a file."""
         if not self.shared:
             return ""
         of_led = t.led.join(t.seats, t.led.c.seat == t.seats.c.seat)
@@ -163,12 +163,12 @@ class SeatRepository:
 
 
 _NOW: Final[sa.ColumnElement[float]] = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), t.Real)
-"""By the server's clock, in seconds since 1970."""
+"""The server's clock, in seconds since 1970."""
 _OF_CAMPAIGN: Final = t.led.c.campaign == t.campaigns.c.id
 
 
 def _in_order(known: dict[int, SeatRow], place: str) -> list[int]:
-    """The seats in the order in which a process tries them: its own, then those of nobody, then those that were just left."""
+    """The seats in the order in which a process tries them: its own, then untaken or expired ones, then those with time left."""
 
     def rank(seat: int) -> int:
         row = known.get(seat)

@@ -18,7 +18,7 @@ APPLICATION_ID: Final = int.from_bytes(b"Sark")
 
 
 class SQLite(Backend):
-    """A file on a local disk. A lock in the home's folder decides which process schedules, so there is nothing to claim."""
+    """A file on a local disk. A lock in the home's folder decides which process schedules, so nothing needs to be claimed."""
 
     def __init__(self, path: Path) -> None:
         self.location = self.path = path
@@ -52,7 +52,7 @@ class SQLite(Backend):
 
     def roll_back(self, c: sa.Connection) -> None:
         driver: Any = c.connection.driver_connection
-        if driver.in_transaction:  # SQLite may have undone it by itself, as it does on a full disk
+        if driver.in_transaction:  # SQLite may have undone it itself, as it does on a full disk
             c.exec_driver_sql("ROLLBACK")
 
     def begin_snapshot(self, c: sa.Connection) -> None:

@@ -1,4 +1,4 @@
-"""Statements that are compiled once for each kind of database and given to its driver: a tenth of the time of building each anew."""
+"""Statements compiled once for each kind of database and passed to its driver: a tenth of the time of building each anew."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduler.store.schema import Text, Word, stored_text
 R = TypeVar("R")
 Convert = Callable[[Any], Any]
 Compiled = tuple[str, bool, list[tuple[str, Convert | None]]]
-"""The text, whether its parameters are numbered, and how each is converted."""
+"""The text, whether its parameters are numbered, and how to convert each parameter."""
 
 
 class RowStatement:
@@ -27,7 +27,7 @@ class RowStatement:
     def __init__(self, statement: UpdateBase, columns: Sequence[str]) -> None:
         self._statement, self._columns = statement, list(columns)
         self._compiled: dict[str, Compiled] = {}
-        """By the dialect's name."""
+        """Compiled statements by dialect name."""
 
     def run(self, c: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Run the statement once for each row, all of which have every parameter. Fails as `c.execute`."""
@@ -54,7 +54,9 @@ class RowStatement:
 
 @contextmanager
 def driver_cursor(c: sa.Connection, text: str) -> Iterator[Any]:
-    """The driver's own cursor for the statement `text`: the library's layers take as long as a short statement. Fails as `c.execute`."""
+    """The driver's own cursor for the statement `text`: the library's layers would take as long as a short statement. Fails like
+    `c.execute`.
+    """
     cursor: Any = None
     driver_error = c.dialect.loaded_dbapi.Error
     try:
@@ -75,21 +77,21 @@ def driver_cursor(c: sa.Connection, text: str) -> Iterator[Any]:
 
 
 SIZES: Final = (1, 16, MAX_PARAMETERS)
-"""Keys in one statement. Where there are fewer, the last one stands several times."""
+"""Numbers of keys in one statement. If there are fewer keys, the last one is repeated."""
 
 
 class KeyQuery(Generic[R]):
-    """A SELECT of whole rows by the values of one column, which is text. Most often it reads a single row."""
+    """A SELECT of whole rows by the values of one text column. Usually it reads a single row."""
 
     def __init__(self, row: type[R], key: sa.Column[Any], order: Sequence[sa.Column[Any]] = ()) -> None:
         self._row, self._columns = row, columns_of(row)
         self._select, self._key = sa.select(*self._columns).order_by(*order), key
         self._compiled: dict[tuple[str, int], tuple[str, tuple[str, ...], bool]] = {}
-        """By the dialect's name and the number of keys: the text, its parameters, and whether they are numbered."""
+        """By dialect name and number of keys: the text, its parameters, and whether they are numbered."""
         self._readers: dict[str, list[tuple[int, Convert]]] = {}
 
     def run(self, c: sa.Connection, keys: Sequence[str]) -> list[R]:
-        """The rows of these keys; `order` holds within `MAX_PARAMETERS` of them. Fails as `c.execute`."""
+        """The rows of these keys; `order` holds within each batch of `MAX_PARAMETERS` keys. Fails like `c.execute`."""
         return [row for portion in batched(keys) for row in self._portion(c, portion)]
 
     def _portion(self, c: sa.Connection, keys: Sequence[str]) -> list[R]:
@@ -122,19 +124,19 @@ class KeyQuery(Generic[R]):
 
 
 def _names(compiled: SQLCompiler) -> Sequence[str]:
-    """Of the parameters, in the order of the text where they are numbered."""
+    """The parameter names, in the order of the text where parameters are numbered."""
     return (compiled.positiontup or ()) if compiled.positional else list(compiled.binds)
 
 
 def _converter(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> Convert | None:
-    """What makes a value of this kind what the driver takes; None: it takes it as it is."""
+    """Converts a value of this kind for the driver; None: no conversion needed."""
     if type(kind) in (Text, Word):
-        return stored_text  # not through the layers of `TypeDecorator`: most columns are such
+        return stored_text  # most columns are text: avoid the layers of `TypeDecorator`
     return kind.dialect_impl(dialect).bind_processor(dialect)
 
 
 def _reader(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect, stored_as: Any) -> Convert | None:
-    """What makes the driver's value one of this kind; None: it is one. `stored_as`: the driver's word for what it gives."""
+    """Converts the driver's value to this kind; None: no conversion needed. `stored_as`: the driver's word for the value's type."""
     if type(kind) is Text:
         return None
     return kind.dialect_impl(dialect).result_processor(dialect, stored_as)

@@ -4,8 +4,8 @@
     cancel ── campaigns.request_cancel ─▶ │ store │ ◀── attempts.begin, record_grant, record_result, end
     watch  ◀─ tasks.all, events.since ─── └───────┘
 
-Every method of a repository that writes is one transaction, and returns once it is on disk; the scheduler process gathers those that move
-tasks (`gather`) and says nothing about them before they are committed. Each can raise `ResourceError` (disk full, locked, damaged), and
+Every writing method of a repository is one transaction, and returns once it is on disk. The scheduler process gathers changes of tasks
+(`gather`) and sends nothing about them before they are committed. Each method can raise `ResourceError` (disk full, locked, damaged), and
 then nothing has changed. One process leads a campaign (`scheduler.store.seats`); others read, submit and cancel meanwhile.
 """
 
@@ -55,11 +55,11 @@ class Store:
         self.seats = SeatRepository(database)
 
     def claim(self) -> None:
-        """Have the store alone until it is closed: no process runs its campaigns. Raises `ResourceError` when another machine does."""
+        """Claim the store until it is closed: no other process runs its campaigns. Raises `ResourceError` when another process does."""
         self.database.call(self.database.backend.claim)
 
     def wait_while_busy(self, waits: Callable[[float], None]) -> None:
-        """From now on another process's long transaction is waited for, and is no error. `waits` is called with the seconds so far."""
+        """From now on wait for another process's long transaction instead of failing. `waits` is called with the seconds so far."""
         self.database.waits = waits
 
     def changes_by_others(self) -> int:
@@ -83,26 +83,24 @@ class Store:
         }
 
     def gather(self, gathered: Callable[[], None]) -> None:
-        """From now on what becomes of tasks is written by `commit` at the latest, together. `gathered` is called when there is something
-        to commit.
-        """
+        """From now on gather changes of tasks, which `commit` writes together. `gathered` is called when there is something to commit."""
         self.attempts.gather(gathered)
 
     def write_through(self) -> None:
-        """The end of that: each change is on disk at once again. What was gathered and not committed is forgotten."""
+        """End `gather`: each change is on disk at once again. Changes gathered and not committed are dropped."""
         self.attempts.write_through()
 
     def commit(self) -> None:
-        """Write all that was gathered. Raises `ResourceError`."""
+        """Write everything gathered. Raises `ResourceError`."""
         self.database.commit()
 
     @property
     def uncommitted(self) -> bool:
-        """Whether something was gathered that is not on disk."""
+        """Whether a gathered change is not yet on disk."""
         return bool(self.database.pending)
 
     def close(self) -> None:
-        """Close the store. What was not committed is lost, everything else is on disk already."""
+        """Close the store. Uncommitted changes are lost; everything else is already on disk."""
         self.database.close()
 
     def __enter__(self) -> Store:
@@ -119,7 +117,7 @@ def store_settings(home: Home, environment: Mapping[str, str] = os.environ) -> S
 
 
 def store_location(home: Home, environment: Mapping[str, str] = os.environ) -> Location:
-    """Where this home's store is: a file, or a server's schema named after its scheduler. Raises as `store_settings`."""
+    """Where this home's store is: a file, or a server's schema named after its scheduler. Raises like `store_settings`."""
     url = store_settings(home, environment).store
     if url is None:
         return home.store
@@ -134,13 +132,14 @@ def open_store(home: Home) -> Store:
 
 
 def has_store(home: Home) -> bool:
-    """Whether the store may exist; a server is not asked."""
+    """Whether the store may exist; a server is assumed to have it, without a query."""
     location = store_location(home)
     return isinstance(location, ServerLocation) or location.exists()
 
 
 def delete_old(store: Store, older_s: float, *, keep: int = 0, scheduler: str = "") -> tuple[str, ...]:
-    """Delete campaigns that ended more than `older_s` ago, but not the `keep` that ended last; gives their ids. The workers of those that
-    `scheduler` signed are to forget them. Blocking."""
+    """Delete campaigns that ended more than `older_s` ago, except the `keep` that ended last; returns their ids. Workers are to forget
+    those that `scheduler` signed. Blocking.
+    """
     old = store.campaigns.old(older_s, keep=keep)
     return tuple(campaign.id for campaign in old if store.campaigns.delete(campaign.id, scheduler))

@@ -1,4 +1,4 @@
-"""Reading tasks, and the workers they were last found on."""
+"""Reads tasks, and the workers on which they were last found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ACTIVE: Final = (TaskState.LEASED, TaskState.RUNNING)
 
 
 class TaskRepository:
-    """Tasks as they are now."""
+    """Tasks in their current state."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -41,7 +41,7 @@ class TaskRepository:
         return rows
 
     def standing(self, campaign: str, state: TaskState, limit: int | None = None) -> tuple[TaskRow, ...]:
-        """The first `limit` tasks of a campaign in this state: by number, and of those that have ended the latest."""
+        """The first `limit` tasks of a campaign in this state: by number, or, for ended tasks, the latest first."""
         c = t.tasks.c
         order = [c.ended.desc(), c.n.desc()] if state in ENDED else [c.ended, c.n]
         return self._database.rows(
@@ -49,14 +49,14 @@ class TaskRepository:
         )
 
     def scoring(self, campaign: str) -> int:
-        """How many of its tasks have a result that is being scored."""
+        """How many tasks of a campaign have a result that is being scored."""
         c = t.tasks.c
         return self._database.count(
             t.tasks, c.campaign == campaign, c.state == TaskState.SUCCEEDED, c.note != ""
         )
 
     def fields(self, campaign: str, state: TaskState, names: Sequence[str]) -> Iterator[Sequence[Any]]:
-        """These columns of the tasks of a campaign in this state, as the database has them: words are plain text. For very many tasks."""
+        """These columns of a campaign's tasks in this state, as the database has them: words are plain text. For very many tasks."""
         c = t.tasks.c
         query = sa.select(*(c[name] for name in names)).where(c.campaign == campaign, c.state == state)
         return self._database.stream(query)
@@ -64,8 +64,9 @@ class TaskRepository:
     def ended_alike(
         self, campaign: str, state: TaskState, names: Sequence[str]
     ) -> Iterator[tuple[float | None, list[int], Sequence[Any]]]:
-        """The ended tasks of a campaign in this state, by what they have in these columns: when the first of them ended, their numbers in
-        any order, and the values as the database has them."""
+        """The ended tasks of a campaign in this state, grouped by the values of these columns: when the first of each group ended, their
+        numbers in any order, and the values as the database has them.
+        """
         c = t.tasks.c
         columns = [c[name] for name in names]
         numbers = sa.func.aggregate_strings(sa.cast(c.n, sa.String), ",")
@@ -76,7 +77,7 @@ class TaskRepository:
             yield since, list(map(int, text.split(","))), values
 
     def notes(self, campaign: str) -> Sequence[Sequence[str]]:
-        """Why its pending tasks wait: (task, note)."""
+        """Why a campaign's pending tasks wait: (task, note)."""
         c = t.tasks.c
         waiting = (c.campaign == campaign, c.state == TaskState.PENDING)
         return self._database.tuples(sa.select(c.id, c.note).where(*waiting))
@@ -90,13 +91,13 @@ class TaskRepository:
         return self._database.rows(TaskRow, *where, order=[c.n], limit=limit)
 
     def counts(self, target: str) -> dict[TaskState, int]:
-        """How many tasks of a campaign stand where; `target` may also be one task."""
+        """The number of a campaign's tasks in each state; `target` may also be one task."""
         c = t.tasks.c
         query = sa.select(c.state, sa.func.count().label("tasks")).where(_of(target)).group_by(c.state)
         return {row.state: int(row.tasks) for row in self._database.all(query)}
 
     def busy(self) -> dict[str, int]:
-        """How many tasks of unfinished campaigns each device has now, by its name."""
+        """How many tasks of unfinished campaigns each device has now, by device name."""
         c, there = t.tasks.c, (*_ACTIVE, TaskState.COMMITTING, TaskState.QUEUED)
         query = sa.select(c.device, sa.func.count().label("tasks")).join(t.campaigns)
         query = query.where(t.campaigns.c.ended.is_(None), c.state.in_(there)).group_by(c.device)
@@ -143,7 +144,7 @@ class TaskRepository:
         return {task: bytes(body) for task, body in self._database.tuples(query)}
 
     def bodies_of(self, tasks: Sequence[str]) -> dict[str, bytes]:
-        """The same of the tasks with these ids."""
+        """Like `bodies`, for the tasks with these ids."""
         c, found = t.tasks.c, dict[str, bytes]()
         for portion in batched(tasks):
             query = sa.select(c.id, c.body).where(c.id.in_(portion))
@@ -151,7 +152,7 @@ class TaskRepository:
         return found
 
     def ended_numbers(self, campaign: str, *, limit: int, after: int = 0) -> tuple[int, ...]:
-        """The first `limit` numbers above `after` of ended tasks."""
+        """The numbers of the first `limit` ended tasks with a number above `after`."""
         c = t.tasks.c
         query = sa.select(c.n).where(c.campaign == campaign, c.n > after, c.ended.is_not(None))
         return tuple(row.n for row in self._database.all(query.order_by(c.n).limit(limit)))
@@ -168,7 +169,9 @@ class TaskRepository:
         return tuple((row.body, row.ended - row.begun) for row in self._database.all(query))
 
     def cancel_requests(self, campaign: str = "") -> tuple[str, ...]:
-        """Ids of open tasks whose own cancellation was requested, of one campaign or of all; see `CampaignRepository.cancel_requests`."""
+        """Ids of open tasks for which cancellation was requested individually, in one campaign or in all; see
+        `CampaignRepository.cancel_requests`.
+        """
         query = (
             sa.select(t.tasks.c.id)
             .join(t.campaigns)
@@ -183,7 +186,7 @@ class TaskRepository:
         return tuple(row.id for row in self._database.all(query))
 
     def set_notes(self, notes: Sequence[tuple[str, str]]) -> None:
-        """Why pending tasks wait, for people: (task, note)."""
+        """Store why pending tasks wait, for people: (task, note)."""
         by_note: dict[str, list[str]] = {}
         for task, note in notes:
             by_note.setdefault(note, []).append(task)
@@ -193,13 +196,13 @@ class TaskRepository:
                     c.execute(t.tasks.update().where(*pending).values(note=note))
 
     def set_wait_until(self, waits: Sequence[tuple[str, str, float]]) -> None:
-        """Why pending tasks wait, and for how long (`scheduler.store.progress.waiting_text`): (task, words, seconds)."""
+        """Store why pending tasks wait, and for how long (`scheduler.store.progress.waiting_text`): (task, words, seconds)."""
         wall = self._database.wall()
         self.set_notes([(task, f"{words}{UNTIL}{utc(wall + left_s)}") for task, words, left_s in waits])
 
     def set_wait_reason(self, tasks: Sequence[str], words: str) -> None:
-        """Why these pending tasks wait, and since when; empty words: they wait for nothing any more. The same words keep the time at which
-        they were first said.
+        """Store why these pending tasks wait, and since when; empty words: they no longer wait. Repeating the same words keeps the original
+        time.
         """
         note, since = t.tasks.c.note, local_time(self._database.wall())
         with self._database.transaction() as c:
@@ -213,13 +216,13 @@ class TaskRepository:
 
 
 def _pending(tasks: Sequence[str]) -> Iterator[tuple[sa.ColumnElement[bool], ...]]:
-    """The condition for those of these tasks that are pending, in portions that one statement takes."""
+    """Conditions that select the pending tasks among these, in batches that fit into one statement."""
     for portion in batched(tasks):
         yield t.tasks.c.id.in_(portion), t.tasks.c.state == TaskState.PENDING
 
 
 def _of(target: str) -> sa.ColumnElement[bool]:
-    """The tasks of a campaign, or one task, by its id."""
+    """Selects the tasks of a campaign, or one task, by its id."""
     return t.tasks.c.id == target if "/" in target else t.tasks.c.campaign == target
 
 
@@ -230,11 +233,11 @@ class WorkerRepository:
         self._database = database
 
     def all(self) -> tuple[WorkerRow, ...]:
-        """Every worker that was reached."""
+        """All workers that were reached."""
         return self._database.rows(WorkerRow)
 
     def save(self, peer: str, device: str, addresses: Sequence[str], advert: bytes = b"") -> None:
-        """Store where a worker is reached now, and its advert's canonical bytes."""
+        """Store a worker's current addresses, and its advert's canonical bytes."""
         values = {
             "device": device,
             "addresses": tuple(addresses),
@@ -246,7 +249,7 @@ class WorkerRepository:
                 c.execute(t.workers.insert().values(peer=peer, **values))
 
     def clear(self) -> bool:
-        """Delete all of them. False: an unfinished campaign needs them."""
+        """Delete all workers. False: an unfinished campaign needs them."""
         with self._database.transaction() as c:
             if c.execute(sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_(None))).first():
                 return False

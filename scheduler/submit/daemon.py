@@ -1,7 +1,7 @@
 """The background scheduler process of a home: `submit` and `watch` start it, and it ends when no campaign is left.
 
-Campaigns go on when the terminal is closed or Ctrl-C is pressed. A supervisor (`scheduler.submit.supervisor`) starts it again when it
-crashed.
+Campaigns go on when the terminal is closed or Ctrl-C is pressed. A supervisor (`scheduler.submit.supervisor`) restarts the process after a
+crash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarm.base.process import detached, own_command
 
 
 def is_running(home: Home) -> bool:
-    """Whether a scheduler process holds this home."""
+    """Whether a scheduler process holds this home's lock."""
     return is_held(home.folder("scheduler"))
 
 
@@ -38,7 +38,7 @@ class BackgroundProcess:
         self._started: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> None:
-        """Start the scheduler process unless one runs. Raises `ResourceError` when it cannot start, and when it failed."""
+        """Start the scheduler process unless one runs. Raises `ResourceError` when it cannot start, or failed."""
         if self._started is not None:
             code = self._started.poll()
             if code is None:

@@ -1,4 +1,4 @@
-"""A long-lived process of a home keeps its scheduler running: a server, or the service that joins again after a reboot."""
+"""Lets a long-lived process of a home keep its scheduler running: a server, or the service that joins again after a reboot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ async def keep_running(
     *,
     every_s: float = CHECK_S,
 ) -> NoReturn:
-    """Start the scheduler while campaigns are open and none runs, with a growing delay when it keeps ending. `unfinished`: how many are."""
+    """Start the scheduler while campaigns are open and none runs, with a growing delay if it keeps ending. `unfinished`: returns the number
+    of open campaigns.
+    """
     wait_s = every_s
     while True:
         await trio.sleep(wait_s)
@@ -38,7 +40,7 @@ async def keep_running(
                 continue
             log.info("scheduler.restarted", campaigns=campaigns)
             await start()
-        except SarkError as exc:  # also for settings that were broken meanwhile: they may be corrected
+        except SarkError as exc:  # also for settings that broke meanwhile: they may be corrected
             log.warning("scheduler.start_failed", why=exc.what)
         wait_s = min(2 * wait_s, MAX_CHECK_S)
 

@@ -1,5 +1,5 @@
-"""Submitting a campaign (read, describe, copy, plan, store: what comes after survives kill -9), retrying it as a new one, and cancelling
-it: the request goes to disk, the scheduler process carries it out.
+"""Submitting a campaign (read, describe, copy, plan, store: the stored campaign survives kill -9), retrying it as a new one, and cancelling
+it: the request goes to disk, and the scheduler process carries it out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from swarm.base.text import safe_text
 from swarm.net.identity import load_or_create
 
 MOST_AT_ONCE: Final = 10_000
-"""Tasks that are stored with their campaign. More are stored by the scheduler in portions, so that nobody waits for the store meanwhile."""
+"""Most tasks that are stored with their campaign. Beyond that, the scheduler stores them in portions, so that nobody waits for the
+store.
+"""
 _ALPHABET: Final = "abcdefghjkmnpqrstuvwxyz23456789"
 _RETRIED: Final = (TaskState.FAILED, TaskState.CANCELLED)
 
@@ -55,8 +57,8 @@ def submit_campaign(
     fetch: Fetch = no_fetch,
     find_units: FindUnits | None = None,
 ) -> str:
-    """Store the campaign in `file`; gives its id. When this returns, everything it needs is on disk. `fetch` brings models by URL,
-    `find_units` as of `load_campaign`.
+    """Store the campaign in `file`; returns its id. When this returns, everything that it needs is on disk. `fetch` downloads models by
+    URL; `find_units` as in `load_campaign`.
 
     Raises `CampaignError` for a bad file or model, `ResourceError` for a full disk; then nothing was stored.
     """
@@ -83,12 +85,12 @@ def store_campaign(
     claim: RunClaim | None = None,
     devices: Sequence[Advert] | None = None,
 ) -> str | None:
-    """Plan and store a campaign with its described models; gives its id. `claim`: the experiment run that it is; None: another
-    process has started that run. `devices`: those it is for; None: if they matter, the scheduler finds them, and it plans what has very
-    many tasks. Raises `CampaignError`, `ResourceError`; then nothing was stored.
+    """Plan and store a campaign with its described models; returns its id. `claim`: the experiment run to which it belongs; the result is
+    None if another process has started that run. `devices`: those to plan on; None: the scheduler finds them if they matter, and plans
+    campaigns with very many tasks itself. Raises `CampaignError`, `ResourceError`; then nothing was stored.
     """
     if campaign.results is not None:
-        from scheduler.output.sending import check_storage  # it draws reports, which takes long to import
+        from scheduler.output.sending import check_storage  # imports report drawing, which takes long
 
         check_storage(campaign.results)
     scheduler = load_or_create(home.key("scheduler")).peer_id
@@ -99,7 +101,7 @@ def store_campaign(
             campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices or ()
         )
         if devices is None and least_tasks(campaign) > MOST_AT_ONCE:
-            deque(planned, maxlen=0)  # its errors come before it is stored
+            deque(planned, maxlen=0)  # raises planning errors before the campaign is stored
         else:
             tasks = [task for _, task in planned]
     for file in models.values():
@@ -142,11 +144,11 @@ def retry_campaign(
     fetch: Fetch = no_fetch,
     adopted: bool = False,
 ) -> tuple[str, int]:
-    """Store a new campaign with the failed and cancelled tasks of `campaign`; gives its id and the number of tasks. `adopted`: also of one
-    that another machine carried on.
+    """Store a new campaign with the failed and cancelled tasks of `campaign`; returns its id and the number of tasks. `adopted`: also for a
+    campaign that another machine carried on.
 
-    A model that has left the spool is read again from its path in `folder`, or from its URL by `fetch`. Raises `CampaignError` when the
-    campaign has not ended, has no such task, or a model is missing or changed; then nothing was stored.
+    A model that is no longer in the spool is read again from its path in `folder`, or from its URL by `fetch`. Raises `CampaignError` when
+    the campaign has not ended, has no such task, or a model is missing or changed; then nothing was stored.
     """
     row = store.campaigns.get(campaign)
     if row is None or row.ended is None:
@@ -181,8 +183,8 @@ def retry_campaign(
 def _retried_tasks(
     rows: Sequence[TaskRow], old: Mapping[str, Task], campaign: str, scheduler: str
 ) -> list[Task]:
-    """The failed and cancelled tasks with new ids. A replica stays one only if its whole group is retried and it sits once: else it has
-    none to compare with. Of sittings those that are retried are the sittings, on a device that all of them share again.
+    """The failed and cancelled tasks with new ids. A replica remains one only if its whole group is retried and has one sitting each;
+    otherwise it has nothing to compare with. The retried sittings of a cell become its sittings, again all on one device.
     """
     measured = {
         row.n - replica
@@ -220,7 +222,7 @@ def _respool(
     folder: Path,
     fetch: Fetch,
 ) -> None:
-    """Copy the models that have left the spool into it."""
+    """Copy models that are no longer in the spool back into it."""
     campaign = read_spec(row.spec, row.id, hint="submit its file again")
     entries = {entry.key: entry for entry in campaign.models}
     evaluations = Evaluations(folder)
@@ -267,7 +269,7 @@ KEEP_ALIVE_EVERY: Final = 20
 
 
 class CancelRequest:
-    """The request to cancel `target`, a campaign or a task. It is on disk once this was made. Raises as `request_cancel`."""
+    """The request to cancel `target`, a campaign or a task. It is on disk once this object exists. Raises like `request_cancel`."""
 
     def __init__(self, store: Store, target: str) -> None:
         self._store, self._target = store, target
@@ -281,10 +283,10 @@ class CancelRequest:
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> str:
-        """Wait until its tasks have ended; gives the outcome in a line. `keep_alive` starts a scheduler process when none runs.
+        """Wait until its tasks have ended; returns the outcome as one line. `keep_alive` starts a scheduler process when none runs.
 
-        Raises `Unreachable` when the scheduler does not say in time that they have, and when a device did not confirm that its run was
-        stopped: it is asked again, also by the next scheduler process.
+        Raises `Unreachable` when the scheduler does not report their end in time, or a device did not confirm that it stopped its run. The
+        scheduler then asks the device again, as does the next scheduler process.
         """
         target = self._target
         if not self._asked:
@@ -317,7 +319,7 @@ class CancelRequest:
         return f"{target} is cancelled: {ended} stopped, {sum(counts.values()) - ended} had ended before."
 
     def _awaited(self) -> str:
-        """Whose word is missing."""
+        """Whose confirmation is missing."""
         devices = self._store.tasks.devices_of_open(self._target)
         return f" by {', '.join(safe_text(device) for device in devices[:5])}" if devices else ""
 
@@ -328,7 +330,7 @@ def cancel_and_wait(store: Store, target: str, *, keep_alive: Callable[[], None]
 
 
 def request_cancel(store: Store, target: str) -> int:
-    """Store the request to cancel `target`, a campaign or a task; gives the number of open tasks, at least 1, or 0 when it had ended.
+    """Store the request to cancel `target`, a campaign or a task; returns the number of open tasks, at least 1, or 0 if it had ended.
     Raises `CampaignError` when there is no such task, or another machine runs the campaign.
     """
     if "/" in target and store.tasks.get(target) is None:

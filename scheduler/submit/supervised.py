@@ -1,6 +1,6 @@
-"""A scheduler that a supervisor started keeps one: when its supervisor is gone it starts another, which takes over the process that runs.
+"""A scheduler that a supervisor started keeps a supervisor: if it is gone, the scheduler starts another, which takes over this process.
 
-supervisor ──▶ schedule ──▶ another supervisor      reads from a pipe how the scheduler ended; without a word it crashed
+supervisor ──▶ schedule ──▶ another supervisor      reads from a pipe how the scheduler ended; without a message it crashed
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ log = structlog.get_logger("sark.scheduler")
 def keeping_supervisor(
     folder: Path, command: Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Callable[[], None]]:
-    """A function (blocking) to call now and then while `command` runs as this process. A supervisor hears how the context ends."""
+    """A blocking function to call now and then while `command` runs as this process. A supervisor started by it learns how the context
+    ends.
+    """
     kept = _Kept(folder, command, environment)
     try:
         yield kept.check
@@ -36,7 +38,7 @@ def keeping_supervisor(
 
 
 class _Kept:
-    """The supervisor of this process: the one that started it, or one that it started."""
+    """The supervisor of this process: the one that started it, or one that it started itself."""
 
     def __init__(self, folder: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -50,7 +52,7 @@ class _Kept:
                 self._first = psutil.Process(int(pid))
 
     def check(self) -> None:
-        """Start another if it is gone. Without one at the beginning none is wanted."""
+        """Start another supervisor if it is gone. If there was none at the beginning, none is wanted."""
         if not self._wanted or self._lives():
             return
         try:
@@ -64,7 +66,7 @@ class _Kept:
             log.warning("supervisor.replaced", pid=self._own.pid)
 
     def leave(self, code: int) -> None:
-        """Tell one that this process started how it ends: it is no parent, and cannot see."""
+        """Tell a supervisor that this process started how the process ends: it is not the parent, and cannot see it."""
         if self._own is not None and self._own.stdin is not None:
             with contextlib.suppress(OSError):
                 self._own.stdin.write(b"%d\n" % code)

@@ -1,9 +1,9 @@
-"""Starts a home's background scheduler again when it crashed, and leaves word of it for `campaigns` and `watch`.
+"""Restarts a home's background scheduler after a crash, and reports the crash to `campaigns` and `watch`.
 
     submit ──▶ supervisor ──▶ schedule      killed, or ended with an error: again after 1 s, 2 s, … 60 s
-                                            ended well, was stopped, or its settings are wrong: so does the supervisor
+                                            ended well, was stopped, or its settings are wrong: the supervisor ends too
 
-A process of its own, which loads little: `python -m scheduler.submit.supervisor FOLDER COMMAND…`; the stand-alone binary runs it by
+A process of its own, which imports little: `python -m scheduler.submit.supervisor FOLDER COMMAND…`; the stand-alone binary runs it with
 `schedule --supervised`. A scheduler whose supervisor is gone starts another (`scheduler.submit.supervised`).
 """
 
@@ -33,24 +33,26 @@ from swarm.base.text import count
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 60.0
 STEADY_S: Final = 60.0
-"""A process that ran for this many seconds has started well: the next pause is a short one again."""
+"""A process that ran for this many seconds has started well: the next pause is short again."""
 FAILURES: Final = 2
-"""Failed starts in a row, before any good one, after which the supervisor gives up: one may have lost a race for the home."""
+"""Consecutive failed starts, before any good one, after which the supervisor gives up. One failure may be a lost race for the home."""
 WRONG: Final = (2, 5)
-"""Exit codes that would come again: bad settings, and what is not permitted."""
+"""Exit codes that would recur: wrong settings, and missing permission."""
 CRASH: Final = "crash.json"
 OVERDUE_S: Final = 30.0
-"""Seconds past the announced start after which nobody is expected to start it any more."""
+"""Seconds past the announced start after which no supervisor is expected to start the scheduler any more."""
 
 SUPERVISOR: Final = "SARK_SUPERVISOR"
-"""Environment variable of a scheduler: its supervisor's process."""
+"""Environment variable of a scheduler: the process id of its supervisor."""
 SCHEDULER: Final = "SARK_SCHEDULER"
-"""Environment variable of a supervisor: the process that runs already, and says on standard input how it ends."""
+"""Environment variable of a supervisor: the process that already runs, and reports on standard input how it ends."""
 UNSEEN: Final = 512
-"""Instead of an exit code: it ended without a word, and nobody saw how."""
+"""Stands for an exit code if the process ended without a message and nobody saw how."""
 LOOKS: Final = 10
 LOOK_S: Final = 0.1
-"""Who only looks whether a home is held holds it for a moment: it is taken if it is so on each of these looks, with a pause between."""
+"""A process that only checks whether a home is held holds it for a moment. So the home counts as taken only if it is held at each of these
+checks, with a pause between them.
+"""
 
 log = structlog.get_logger("sark.supervisor")
 
@@ -63,7 +65,7 @@ class CrashReport:
     at: float
     again_at: float
     crashes: int
-    """Since the supervisor started."""
+    """Number since the supervisor started."""
 
 
 def supervise(
@@ -74,8 +76,8 @@ def supervise(
     pause: Callable[[float], object],
     now: Callable[[], float],
 ) -> int:
-    """Run until it ends well, another process has the home (`taken`), or it cannot start; gives the exit code. A negative code is a
-    signal's. `report`: called with how it ended, and the seconds until it is run again.
+    """Run until it ends well, another process has the home (`taken`), or it cannot start; returns the exit code. A negative code is a
+    signal's. `report`: called with how it ended, and the seconds until the next run.
     """
     wait_s, failures, started = FIRST_S, 0, False
     while True:
@@ -109,7 +111,7 @@ def how_it_ended(code: int) -> str:
 
 
 class Supervisor:
-    """Runs a command as `supervise` says, and passes a request to stop on to it."""
+    """Runs a command as described in `supervise`, and forwards a request to stop to it."""
 
     def __init__(self, folder: Path, command: Sequence[str], taken: Callable[[], bool]) -> None:
         self._place = folder / CRASH
@@ -121,7 +123,7 @@ class Supervisor:
         self._crashes = 0
 
     def run(self) -> int:
-        """Blocking, for as long as campaigns are open. Gives the exit code."""
+        """Blocks for as long as campaigns are open. Returns the exit code."""
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             code = supervise(
@@ -164,7 +166,7 @@ class Supervisor:
 
 
 def last_crash(home: Home) -> CrashReport | None:
-    """What the supervisor says. None: the scheduler of this home has not crashed, as far as is known."""
+    """The supervisor's report. None: the scheduler of this home has not crashed, as far as is known."""
     try:
         return CrashReport(**json.loads((home.folder("scheduler") / CRASH).read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -191,12 +193,12 @@ def supervisor_of(folder: Path, command: Sequence[str]) -> list[str]:
 
 
 def main(folder: Path, command: Sequence[str]) -> int:
-    """Blocking, for as long as campaigns are open."""
+    """Blocks for as long as campaigns are open."""
     return Supervisor(folder, command, lambda: stays_held(folder)).run()
 
 
 def stays_held(folder: Path, *, pause: Callable[[float], object] = time.sleep) -> bool:
-    """Whether another process has the home, and did not just look."""
+    """Whether another process holds the home, rather than only checking it."""
     for _ in range(LOOKS):
         if not is_held(folder):
             return False

@@ -1,1 +1,1 @@
-"""Why this submitter believes a worker: its own devices, its pools, the keys it listed."""
+"""Why this submitter trusts a worker: its own devices, its pools, and the keys that it listed."""

@@ -1,4 +1,4 @@
-"""The trust of a home, read from its keys, its pools and its list, and again whenever one of these files changes."""
+"""The trust of a home, read from its keys, its pools and its list, and read again whenever one of these files changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from swarm.pools.owner import JOINED, pools_folder
 from swarm.pools.trusted import peer_of, trusted_workers
 
 REVIEW_S: Final = 30.0
-"""Memberships end by the clock too: the book is made anew this often."""
+"""Seconds after which the book is read again without a change, since memberships expire by the clock."""
 
 log = structlog.get_logger("sark.trust")
 
@@ -44,7 +44,7 @@ def read_book(home: Home, now: float) -> TrustBook:
             own |= pool.peers
         else:
             pools |= dict.fromkeys(pool.peers - pools.keys(), PoolName(names[pool.id], pool.id))
-    key = home.key("scheduler")  # a home that adopts a campaign by its owner's key has none yet
+    key = home.key("scheduler")  # a home that adopts with the owner's key has none yet
     learned = read_reputation(home)
     return TrustBook(
         root=load_or_create(key).peer_id if key.exists() else "",
@@ -61,7 +61,7 @@ def read_book(home: Home, now: float) -> TrustBook:
 
 @dataclass(eq=False)
 class HomeTrust:
-    """A `TrustSource`: the book of a home. A list that is damaged while a scheduler runs leaves the last book in force, with a warning."""
+    """The `TrustSource` of a home. If its list is damaged while a scheduler runs, the last book stays in force, with a warning."""
 
     home: Home
     wall: Callable[[], float] = time.time
@@ -91,12 +91,12 @@ class HomeTrust:
 
 
 def learn(home: Home, peer: str, right: bool, why: str, now: float) -> None:
-    """A result of a stranger was found right, or cannot be true: it counts for or against its key. Raises `ResourceError`."""
+    """Record that a stranger's result was confirmed, or cannot be true; it counts for or against the key. Raises `ResourceError`."""
     change_reputation(home, lambda book: book.confirm(peer, now) if right else book.refute(peer, why, now))
 
 
 def _stamps(home: Home) -> Iterator[tuple[str, int, int, int]]:
-    """Name, time, size and inode of every file that trust comes from."""
+    """Name, time, size and inode of every file from which trust is read."""
     folders = [pools_folder(home)]
     folders += [Path(entry.path) for entry in _entries(folders[0]) if entry.is_dir(follow_symlinks=False)]
     for path in (home.key("worker"), listed_file(home), reputation_file(home), pinned_file(home)):

@@ -1,9 +1,9 @@
-"""Whose a device id is. Pure.
+"""Which key a device id belongs to. Pure.
 
-A device id is what a worker says of itself. It belongs to the key that this home first used it with, and to other keys only where one
-signer says so: one pool, whose manifest lists the keys with that id, or the user, with `sark-node trust KEY --same-device-as KEY`. A key
-that is trusted takes the id from a stranger's, and never the reverse; an id that was not used yet is that of the home's own worker, if
-this claims it.
+A device id is a worker's own claim. It belongs to the key with which this home first used it. It belongs to further keys only if one signer
+says so: a pool whose manifest lists the keys with that id, or the user, with `sark-node trust KEY --same-device-as KEY`. A trusted key
+takes the id from a stranger's key, never the reverse. An id that was not used yet belongs to the home's own worker, if that worker claims
+it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from swarm.base.text import safe_text
 
 _RANK: Final = (TrustKind.OWN, TrustKind.POOL, TrustKind.LISTED, TrustKind.STRANGER)
 MAX_CLAIMS: Final = 100_000
-"""Device ids whose first claim is remembered."""
+"""Most device ids whose first claim is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClash:
-    """A key claims the device id of another."""
+    """A key claims the device id of another key."""
 
     device: str
     holder: str
@@ -42,7 +42,7 @@ class DeviceClash:
 
 
 def clash_lines(trusted: Sequence[str], strangers: Sequence[str]) -> list[str]:
-    """For people: the clashes of trusted workers, and how many strangers' there are where they would fill the screen."""
+    """For people: the clashes of trusted workers, and those of strangers, which are only counted if they would fill the screen."""
     if len(strangers) > 1:
         return [
             *trusted,
@@ -53,14 +53,14 @@ def clash_lines(trusted: Sequence[str], strangers: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DisputedDevice:
-    """Two keys claim a device id, and nothing says whose it is."""
+    """A device id that two keys claim without a known owner."""
 
     device: str
     one: str
     other: str
 
     def error(self) -> CampaignError:
-        """For a campaign that names the device."""
+        """The error for a campaign that names the device."""
         device = safe_text(self.device, 80)
         return CampaignError(
             f"the campaign names device {device}, which two keys claim: {self.one} and {self.other}",
@@ -78,20 +78,20 @@ def bound(book: TrustBook, device: str, one: str, other: str) -> bool:
 
 
 def better(book: TrustBook, one: str, other: str) -> bool:
-    """Whether the claim of `one` comes before the earlier claim of `other`: it is trusted, and the other is a stranger's."""
+    """Whether the claim of `one` takes precedence over the earlier claim of `other`: `one` is trusted, and `other` is a stranger's."""
     return book.knows(one) and not book.knows(other)
 
 
 @dataclass(slots=True)
 class DeviceClaims:
-    """Who claims which device id, as far as was seen; and who holds it."""
+    """Which keys were seen to claim each device id, and which key holds it."""
 
     book: Callable[[], TrustBook]
     _first: dict[str, str] = field(default_factory=dict)
-    """Device id → the best claim that was seen, the earlier one of equals."""
+    """Device id → the best claim seen; of equal claims the earlier one."""
 
     def clash(self, device: str, peer: str) -> DeviceClash | None:
-        """Why this key's claim does not count; None: it does. Notes the claim."""
+        """Why this key's claim is not accepted; None: it is. Also records the claim."""
         book = self.book()
         before = self._first.get(device)
         if (before is None and len(self._first) < MAX_CLAIMS) or (
@@ -104,8 +104,8 @@ class DeviceClaims:
         return DeviceClash(device, holder, peer)
 
     def key_of(self, device: str, peer: str) -> str:
-        """The one key that stands for all workers of this worker's device in results: the first that it is pinned to, else its holder's;
-        of a key that has no right to the id, itself.
+        """The key that represents all workers of this worker's device in results: the first key to which the device is pinned, else its
+        holder. For a key without a right to the id, the key itself.
         """
         book = self.book()
         pinned = book.pinned.get(device, ())
@@ -115,8 +115,9 @@ class DeviceClaims:
         return holder if holder is not None and bound(book, device, holder, peer) else peer
 
     def holder(self, device: str) -> str | None:
-        """The key that the id belongs to: the pinned one, else the home's own, else the best claim; but a trusted one rather than a
-        stranger's."""
+        """The key to which the id belongs: the pinned one, else the home's own, else the best claim; but a trusted key goes before a
+        stranger's.
+        """
         book = self.book()
         pinned = book.pinned.get(device, ())
         signed = (min(keys) for keys in book.signed.get(device, {}).values())
@@ -130,7 +131,7 @@ class DeviceClaims:
 
 
 def clashes(book: TrustBook, adverts: Iterable[Advert]) -> dict[str, DeviceClash]:
-    """The clashes among these adverts and with what is pinned, by the peer id of the key whose claim does not count."""
+    """The clashes of these adverts with each other and with pinned devices, by the peer id of the rejected key."""
     claims = DeviceClaims(lambda: book)
     ranked = sorted(adverts, key=lambda advert: (_RANK.index(book.trust_of(advert.peer).kind), advert.peer))
     found = {advert.peer: claims.clash(advert.device, advert.peer) for advert in ranked}
@@ -138,7 +139,7 @@ def clashes(book: TrustBook, adverts: Iterable[Advert]) -> dict[str, DeviceClash
 
 
 def named_devices(requirements: Iterable[Requirement]) -> frozenset[str]:
-    """The device ids that these name."""
+    """The device ids that these requirements name."""
     values = (
         clause.value
         for requirement in requirements
@@ -149,7 +150,7 @@ def named_devices(requirements: Iterable[Requirement]) -> frozenset[str]:
 
 
 def disputed(book: TrustBook, device: str, adverts: Iterable[Advert]) -> DisputedDevice | None:
-    """The first two of these that claim the device with equal right; None: it is known whose it is, or that of one alone."""
+    """The first two of these adverts that claim the device with equal right; None: its owner is known, or only one key claims it."""
     claimants = sorted(advert.peer for advert in adverts if advert.device == device)
     known = [peer for peer in claimants if book.knows(peer)]
     settled = [
@@ -164,6 +165,6 @@ def disputed(book: TrustBook, device: str, adverts: Iterable[Advert]) -> Dispute
 
 
 def pins_with(pinned: Mapping[str, tuple[str, ...]], device: str, key: str) -> dict[str, tuple[str, ...]]:
-    """The pins after this key was used: it holds the id from now on, alone unless it was one of its keys before."""
+    """The pins after this key was used: it holds the id from now on, alone unless it was already one of its keys."""
     keys = pinned.get(device, ())
     return {**pinned, device: keys if key in keys else (key,)}

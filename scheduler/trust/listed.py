@@ -1,6 +1,6 @@
 """The keys that a home lists by hand, in one durable file: `sark-node trust PEER_ID`.
 
-A file that cannot be read is an error, and never an empty list: campaigns would go on without the devices that they are meant for.
+A file that cannot be read is an error, never an empty list: otherwise campaigns would go on without the devices meant for them.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class ListedPeers(_Part):
 
 
 def listed_file(home: Home) -> Path:
-    """Where they are kept."""
+    """The file with the listed keys."""
     return home.folder("scheduler") / "trust" / "keys.json"
 
 
 def read_listed(home: Home) -> ListedPeers:
-    """The listed keys; none when there is no file. Raises `ResourceError` for one that cannot be read, or is damaged."""
+    """The listed keys; none when there is no file. Raises `ResourceError` for a file that is unreadable or damaged."""
     path = listed_file(home)
     try:
         if path.stat().st_size > MAX_FILE:
@@ -92,7 +92,7 @@ def _damaged(path: Path, why: str) -> ResourceError:
 
 
 def change_listed(home: Home, how: Callable[[ListedPeers], ListedPeers]) -> ListedPeers:
-    """Change the listed keys durably. When `how` raises, nothing changes. Raises `ResourceError`."""
+    """Change the listed keys durably. If `how` raises, nothing changes. Raises `ResourceError`."""
     with lock_folder(listed_file(home).parent, wait_s=LOCK_WAIT_S):
         before = read_listed(home)
         after = how(before)
@@ -104,7 +104,7 @@ def change_listed(home: Home, how: Callable[[ListedPeers], ListedPeers]) -> List
 
 
 def check_peer(peer: str) -> str:
-    """The peer id. Raises `SettingsError` unless it is one."""
+    """The peer id. Raises `SettingsError` for an invalid one."""
     try:
         peer_id_bytes(peer)
     except ValueError:
@@ -116,7 +116,7 @@ def check_peer(peer: str) -> str:
 
 
 def trust_peer(home: Home, peer: str, name: str, *, now: float) -> ListedPeers:
-    """List a key from now on. Raises `SettingsError` for what is no peer id, `NotPermitted` when the list is full."""
+    """List a key from now on. Raises `SettingsError` for an invalid peer id, `NotPermitted` when the list is full."""
     check_peer(peer)
 
     def add(listed: ListedPeers) -> ListedPeers:
@@ -136,7 +136,7 @@ def trust_peer(home: Home, peer: str, name: str, *, now: float) -> ListedPeers:
 
 
 def forget_peer(home: Home, peer: str) -> bool:
-    """List a key no longer. False: it was not listed. Raises `SettingsError` for what is no peer id."""
+    """Remove a key from the list. False: it was not listed. Raises `SettingsError` for an invalid peer id."""
     check_peer(peer)
     listed = False
 

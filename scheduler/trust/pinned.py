@@ -1,4 +1,4 @@
-"""The device ids that this home has used, each with the keys that it belongs to, in one durable file."""
+"""The device ids that this home has used, each with the keys to which it belongs, in one durable file."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class PinnedDevices(BaseModel):
 
 
 def pinned_file(home: Home) -> Path:
-    """Where they are kept."""
+    """The file with the pinned devices."""
     return home.folder("scheduler") / "trust" / "devices.json"
 
 
 def read_pinned(home: Home) -> Pins:
-    """The pinned devices; none when there is no file. Raises `ResourceError` for one that cannot be read, or is damaged."""
+    """The pinned devices; none when there is no file. Raises `ResourceError` for a file that is unreadable or damaged."""
     path = pinned_file(home)
     try:
         if path.stat().st_size > MAX_FILE:
@@ -70,7 +70,7 @@ def _change(home: Home, how: Callable[[Pins], Pins]) -> None:
 
 
 def pin_devices(home: Home, used: Mapping[str, str]) -> None:
-    """These keys were used as these devices, by device id. Past `MAX_PINNED` nothing more is pinned. Raises `ResourceError`."""
+    """Record that these keys were used as these devices, by device id. Beyond `MAX_PINNED` nothing is added. Raises `ResourceError`."""
 
     def pin(pinned: Pins) -> Pins:
         for device, key in used.items():
@@ -82,7 +82,7 @@ def pin_devices(home: Home, used: Mapping[str, str]) -> None:
 
 
 def claim_device(home: Home, peer: str, device: str) -> None:
-    """This device id belongs to this key from now on, whoever else claims it. Raises `SettingsError` for what is no peer or device id."""
+    """Give this device id to this key, whichever other key claims it. Raises `SettingsError` for an invalid peer or device id."""
     check_peer(peer)
     try:
         PinnedDevices(devices={device: (peer,)})
@@ -95,8 +95,8 @@ def claim_device(home: Home, peer: str, device: str) -> None:
 
 
 def bind_keys(home: Home, peer: str, other: str, device: str = "") -> str:
-    """From now on `peer` is a worker of the same device as `other`; gives the device id. `device`: that device; empty: the one that is
-    pinned to `other`. Raises `SettingsError` for what is no peer or device id, `NotPermitted` if no device is pinned to `other`.
+    """Make `peer` a worker of the same device as `other` from now on; returns the device id. `device`: that device; empty: the device
+    pinned to `other`. Raises `SettingsError` for an invalid peer or device id, `NotPermitted` if no device is pinned to `other`.
     """
     check_peer(peer)
     check_peer(other)

@@ -1,7 +1,7 @@
-"""What a home has learned of strangers, by key: results that its own repetition confirmed, and the one that was a lie.
+"""What a home has learned of strangers, by key: results that it confirmed by repeating an inference, and results that were lies.
 
-A key that was refuted gets no task of this home until it is forgiven. It costs nothing to make another key: a reputation says whom to
-prefer, never whom to trust.
+A refuted key gets no task of this home until it is forgiven. Since new keys cost nothing, a reputation says whom to prefer, never whom to
+trust.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from swarm.base.locks import lock_folder
 from swarm.base.text import count, safe_text
 
 MAX_KEYS: Final = 10_000
-"""Those of which nothing was heard for longest go first, never refuted ones before others."""
+"""Most keys kept. Those without news for longest are dropped first; refuted keys are dropped last."""
 MAX_FILE: Final = 8 * 1024 * 1024
 LOCK_WAIT_S: Final = 2.0
 
 
 class Reputation(BaseModel):
-    """Of one stranger's key."""
+    """The reputation of one stranger's key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     peer: PeerName
     confirmed: Annotated[int, Field(ge=0)] = 0
-    """Results of which an inference was repeated and was right."""
+    """Number of results of which a repeated inference was right."""
     refuted: Annotated[int, Field(ge=0)] = 0
-    """Results that cannot be true."""
+    """Number of results that cannot be true."""
     why: Annotated[str, Field(max_length=500)] = ""
-    """Of the last one."""
+    """Why the last one cannot be true."""
     at: Annotated[float, Field(ge=0)] = 0.0
     """When it last changed, in wall seconds."""
 
 
 class ReputationBook(BaseModel):
-    """All that a home has learned."""
+    """Everything that a home has learned."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -56,26 +56,26 @@ class ReputationBook(BaseModel):
 
     @property
     def confirmed(self) -> dict[str, int]:
-        """Confirmed results by key, of those that were not refuted."""
+        """Number of confirmed results by key, without refuted keys."""
         return {each.peer: each.confirmed for each in self.keys if each.confirmed and not each.refuted}
 
     def of(self, peer: str) -> Reputation:
         return next((each for each in self.keys if each.peer == peer), Reputation(peer=peer))
 
     def confirm(self, peer: str, now: float) -> ReputationBook:
-        """One more result was right."""
+        """The reputations with one more confirmed result."""
         known = self.of(peer)
         return self._with(known.model_copy(update={"confirmed": known.confirmed + 1, "at": now}))
 
     def refute(self, peer: str, why: str, now: float) -> ReputationBook:
-        """A result was a lie."""
+        """The reputations with one more lie."""
         known = self.of(peer)
         return self._with(
             known.model_copy(update={"refuted": known.refuted + 1, "why": why[:500], "at": now})
         )
 
     def forgive(self, peer: str) -> ReputationBook:
-        """As if nothing was known of it."""
+        """The reputations without this key."""
         return self.model_copy(update={"keys": tuple(each for each in self.keys if each.peer != peer)})
 
     def _with(self, changed: Reputation) -> ReputationBook:
@@ -99,12 +99,12 @@ def reputation_words(known: Reputation) -> str:
 
 
 def reputation_file(home: Home) -> Path:
-    """Where it is kept."""
+    """The file with the reputations."""
     return home.folder("scheduler") / "trust" / "reputation.json"
 
 
 def read_reputation(home: Home) -> ReputationBook:
-    """What is kept; nothing where there is no file. Raises `ResourceError` for one that is damaged."""
+    """The stored reputations; none where there is no file. Raises `ResourceError` for a damaged file."""
     path = reputation_file(home)
     try:
         data = path.read_bytes()
@@ -124,7 +124,7 @@ def read_reputation(home: Home) -> ReputationBook:
 
 
 def change_reputation(home: Home, how: Callable[[ReputationBook], ReputationBook]) -> ReputationBook:
-    """Change it durably. Raises `ResourceError`."""
+    """Change the reputations durably. Raises `ResourceError`."""
     with lock_folder(reputation_file(home).parent, wait_s=LOCK_WAIT_S):
         before = read_reputation(home)
         after = how(before)

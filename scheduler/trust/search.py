@@ -1,4 +1,4 @@
-"""Finding the devices that a campaign admits, whatever else is in the index."""
+"""Finds the devices that a campaign admits, whatever else is in the index."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from scheduler.trust.identities import DisputedDevice, disputed, named_devices
 from swarm.index.query import QueryResult
 
 KEYS: Final = 32
-"""Devices that one query names: as many values as a clause holds."""
+"""Most devices that one query names: as many values as a clause holds."""
 DIRECT: Final = 512
-"""Trusted devices that are asked for by name in one search."""
+"""Most trusted devices that one search queries by name."""
 LOOKUPS: Final = 8
-"""Queries at once."""
+"""Most simultaneous queries."""
 MAX_CLAUSES: Final = 32
-"""Of a requirement, as the protocol has it."""
+"""Most clauses of a requirement, as in the protocol."""
 
 log = structlog.get_logger("sark.discover")
 
@@ -49,8 +49,8 @@ async def find_admitted(
 ) -> tuple[tuple[Advert, ...], bool]:
     """The adverts, and whether they are complete.
 
-    Trusted devices are asked for by their keys, so that no number of strangers crowds them out: all of them with `every`, else at most
-    `DIRECT`, drawn anew each time. The index is asked in general only for strangers, or when there are more keys.
+    Trusted devices are queried by their keys, so that no number of strangers crowds them out: all of them with `every`, else at most
+    `DIRECT`, drawn anew each time. The index is queried without keys only for strangers, or when there are more keys.
     """
     named = named_peers(requirement)
     trust = trust.naming(named)
@@ -93,7 +93,7 @@ async def find_admitted(
 async def disputed_by(
     index: Searchable, requirements: Sequence[Requirement], trust: TrustScope, book: TrustBook
 ) -> DisputedDevice | None:
-    """A device that one of these names, and that two keys claim which `trust` admits."""
+    """A device that one of these requirements names, and that two keys admitted by `trust` claim."""
     adverts: dict[str, Advert] = {}
     for need in dict.fromkeys(requirements):
         if named_devices([need]):
@@ -104,6 +104,6 @@ async def disputed_by(
 
 
 def _among(keys: Sequence[str], requirement: Requirement) -> Requirement:
-    """The requirement for these peers only. The index may read fewer clauses: whatever it answers is checked again."""
+    """The requirement restricted to these peers. The index may evaluate fewer clauses: its answers are checked again."""
     among = Clause(attribute="peer", op=Op.IN, value=tuple(keys))
     return Requirement(clauses=(among, *requirement.clauses)[:MAX_CLAUSES])

@@ -1,4 +1,5 @@
-"""Which workers serve this submitter without its trusting them: they are asked how they stand, which they tell only those they allow.
+"""Which workers serve this submitter although it does not trust them. They are asked for their status, which they give only to peers that
+they allow.
 
 No task and no model is named to them.
 """
@@ -29,7 +30,9 @@ async def serving_peers(
     token: ShowCredentials,
     manifests: Sequence[tuple[str, ManifestMessage | None]] = (),
 ) -> frozenset[str]:
-    """Those of the workers that serve whom the token speaks for. At most `MAX_ASKED` are asked; one that does not answer does not."""
+    """The workers that serve the peer for which the token speaks. At most `MAX_ASKED` are asked; a worker that does not answer does not
+    count.
+    """
     serving: set[str] = set()
     slots = trio.CapacityLimiter(CONCURRENT)
 
@@ -38,7 +41,7 @@ async def serving_peers(
             try:
                 link = await links.get(advert.peer, advert.addresses, max_wait_s=ANSWER_S)
                 if isinstance(await link.call(token, max_wait_s=ANSWER_S), Denied):
-                    for name, manifest in manifests:  # the worker's copy may be older than our membership
+                    for name, manifest in manifests:  # the worker's copy may predate our membership
                         if name in advert.pools and manifest is not None:
                             await link.call(manifest, max_wait_s=ANSWER_S)
                     await link.call(token, max_wait_s=ANSWER_S)

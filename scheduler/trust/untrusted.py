@@ -1,4 +1,4 @@
-"""Devices that fit and are not trusted, and what their submitter can do about it. Pure."""
+"""Devices that fit but are not trusted, and what the submitter can do about them. Pure."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ MAX_NAME: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class UntrustedDevice:
-    """A device that fits, of somebody whom the submitter does not trust."""
+    """A device that fits, but whose key the submitter does not trust."""
 
     peer: str
     device: str
     name: str
-    """As it calls itself."""
+    """The name that it gives itself."""
     serves: bool
-    """It allows this submitter."""
+    """Whether it allows this submitter."""
 
     @property
     def title(self) -> str:
-        """`laptop-7 (12D3Koo…)`, with the whole key: names can be cloned."""
+        """`laptop-7 (12D3Koo…)`, with the whole key, since names can be copied."""
         return f"{safe_text(self.name, MAX_NAME)} ({self.peer})"
 
 
 OPEN_LINE: Final = "Strangers may take these tasks and get the model: devices: {trust: anyone}."
-"""Of a campaign that is open to strangers."""
+"""For a campaign that is open to strangers."""
 
 
 def untrusted_lines(devices: Sequence[UntrustedDevice]) -> list[str]:
-    """What to do about devices that fit and are not trusted: those that serve this submitter first, each with its command."""
+    """What to do about devices that fit but are not trusted: those that serve this submitter first, each with its command."""
     serving = [each for each in devices if each.serves]
     lines = [
         f"{safe_text(each.name, MAX_NAME)} serves you, not trusted yet: sark-node trust {each.peer}"
