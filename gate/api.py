@@ -31,11 +31,11 @@ class GateInfo(BaseModel):
 
     peer: str
     addresses: tuple[str, ...]
-    """The addresses that this home knows."""
+    """Addresses of the gate that this home knows."""
     own: bool
-    """The gate is, or was, this home's own."""
+    """Whether the gate is, or was, this home's own."""
     reached: bool
-    """The gate answered."""
+    """Whether the gate answered."""
     status: GateSnapshot | None = None
     error: str | None = None
     hint: str = ""

@@ -78,48 +78,51 @@ class GateSettings(RoleSettings):
 
     listen: tuple[AddressText, ...] = (f"/ip4/0.0.0.0/tcp/{DEFAULT_PORT}",)
     announce: tuple[Annotated[AddressText, AfterValidator(can_be_dialled)], ...] = ()
-    """Announced instead of the interfaces' addresses. A DNS name works only in tickets and settings, because nodes resolve only names that
-    their users gave them; so announce an IP address as well."""
+    """Addresses to announce instead of the interfaces' addresses. A DNS name works only in tickets and settings, because nodes resolve only
+    names that their users gave them; so announce an IP address as well."""
     admit: Admit = Admit.OPEN
-    """For whom it relays, stores adverts and takes manifests: `open` anybody, `ticket` members of its pools, `list` peers in `allow`."""
+    """Peers that the gate relays for, stores adverts for and takes manifests from: `open` anybody, `ticket` members of its pools, `list`
+    peers in `allow`."""
     allow: tuple[Peer, ...] = ()
-    """Peers that `ticket` and `list` admit."""
+    """Peer ids that `ticket` and `list` admit."""
     pools: tuple[PoolId, ...] = ()
-    """Ids of pools made on other homes whose members `ticket` also admits."""
+    """Ids of pools of other homes whose members `ticket` also admits."""
     operators: tuple[Peer, ...] = ()
-    """Schedulers that may read the gate's status. The keys of its own home always may."""
+    """Peer ids of schedulers that may read the gate's status. The keys of its own home always may."""
     metrics: Annotated[str, AfterValidator(_is_a_listener)] = ""
-    """Where to serve Prometheus metrics, such as `127.0.0.1:9464`; empty: nowhere."""
+    """Address at which to serve Prometheus metrics, such as `127.0.0.1:9464`. Empty: none are served."""
     drain_s: Annotated[float, Field(ge=0, le=3_600)] = 30.0
-    """How long a stopping gate waits for relayed connections."""
+    """Maximum number of seconds that a stopping gate waits for relayed connections."""
     connections_per_network: Annotated[int, Field(ge=1)] = ARRIVALS.per_network
-    """Connections from one network: an IPv4 /24, an IPv6 /48."""
+    """Maximum number of connections from one network: an IPv4 /24, an IPv6 /48."""
     connections_per_s: Annotated[float, Field(gt=0)] = ARRIVALS.per_s
-    """New connections from one network each second, after a burst of 256."""
+    """Maximum number of new connections from one network per second, after a burst of 256."""
     memory: Annotated[Size, Field(ge=2**20)] = MEMORY.most
-    """Memory that peers may take in buffers, calls and answers: `64 MiB`. Above it the gate closes the connections of the largest user."""
+    """Memory that peers may take in buffers, calls and answers, such as `64 MiB`. Above it, the gate closes the connections of the largest
+    user."""
     memory_per_peer: Annotated[Size, Field(ge=2**16)] = MEMORY.most_of_peer
-    """Memory that one peer's calls and answers may take: `4 MiB`. Above it the gate reads no more from that peer until some are done."""
+    """Memory that one peer's calls and answers may take, such as `4 MiB`. Above it, the gate reads no more from that peer until some are
+    done."""
     relay: bool = True
-    """Relay for nodes that cannot be dialled."""
+    """Whether to relay for nodes that cannot be dialled."""
     relay_reservations: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.reservations
-    """Total number of reservations."""
+    """Maximum number of reservations in total."""
     relay_reservations_per_network: Annotated[int, Field(ge=1)] = LIMITS.reservations_per_network
-    """Reservations of one network: an IPv4 /24, an IPv6 /48."""
+    """Maximum number of reservations from one network: an IPv4 /24, an IPv6 /48."""
     relay_circuits: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.circuits
-    """Simultaneous relayed connections."""
+    """Maximum number of simultaneous relayed connections."""
     relay_circuits_from_peer: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_peer
-    """Simultaneous relayed connections from one caller."""
+    """Maximum number of simultaneous relayed connections from one caller."""
     relay_circuits_to_peer: Annotated[int, Field(ge=1)] = LIMITS.circuits_to_peer
-    """Simultaneous relayed connections to one peer."""
+    """Maximum number of simultaneous relayed connections to one peer."""
     relay_circuits_from_network: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_network
-    """Simultaneous relayed connections from callers in one network: an IPv4 /24, an IPv6 /48."""
+    """Maximum number of simultaneous relayed connections from callers in one network: an IPv4 /24, an IPv6 /48."""
     relay_circuit_bytes: Annotated[Size, Field(ge=MIB)] = LIMITS.circuit_bytes
-    """Bytes that one circuit may carry in both directions together: `1 GiB`."""
+    """Maximum number of bytes that one circuit carries in both directions together, such as `1 GiB`."""
     relay_circuit_s: Annotated[float, Field(ge=1, le=604_800)] = LIMITS.circuit_s
-    """How long a circuit may last."""
+    """Maximum duration of a circuit, in seconds."""
     relay_bytes_per_s: Size = 0
-    """Bytes per second that all circuits together may carry: `20 MiB`; 0: no limit."""
+    """Maximum number of bytes per second that all circuits carry together, such as `20 MiB`. 0: no limit."""
 
     @property
     def arrival_limits(self) -> ConnectionLimits:

@@ -33,7 +33,7 @@ class JobInfo(RunningJob):
     """A running or queued job of this worker."""
 
     mine: bool
-    """The job is for this home's own scheduler."""
+    """Whether the job is for this home's own scheduler."""
 
 
 class WorkerInfo(BaseModel):
@@ -42,15 +42,15 @@ class WorkerInfo(BaseModel):
     peer: str | None = None
     state: WorkerState | None = None
     why: str = ""
-    """Why the worker takes no new work; empty: it takes work."""
+    """Why the worker takes no new work. Empty if it takes work."""
     running: int | None = None
     queue: int | None = None
     jobs: tuple[JobInfo, ...] = ()
-    """Running ones first."""
+    """Jobs of the worker, the running ones first."""
     reach: str | None = None
     """How other nodes reach the worker, in words."""
     reading: DeviceReading | None = None
-    """The device's sensors while a task runs; null: no task runs, or the device has no sensors to show."""
+    """Sensor reading of the device while a task runs. Null if no task runs, or the device has no sensors to show."""
     still_held: tuple[str, ...] = ()
     """Hints for the owner if a rule that `resume` does not end still applies."""
     error: str | None = None
@@ -64,9 +64,9 @@ class OwnerOrder(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     now: bool = False
-    """With pause and drain: stop running tasks too; their schedulers run them elsewhere."""
+    """Whether pause and drain also stop running tasks, which their schedulers then run elsewhere."""
     finish: bool = False
-    """With drain: run queued tasks too instead of giving them back."""
+    """Whether drain also runs queued tasks instead of giving them back."""
 
 
 def router(home: Home, send: SendCommand = send_command) -> APIRouter:

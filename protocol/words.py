@@ -11,7 +11,7 @@ from typing import Final
 
 
 class Reason(StrEnum):
-    """Why somebody said no, or why a task ended as it did."""
+    """Why a request was refused, or why a task ended as it did."""
 
     # a refusal of a request
     NOT_ALLOWED = "not-allowed"
@@ -69,7 +69,7 @@ class Reason(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """What a worker says of itself."""
+    """The state that a worker reports."""
 
     ACTIVE = "active"
     BUSY = "busy"

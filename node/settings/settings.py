@@ -62,47 +62,47 @@ class WorkerSettings(RoleSettings):
     section: ClassVar[str] = "worker"
 
     name: Name | None = None
-    """The name shown to people. Default: the host's name."""
+    """Display name of the worker. Default: the host's name."""
     labels: Annotated[dict[Name, Name], Field(max_length=16)] = {}
     """Labels that campaigns can select, such as `site=lab`."""
     owners: tuple[Scheduler, ...] = ()
-    """The owner's schedulers on other machines, with the same rights as this home's own."""
+    """Peer ids of the owner's schedulers on other machines. They have the same rights as this home's own scheduler."""
     allow: tuple[Scheduler, ...] = ()
-    """Other people's schedulers that are served too."""
+    """Peer ids of other people's schedulers that the worker also serves."""
     accept_anyone: bool = False
-    """Serve strangers too, after everybody else and within tight limits. Needs the full sandbox."""
+    """Whether to serve strangers too, after everybody else and within tight limits. Needs the full sandbox."""
     teams: tuple[Name, ...] = ()
-    """Serve only members of these teams; empty: all members of the pools."""
+    """Teams whose members are served. Default: all members of the pools."""
     max_duration: Annotated[str, _checked(parse_duration)] = "1h"
-    """Longest time that another user's task may take by its own limits, and may wait in the queue: `30m`, `2h`."""
+    """Maximum time that another user's task may take by its own limits, and may wait in the queue, such as `30m` or `2h`."""
     owner_first: bool = False
-    """The owner's tasks run first, whatever the priorities."""
+    """Whether the owner's tasks run first, whatever the priorities."""
     quiet: tuple[Annotated[str, _checked(read_quiet)], ...] = ()
-    """Take no new work at these hours, local time: `22:00-07:00`, `Sat`, `Mon-Fri 09:00-17:00`."""
+    """Hours, in local time, in which to take no new work: `22:00-07:00`, `Sat`, `Mon-Fri 09:00-17:00`."""
     on_battery: bool = False
-    """Take new work on battery too."""
+    """Whether to take new work on battery too."""
     slots: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of slots. A device measures one task at a time, whatever this number."""
     max_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
-    """Longest time that a measurement waits for an idle host before it runs anyway; 0: no wait."""
+    """Maximum number of seconds that a measurement waits for an idle host before it runs anyway. 0: no wait."""
     cache_bytes: Annotated[int, Field(ge=0)] | None = None
-    """Size limit of the model cache. Default: 20 GiB or half of the free disk space."""
+    """Size limit of the model cache, in bytes. Default: 20 GiB or half of the free disk space."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Largest share of this device's memory for one run."""
     calibrate: bool = True
-    """Calibrate at the first start, whenever the hardware has changed, and again when the host is quiet."""
+    """Whether to calibrate at the first start, whenever the hardware has changed, and again when the host is quiet."""
     api: Annotated[str, _checked(_endpoint)] = ""
     """An OpenAI-compatible server to offer as a unit: `http://127.0.0.1:8000/v1`, or with a display name,
     `http://127.0.0.1:8000/v1,vllm`. The environment variable SARK_API_KEY holds its key."""
     api_watch: bool = False
-    """Also watch that server's processes, GPU memory and `/metrics`, if it runs on this host."""
+    """Whether to also watch that server's processes, GPU memory and `/metrics`, if it runs on this host."""
     meter: str = ""
     """A CSV file that a wall meter writes, with the columns time and watts, from which energy is read."""
     gpus: Annotated[str, BeforeValidator(_as_text), _checked(read_gpus_setting)] = "one"
     """The GPUs that units use: `one` (the first), `each` (a unit for each: `GPU (ONNX)`, `GPU 1 (ONNX)` …), or their
     numbers as `sark-node info` shows them: `0,2`."""
     simulate: bool = False
-    """Offer the fake unit, whose figures come from a script. For trials, never for results."""
+    """Whether to offer the fake unit, whose figures come from a script. For trials, never for results."""
 
     @property
     def max_duration_s(self) -> float:

@@ -66,7 +66,7 @@ class RelayCaps(Message):
 
 
 class GateSnapshot(Message, type="gate-snapshot"):
-    """The status. Totals count from the gate's start."""
+    """The gate's status. Totals count from the gate's start."""
 
     version: Line
     incarnation: Count

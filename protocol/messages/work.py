@@ -430,7 +430,7 @@ class AdoptReply(Message, type="adopt-reply"):
 
 
 class Action(StrEnum):
-    """What an owner can have a device do."""
+    """What an owner can make a device do."""
 
     PAUSE = "pause"
     """Take no new work until resumed; runs in progress continue."""

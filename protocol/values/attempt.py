@@ -13,7 +13,7 @@ from protocol.wire.table import Table
 
 
 class TaskState(StrEnum):
-    """Where a task stands."""
+    """The state of a task."""
 
     PENDING = "pending"
     """Waits for a device: none asked yet, or the last attempt ended and another may follow."""

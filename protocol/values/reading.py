@@ -37,7 +37,7 @@ Watts = Annotated[float, Field(ge=0, le=100_000)]
 
 
 class GpuReading(Message):
-    """One GPU, with whatever uses it."""
+    """Sensor values of one GPU, whatever uses it."""
 
     utilisation: Share | None = None
     memory: Count | None = None
@@ -47,7 +47,7 @@ class GpuReading(Message):
 
 
 class SensorValues(Message):
-    """Of the device with all that runs on it, not of the task alone."""
+    """Sensor values of the whole device with everything that runs on it, not of the task alone."""
 
     cpu: Share | None = None
     """Busy share of all processors' time since the reading before."""
@@ -61,6 +61,6 @@ class SensorValues(Message):
 
 
 class DeviceReading(SensorValues):
-    """On its way: with how old it was when it was sent."""
+    """The device's sensor values, with their age when they were sent."""
 
     age_s: Seconds = 0.0

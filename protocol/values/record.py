@@ -96,7 +96,7 @@ class LoadSample(Message):
 
 
 class HostLoad(Message):
-    """The host over the timed window of one launch. None: its system does not tell."""
+    """The host during the timed window of one launch. A value is None if the operating system does not report it."""
 
     others: Share | None = None
     """Share of all processors' time that went to other processes; of too short a window: of the processors, at moments around it."""
@@ -165,7 +165,7 @@ class Timing(Message):
 
 
 class Accelerator(Message):
-    """The accelerator over the timed windows of all launches. None: it does not tell."""
+    """The accelerator during the timed windows of all launches. A value is None if the accelerator does not report it."""
 
     source: Line
     """Who read it, such as `nvml`."""
@@ -188,7 +188,7 @@ FEW_DIGITS: Final = ("bf16", "f16")
 
 
 class RunFacts(Message):
-    """What really ran."""
+    """What actually ran."""
 
     unit: Line
     driver: Line
@@ -221,7 +221,7 @@ class RunFacts(Message):
 
 
 class DeviceFacts(Message):
-    """The device as its advert had it when the run began."""
+    """The device as its advert described it when the run began."""
 
     device: Line
     name: Line
@@ -238,7 +238,7 @@ class DeviceFacts(Message):
 
 
 class StageTime(Message):
-    """How long one stage took on the worker's monotonic clock."""
+    """Duration of one stage on the worker's monotonic clock."""
 
     stage: Line
     seconds: Seconds

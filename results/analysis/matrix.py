@@ -34,14 +34,14 @@ class MatrixCell:
     unit: str
     threads: int | None = None
     batch: int | None = None
-    """As requested; None: the model's own."""
+    """Batch size that was requested. Null: the model's own."""
     variant: str = ""
-    """The model's variant, with which `model` ends."""
+    """Variant of the model, with which `model` ends."""
     median_ms: float | None = None
     low_ms: float | None = None
     high_ms: float | None = None
     ratio: float | None = None
-    """Its median divided by the base's for the same model and batch; None: no base, or not comparable with it."""
+    """Median divided by the base's median for the same model and batch. Null if there is no base, or it is not comparable."""
     per_s: float | None = None
     """Inputs per second: the batch divided by the median."""
     joules: float | None = None
@@ -56,13 +56,13 @@ class MatrixCell:
     remark: str = ""
     """Why the cell is not valid, or has no ratio."""
     job: str = ""
-    """The task that it comes from: campaign id and number."""
+    """Task of the result: campaign id and number."""
     verdict: str = ""
     """What the number is worth; empty if there is none."""
     load_ms: float | None = None
     """Median time to load the model."""
     memory_mb: float | None = None
-    """Peak memory during the run above what the process held before."""
+    """Peak memory during the run in excess of the memory before it."""
     model_bytes: int | None = None
     """Size of the model's file."""
     max_error: float | None = None
@@ -72,7 +72,7 @@ class MatrixCell:
     shapes: str = ""
     """Shapes of the inputs, as in the row."""
     energy_source: str = ""
-    """Which source read the joules, and of which part: only values from one source are comparable."""
+    """Source of the energy reading, and the part that it covers. Only values from one source are comparable."""
 
 
 def make_matrix(

@@ -108,14 +108,14 @@ class CellOutcome(BaseModel):
     verdict: str = ""
     median_ms: float | None = None
     low_ms: float | None = None
-    """Ends of the 95 % interval of the median."""
+    """Lower end of the median's 95 % interval."""
     high_ms: float | None = None
     memory_mb: float | None = None
     finding: RegressionFinding
     against: str | None = None
-    """The campaign of the good result that it was compared with."""
+    """Campaign of the good result that it was compared with."""
     ratio: float | None = None
-    """Its time divided by the good result's."""
+    """Time of this result divided by the good result's time."""
     ratio_low: float | None = None
     ratio_high: float | None = None
     memory_ratio: float | None = None

@@ -56,18 +56,18 @@ class VerifyFinding(JsonModel):
     """The outcome of checking one task, or the file as a whole."""
 
     task: str | None
-    """Null: the file as a whole."""
+    """The task that was checked. Null: the file as a whole."""
     signed: bool = True
-    """Whether a worker signed anything."""
+    """Whether a worker signed a record."""
     worker: str | None = None
     fingerprint: str | None = None
     wrong: tuple[str, ...] = ()
-    """A line for each thing that does not hold; empty if everything holds."""
+    """A line for each check that failed. Empty if all passed."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def holds(self) -> bool:
-        """Nothing is wrong."""
+        """Whether every check passed."""
         return not self.wrong
 
 

@@ -19,36 +19,36 @@ _ENDING: Final = "ExecutionProvider"
 
 
 class OperatorLine(JsonModel):
-    """The operators of one type in one place."""
+    """The operators of one type that ran in one place."""
 
     op: str
     domain: str
-    """Empty: ONNX's own domain."""
+    """Domain of the operator type. Empty: ONNX's own."""
     provider: str
-    """Such as `CUDA`."""
+    """Provider that ran the operators, such as `CUDA`."""
     fell_back: bool
-    """It did not run on the unit's own provider."""
+    """Whether the operators ran on another provider than the unit's own."""
     nodes: int | None
-    """Nodes of the model's graph, before fusing. null: the runtime does not tell."""
+    """Number of nodes in the model's graph, before fusing. Null if the runtime does not tell."""
     ran: int
-    """Kernels that ran; 0: all were fused into others or computed while loading."""
+    """Number of kernels that ran. 0: all were fused into others or computed while loading."""
     ms: float | None
-    """Milliseconds they took in one inference."""
+    """Time of these operators in one inference, in milliseconds."""
     share: float | None
-    """Share of the time of all operators, 0 to 1."""
+    """Share of the time of all operators, from 0 to 1."""
     why: str
-    """Why they fell back."""
+    """Why the operators fell back."""
 
 
 class OperatorUses(JsonModel):
     """Where all operators of a model ran."""
 
     lines: tuple[OperatorLine, ...]
-    """The slowest first."""
+    """A line for each operator type and provider, the slowest first."""
     summary: str
-    """A sentence or two."""
+    """Summary in one or two sentences."""
     issued: bool
-    """A device's times are the times of issuing its work."""
+    """Whether the times of a device are only the times of issuing its work."""
 
     def first(self) -> tuple[list[OperatorLine], int, float]:
         """The first `MAX_LINES` and all that fell back; the number of lines left out, and their share of the time."""

@@ -28,25 +28,25 @@ class PlainJob(FilePart):
 
     compute_unit: UnitName
     num_inference_runs: Runs = 100
-    """Timed inferences."""
+    """Number of timed inferences."""
     device_udid: Word | None = None
-    """Only on the device with this id."""
+    """Hardware id of the device that must run the job."""
     worker_id: Word | None = None
-    """Only on the worker with this peer id."""
+    """Peer id of the worker that must run the job."""
 
 
 class PlainCampaign(FilePart):
     """One model and the jobs to run with it."""
 
     campaign: Name | None = None
-    """Its name; the model's if left out."""
+    """Name of the campaign. Default: the model's name."""
     model_url: Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(check_place)]
-    """Path of the model's file from this one, or a URL: https:, http:, file: or hf://ORG/REPO/FILE."""
+    """Path of the model's file, relative to the campaign file's folder, or a URL: https:, http:, file: or hf://ORG/REPO/FILE."""
     model_sha256: Sha256 | None = None
-    """Of the file, in hexadecimal; the campaign is refused when it does not match."""
+    """SHA-256 of the model's file, in hexadecimal. The campaign is refused if the file does not match."""
     model_size: Bytes | None = None
-    """Of the file, in bytes. With a URL and `model_sha256` nothing is fetched when the campaign is submitted: each device fetches the file
-    itself."""
+    """Size of the model's file, in bytes. With a URL and `model_sha256`, nothing is downloaded when the campaign is submitted: each device
+    downloads the file itself."""
     jobs: Annotated[tuple[PlainJob, ...], Field(min_length=1, max_length=10_000, strict=False)]
 
 

@@ -66,7 +66,7 @@ EXAMPLES: Final = ": examples"
 
 
 class FilePart(BaseModel):
-    """Base of the file's parts: frozen, nothing converted by surprise, no unknown keys."""
+    """Base of the file's parts: frozen, strictly typed, and without unknown keys."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -90,38 +90,40 @@ def _unset(value: object) -> bool:
 
 
 class VariantEntry(FilePart):
-    """One form of a model: its file, or where it is fetched from. All else is the model's."""
+    """One variant of a model: its file, or the URL of its file. All other keys are the model's."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["path"]}, {"required": ["url"]}]})
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
-    """As of a model."""
+    """Path of the file, like the `path` of a model."""
     url: UrlText | None = None
-    """As of a model."""
+    """URL of the file, like the `url` of a model."""
     sha256: Sha256 | None = None
-    """As of a model."""
+    """SHA-256 of the file, like the `sha256` of a model."""
     size: Bytes | None = None
-    """As of a model."""
+    """Size of the file in bytes, like the `size` of a model."""
 
 
 class EvaluateEntry(FilePart):
-    """How well a model answers, besides how fast: it is given examples, and its answers are scored."""
+    """How the quality of a model's answers is measured, in addition to its speed: the model answers examples, and its answers are
+    scored."""
 
     task: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-    """What reads the data, such as classification; see docs/evaluation.md."""
+    """Name of the evaluation task, which reads the data, such as classification; see docs/evaluation.md."""
     data: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
-    """A file or folder, as the task wants it, from the folder of the campaign. Left out: what the task brings, if it brings any."""
+    """File or folder with the examples, in the form that the task requires, relative to the campaign file's folder. Default: the task's own
+    data, if it has any."""
     metrics: Annotated[
         tuple[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")], ...],
         Field(max_length=64, strict=False),
     ] = ()
-    """What scores the answers, such as accuracy; left out: what the task names."""
+    """Metrics that score the answers, such as accuracy. Default: the task's own metrics."""
     options: Annotated[dict[DimName, EvaluateOption], Field(max_length=64)] = {}
-    """Of the task."""
+    """Options of the task."""
 
 
 class ModelEntry(FilePart):
-    """A model to be measured: a file, a file inside an installed Python package, or one that is fetched by URL."""
+    """A model to measure: a file, a file inside an installed Python package, or a file that is downloaded from a URL."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -142,30 +144,30 @@ class ModelEntry(FilePart):
         ]
         | None
     ) = None
-    """What rows call it; the file's own name if left out."""
+    """Name of the model in the results. Default: the name of the file."""
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
-    """Path of the file, from the folder of the campaign; with `package`, from the package's folder."""
+    """Path of the file, relative to the campaign file's folder or, with `package`, to the package's folder."""
     url: UrlText | None = None
-    """Where it is fetched from, once, when the campaign is submitted: https:, http:, file: or hf://ORG/REPO/FILE@REVISION. With a path:
-    where workers may fetch it too."""
+    """URL from which the file is downloaded once, when the campaign is submitted: https:, http:, file: or hf://ORG/REPO/FILE@REVISION. With
+    `path`, a URL from which workers may download the file too."""
     package: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")] | None = None
-    """An installed Python package that carries the file, such as magika."""
+    """Installed Python package that contains the file, such as magika."""
     sha256: Sha256 | None = None
-    """Of the file, in hexadecimal; the campaign is refused when it does not match. Of a URL too."""
+    """SHA-256 of the file, in hexadecimal. The campaign is refused if the file, or the file at the URL, does not match."""
     size: Bytes | None = None
-    """Of the file, in bytes. With it, a URL and a sha256 nothing is fetched when the campaign is submitted: each device fetches the file
-    itself."""
+    """Size of the file, in bytes. With `size`, `url` and `sha256`, nothing is downloaded when the campaign is submitted: each device
+    downloads the file itself."""
     dims: Dims = {}
-    """Sizes of dynamic dimensions, by symbol or `input[axis]`; they go before those of `measure`."""
+    """Sizes of dynamic dimensions, by symbol or `input[axis]`. They take precedence over those of `measure`."""
     inputs: Annotated[dict[DimName, InputText], Field(max_length=64)] = {}
-    """Shapes of its inputs, such as `x: [1, 3, 48, 320]`; with their types where the format does not tell them (TorchScript), such as
+    """Shapes of the inputs, such as `x: [1, 3, 48, 320]`. If the format does not state the types (TorchScript), types and shapes, such as
     `x: float32[batch, 3, 224, 224]`."""
     batch: Batches | None = Field(default=None, exclude_if=_unset)
-    """Sizes of the batch for this model, in place of those of `measure`; each is a task of its own."""
+    """Batch sizes for this model, instead of those of `measure`. Each makes a task of its own."""
     batch_dim: DimName | None = Field(default=None, exclude_if=_unset)
-    """Which dynamic dimension the batch is: its symbol, or `input[axis]`. Left out: the first one of the inputs."""
+    """Dynamic dimension that is the batch: its symbol, or `input[axis]`. Default: the first dimension of the inputs."""
     variant: VariantName | None = Field(default=None, exclude_if=_unset)
-    """Which form of a model this is, such as int8. Rows call it by the name and this."""
+    """Variant of the model, such as int8. In the results, it follows the model's name."""
     variants: Annotated[
         dict[
             VariantName,
@@ -175,7 +177,7 @@ class ModelEntry(FilePart):
         ],
         Field(max_length=32),
     ] = Field(default={}, exclude_if=_unset)
-    """The same model in several forms, such as numeric types: `{fp32: a.onnx, int8: b.onnx}`. Each is measured as a model of its own."""
+    """Variants of the model, such as numeric types: `{fp32: a.onnx, int8: b.onnx}`. Each is measured as a model of its own."""
     files: Annotated[
         dict[
             FormatName,
@@ -185,16 +187,16 @@ class ModelEntry(FilePart):
         ],
         Field(max_length=32),
     ] = Field(default={}, exclude_if=_unset)
-    """The same model in several formats: `{onnx: m.onnx, tflite: m.tflite}`. Each unit measures the file that it can run; all are rows of
-    one model."""
+    """The same model in several formats: `{onnx: m.onnx, tflite: m.tflite}`. Each unit measures the file that it can run. All rows belong
+    to one model."""
     format: FormatName | None = Field(default=None, exclude_if=_unset)
-    """The format of its file, where the name does not tell."""
+    """Format of the file, if its name does not show it."""
     units: Annotated[tuple[UnitName, ...], Field(min_length=1, max_length=64, strict=False)] | None = Field(
         default=None, exclude_if=_unset
     )
-    """Compute units for this model, in place of those of the campaign."""
+    """Compute units for this model, instead of those of the campaign."""
     evaluate: EvaluateEntry | None = Field(default=None, exclude_if=_unset)
-    """Examples that it answers once on each device, after it was timed, and how its answers are scored."""
+    """Examples that the model answers once on each device, after it was timed, and how its answers are scored."""
 
     _place: tuple[str, int | None] = PrivateAttr(default=("", None))
 
@@ -269,18 +271,19 @@ class ModelEntry(FilePart):
 
 
 class Devices(FilePart):
-    """Which devices, and on how many of them."""
+    """Which devices, and how many of them."""
 
     where: Annotated[tuple[ClauseText, ...], Field(max_length=24, strict=False)] = ()
-    """Clauses, all of which a device must meet: attribute operator value, such as `ram >= 8 GiB`."""
+    """Clauses that a device must all meet: attribute operator value, such as `ram >= 8 GiB`."""
     spread: Literal["any", "class", "device", "worker"] = "device"
-    """One task for every fitting device, for each distinct class of them, for any one, or for every worker, also where several share a
-    machine. With replicas: any, if left out."""
+    """Devices that the tasks are spread over. device: every matching device; class: one device of each class; any: one device for each
+    task; worker: every worker, even if several share a machine. Default: device; with replicas, any."""
     limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """At most so many devices, classes or workers."""
+    """Maximum number of devices, classes or workers."""
     trust: TrustText = Field(default="mine", exclude_if=lambda trust: trust == "mine")
-    """Whose devices: `mine`, those of this home, of its pools and those listed with `sark-node trust`; these and the peer ids of a list; or
-    `anyone`: strangers get the model then, and may invent results. A clause `peer == ID` names that peer too."""
+    """Devices that may get tasks. `mine`: the devices of this home and its pools, and those listed with `sark-node trust`. A list of peer
+    ids: these in addition. `anyone`: strangers too, which then get the model and may invent results. A clause `peer == ID` also names a
+    peer."""
 
     def clauses(self) -> tuple[Clause, ...]:
         """`where`, read."""
@@ -288,14 +291,14 @@ class Devices(FilePart):
 
 
 class StepEntry(FilePart):
-    """A step before or after the runs; other keys are its options."""
+    """A step before or after the runs. Keys other than `step` and `of` are its options."""
 
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     step: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    """Its name, of a closed list."""
+    """Name of the step, from a closed list."""
     of: Annotated[str, StringConstraints(max_length=500)] = ""
-    """The input or output it is done to; left out: all that it can be done to."""
+    """Name of the input or output that the step processes. Required if there are several."""
     options: SkipJsonSchema[Annotated[dict[DimName, StepOption], Field(max_length=16)]] = {}
 
 
@@ -306,12 +309,13 @@ Steps = Annotated[
 
 
 class AgainstEntry(FilePart):
-    """What the models of a campaign take turns with and are compared with: a model, a unit, or a model on a unit."""
+    """The base that the models of a campaign take turns with and are compared with: a model, a unit, or a model on a unit."""
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=140)] | None = None
-    """A model, a variant, `first` or `reference`; left out: each model is compared with itself on another unit. Alone it may be a unit."""
+    """Model, variant, `first` or `reference`. If left out, each model is compared with itself on another unit. Without `unit`, this may
+    also be a unit."""
     unit: UnitName | None = None
-    """The compute unit that the others are compared with; left out: each is compared on its own unit."""
+    """Compute unit on which the base runs. Default: each model is compared on its own unit."""
 
     @model_serializer(mode="plain")
     def _as_written(self) -> Any:
@@ -323,49 +327,53 @@ class MeasureFields(FilePart):
     """How each task is measured."""
 
     runs: Runs = 100
-    """Timed inferences."""
+    """Number of timed inferences."""
     loads: Annotated[int, Field(ge=1, le=100)] = 6
-    """Launches, each in a fresh process that loads the model; the runs are shared out over them. Fewer than four runs for each are all made
-    in the first, and the row is few-runs."""
+    """Number of launches, each in a fresh process that loads the model. The runs are divided among them. If there are fewer than four runs
+    for each, the first launch makes all runs, and the verdict is few-runs."""
     precision: Percent | None = None
-    """Instead of runs and loads: launch until the median is known within so much either way, or say that it is not."""
+    """Precision to reach, instead of runs and loads: launches continue until the median is known to ± this share, or the row says that it
+    is not."""
     warmup: Literal["auto"] | Annotated[int, Field(ge=0, le=100_000)] = "auto"
-    """Inferences before the timed ones; auto: until they have settled."""
+    """Number of inferences before the timed ones. auto: until the times have settled."""
     threads: Annotated[tuple[Threads, ...], Field(min_length=1, max_length=64, strict=False)] = ("physical",)
-    """Threads of one inference; each entry is a task of its own."""
+    """Numbers of threads for one inference. Each makes a task of its own. physical: one for each physical core."""
     seed: Annotated[int, Field(ge=0, le=2**32)] = 0
-    """Of the made inputs."""
+    """Seed of the generated inputs."""
     check: Literal["reference", "none"] = "reference"
-    """Compare the outputs with a plain reference run, or do not."""
+    """Whether the outputs are compared with a plain reference run (reference) or not (none)."""
     dims: Dims = {}
     """Sizes of dynamic dimensions, by symbol or `input[axis]`, for all models that have them."""
     batch: Batches | None = Field(default=None, exclude_if=_unset)
-    """Sizes of the batch: each is a task of its own, for each model that does not say its own. Left out: one, as the model has it."""
+    """Batch sizes, for each model that does not state its own. Each makes a task of its own. Default: one task, with the model's own
+    batch."""
     pre: Steps = ()
-    """Done in order to the made inputs, before anything is timed."""
+    """Steps that process the generated inputs, in this order, before anything is timed."""
     post: Steps = ()
-    """Done in order to the last outputs, when all is timed."""
+    """Steps that process the last outputs, in this order, after everything was timed."""
     against: (
         Annotated[AgainstEntry, BeforeValidator(read_against, json_schema_input_type=str | AgainstEntry)]
         | None
     ) = Field(default=None, exclude_if=_unset)
-    """What the others take turns with on the same device, and are compared with: a model or a variant (`first` is the first variant of each
-    model, `reference` a model that comes with the program), a compute unit, or both as `{model: NAME, unit: UNIT}`. It measures until the
-    comparison is decided, in place of runs and loads."""
+    """Base that the other models take turns with on the same device and are compared with: a model or a variant (`first` is the first
+    variant of each model, `reference` a model that comes with the program), a compute unit, or both as `{model: NAME, unit: UNIT}`. Instead
+    of runs and loads, measuring continues until the comparison is decided."""
     sustain: Sustained | None = Field(default=None, exclude_if=_unset)
-    """Instead of runs and loads: infer without a break for so long, such as 10m, then rest and see whether the device is as quick again."""
+    """Time for which to infer without a break, such as 10m, instead of runs and loads. The device then rests, and the run checks whether it
+    is as fast again."""
     over: Spread | None = Field(default=None, exclude_if=_unset)
-    """Spread the launches over so long, such as 2m, with gaps between them: the interval then holds for that time and not for a few
-    seconds. With precision the first six are spread, and more follow at the same pace."""
+    """Time over which to spread the launches, such as 2m, with gaps between them. The interval then holds for that time and not just for a
+    few seconds. With precision, the first six launches are spread, and more follow at the same pace."""
     compute_type: Literal["f32"] | None = Field(default=None, exclude_if=_unset)
-    """f32: a runtime that may choose to compute with fewer digits, as OpenVINO does, computes in float32. Left out: as it chooses."""
+    """Numeric type in which to compute. f32: float32, even if the runtime, such as OpenVINO, would choose a less precise type. Default: the
+    runtime's choice."""
     sittings: Annotated[int, Field(ge=1, le=MAX_SITTINGS)] = Field(
         default=1, exclude_if=lambda number: number == 1
     )
-    """Measure each task this many times on its device, at different times. The median over them then holds for the device, not only for a
-    few seconds."""
+    """Number of times to measure each task on its device, at different times. The median over them then holds for the device, not just for
+    a few seconds."""
     apart: Duration | None = Field(default=None, exclude_if=_unset)
-    """Least time from the end of one sitting to the start of the next. Default: 1h."""
+    """Minimum time from the end of one sitting to the start of the next. Default: 1h."""
 
     @property
     def apart_s(self) -> float:
@@ -378,35 +386,35 @@ class MeasureFields(FilePart):
 
 
 class CampaignLimits(FilePart):
-    """How long each stage may take; whatever runs longer is stopped."""
+    """Time limits of the stages. Whatever exceeds its limit is stopped."""
 
     queue: Duration = 43_200.0
-    """Waiting for a place on a device, as long as no task with the same needs gets one."""
+    """Maximum wait for a place on a device, while no task with the same requirement gets one."""
     fetch: Duration = 300.0
     load: Duration = 60.0
     run: Duration = 300.0
     campaign: Duration | None = None
-    """The whole campaign; no limit if left out."""
+    """Time limit of the whole campaign. Default: none."""
 
 
 class Retry(FilePart):
-    """What happens to a task whose attempt failed by no fault of its model."""
+    """What happens to a task whose attempt failed without its model being at fault."""
 
     attempts: Annotated[int, Field(ge=1, le=100)] = 3
     backoff: Duration = 5.0
 
 
 class Schedule(FilePart):
-    """When an experiment runs by itself, and who is notified when a result got worse. Read by `sark-node experiment save`."""
+    """When an experiment runs automatically, and who is notified when a result gets worse. `sark-node experiment save` reads it."""
 
     every: Duration
-    """From one run to the next, such as 1d."""
+    """Time from one run to the next, such as 1d."""
     at: TimeOfDay | None = None
-    """At this time of the day, in UTC."""
+    """Time of day, in UTC."""
     alarm: Percent | None = None
-    """By how much a result must surely be worse to count as a regression; the margin of `compare`, if left out."""
+    """Smallest certain deterioration that counts as a regression. Default: the margin of `compare`."""
     webhook: Webhook | None = None
-    """Where a regression is reported, by a POST of JSON: https, or this machine itself."""
+    """URL to which regressions are sent, by a POST of JSON: https, or a URL of this machine."""
 
 
 class JobFields(FilePart):
@@ -421,7 +429,7 @@ class Campaign(FilePart):
     """A campaign: models × units × threads × batches, on the devices that fit."""
 
     campaign: Name
-    """Its name: letters, digits, space and . _ -"""
+    """Name of the campaign: letters, digits, space and . _ -"""
     models: Annotated[
         tuple[
             Annotated[ModelEntry, BeforeValidator(path_is_enough, json_schema_input_type=str | ModelEntry)],
@@ -429,29 +437,29 @@ class Campaign(FilePart):
         ],
         Field(min_length=1, max_length=10_000, strict=False),
     ]
-    """Files to measure, each a path or a mapping."""
+    """Models to measure, each a path, a URL or a mapping."""
     units: Annotated[tuple[UnitName, ...], Field(min_length=1, max_length=64, strict=False)] = ()
-    """Compute units by their public names; of models that do not name their own."""
+    """Public names of the compute units, for models that do not name their own."""
     devices: Devices = Devices()
     measure: MeasureFields = MeasureFields()
     replicas: Annotated[int, Field(ge=1, le=16)] = 1
-    """Run each task on so many devices of one class, and compare what they found."""
+    """Number of devices of one class that run each task. Their results are compared."""
     priority: Annotated[int, Field(ge=0, le=100)] = 50
-    """Higher goes first."""
+    """Priority of the campaign. Higher goes first."""
     timeouts: CampaignLimits = CampaignLimits()
     retry: Retry = Retry()
     schedule: Schedule | None = None
-    """When it runs by itself, once it is saved as an experiment."""
+    """When the campaign runs automatically, once it is saved as an experiment."""
     results: ResultsUrl | None = Field(default=None, exclude_if=_unset)
-    """Where the results are written as well once it has ended: an fsspec URL, such as s3://bucket/prefix. Devices do not see it."""
+    """Where the results are also written after the campaign has ended: an fsspec URL, such as s3://bucket/prefix. Devices do not see it."""
     jobs: SkipJsonSchema[Annotated[tuple[JobFields, ...], Field(max_length=10_000, strict=False)]] = ()
-    """From the plain form: these instead of each of `units`. Not a key of this form."""
+    """Jobs of the plain form, which replace `units`. Not a key of this form."""
     unit_formats: SkipJsonSchema[
         Annotated[
             dict[UnitName, Annotated[tuple[FormatWord, ...], Field(strict=False)]], Field(max_length=64)
         ]
     ] = Field(default={}, exclude_if=_unset)
-    """Of units of drivers of somebody else's: the formats that they took when the file was read, as far as they said. Not a key of it."""
+    """Formats that units of third-party drivers took when the file was read, as far as they advertised them. Not a key of the file."""
 
     _formats_of: tuple[object, dict[str, tuple[str, ...]]] = PrivateAttr(default=(None, {}))
 

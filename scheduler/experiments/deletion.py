@@ -25,19 +25,19 @@ from swarm.net.identity import load_or_create
 
 
 class DeletedCampaign(JsonModel):
-    """What was deleted on this machine, and who is asked to forget it."""
+    """What was deleted on this machine, and which devices are asked to forget the campaign."""
 
     campaign: str
     tasks: int
     records: int
     files: int
-    """Results files and models, copies that this home made; no other campaign needs them."""
+    """Number of deleted files: results files, and copies of models that this home made and no other campaign needs."""
     size: int
-    """Bytes of these files."""
+    """Size of these files, in bytes."""
     devices: tuple[str, ...]
-    """That ran something of it: each is asked to forget it, now or when it is reached again."""
+    """Devices that ran any of its tasks. Each is asked to forget the campaign, now or when it can be reached again."""
     run_of: str | None
-    """The version of an experiment that it was a run of, such as nightly@3: it is gone from the history too."""
+    """Version of the experiment that the campaign was a run of, such as nightly@3. The run is deleted from the history too."""
 
 
 def delete_campaign(home: Home, store: Store, campaign: str) -> DeletedCampaign:

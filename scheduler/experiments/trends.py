@@ -18,15 +18,15 @@ _UNUSABLE = (RowVerdict.SIMULATED, RowVerdict.UNREADABLE)
 
 
 class HistoryShift(JsonModel):
-    """A change point: from this run on the median is another."""
+    """A change point: the run from which the median is different."""
 
     campaign: str
-    """The first run after it."""
+    """The first run after the change."""
     begun: Instant
     before_ms: float
-    """Median of the runs since the change before it."""
+    """Median of the runs since the previous change, in milliseconds."""
     after_ms: float
-    """Median of the runs up to the next change."""
+    """Median of the runs up to the next change, in milliseconds."""
     ratio: float
 
 
@@ -39,7 +39,7 @@ class PooledFigure(JsonModel):
     sittings: int
     span_s: float
     between: float | None = None
-    """Share of the variance that lies between sittings."""
+    """Share of the variance that lies between the sittings."""
 
     @property
     def words(self) -> str:

@@ -22,7 +22,7 @@ from swarm.base.text import safe_text
 
 
 class ExperimentView(JsonModel):
-    """An experiment in one line. Instants in UTC."""
+    """An experiment in one line. Times are in UTC."""
 
     name: str
     created: Instant
@@ -31,14 +31,14 @@ class ExperimentView(JsonModel):
     runs: int
     every_s: float | None = None
     at: str | None = None
-    """Time of the day in UTC, such as 03:00."""
+    """Time of day in UTC, such as 03:00."""
     alarm: float
-    """Share by which a result must surely be worse before it counts as a regression."""
+    """Smallest certain deterioration that counts as a regression, as a share."""
     webhook: bool
-    """Whether regressions are sent to a webhook; the URL is not shown, it may hold a key."""
+    """Whether regressions are sent to a webhook. The URL is not shown, because it may contain a key."""
     due: Instant | None = None
     schedule: str | None = None
-    """For people."""
+    """The schedule in words."""
     last_run: Instant | None = None
     last_campaign: str | None = None
     last_finding: str | None = None
@@ -53,7 +53,7 @@ class VersionView(JsonModel):
     digest: str
     models: tuple[CampaignModel, ...]
     campaign: str
-    """The campaign file, as YAML; relative paths begin in `folder`."""
+    """The campaign file, as YAML. Relative paths start in `folder`."""
     folder: str
 
 
@@ -65,16 +65,17 @@ class RunView(JsonModel):
     scheduled: bool
     begun: Instant
     finding: str | None = None
-    """fine, regression, incomplete or not-started; confirming while something that seems slower is measured again; null while it runs."""
+    """Outcome of the run: fine, regression, incomplete or not-started; confirming while apparent slowdowns are measured again. Null while
+    the run continues."""
     accepted: bool = False
-    """Somebody took its results as the new normal."""
+    """Whether a person accepted its results as the new normal."""
     webhook: str = ""
-    """due, sending, sent, or why it was not taken; empty: there was nothing to tell."""
+    """State of the webhook: due, sending, sent, or why it was not accepted. Empty if there was nothing to report."""
     why: str = ""
 
 
 class HistoryPoint(CellOutcome):
-    """What one run measured of one cell."""
+    """The result of one run for one cell."""
 
     campaign: str
     version: int
@@ -82,7 +83,7 @@ class HistoryPoint(CellOutcome):
 
 
 class CellHistory(JsonModel):
-    """A model on a unit on a device, over time, the latest first."""
+    """The results of a model on a unit of a device over time, the latest first."""
 
     model: str
     unit: str
@@ -94,9 +95,9 @@ class CellHistory(JsonModel):
     simulated: bool = False
     points: tuple[HistoryPoint, ...]
     changes: tuple[HistoryShift, ...] = ()
-    """Where its median changed, over the latest 100 runs, the latest first."""
+    """Points at which the median changed during the latest 100 runs, the latest first."""
     pooled: PooledFigure | None = None
-    """Of those runs since the latest change, each of which is a sitting; null: fewer than two."""
+    """Pooled figure of the runs since the latest change, each of which counts as a sitting. Null if there are fewer than two."""
 
 
 class History(JsonModel):
@@ -104,7 +105,7 @@ class History(JsonModel):
 
     experiment: str
     count: int
-    """Runs on this page, latest first."""
+    """Number of runs on this page, the latest first."""
     total: int
     runs: tuple[RunView, ...]
     cells: tuple[CellHistory, ...]

@@ -41,11 +41,11 @@ ModelName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]+$", min_
 
 
 class Upload(JsonModel):
-    """A model that was sent here."""
+    """A model that was uploaded to this server."""
 
     sha256: Sha256
     name: ModelName
-    """What rows call it; the drivers go by its ending."""
+    """Name of the model in the results. Its suffix selects the driver."""
     size: int
     added: str
 

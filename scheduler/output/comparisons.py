@@ -33,21 +33,22 @@ class PairInfo(JsonModel):
     """A row of B compared with its row of A."""
 
     verdict: ComparisonVerdict
-    """What B is, compared with A."""
+    """How B compares with A."""
     ratio: float | None
-    """B's time by A's."""
+    """B's time divided by A's."""
     ratio_low: float | None
-    """Ends of its 95 % interval."""
+    """Lower end of the ratio's 95 % interval."""
     ratio_high: float | None
+    """Upper end of the ratio's 95 % interval."""
     p_value: float | None
-    """How often chance alone puts the launches' ranks this far apart."""
+    """Probability that chance alone would put the launches' ranks this far apart."""
     why: str
     note: str
-    """What else matters, such as that either row is noisy."""
+    """Other facts that matter, such as that one of the rows is noisy."""
     in_turns: bool
-    """Both took turns: `ratio` is by wall time, and its interval is that of `sark-node bench --compare`."""
+    """Whether A and B took turns. If so, `ratio` is by wall time, and its interval is that of `sark-node bench --compare`."""
     cpu_ratio: float | None
-    """By CPU time of all threads, where both took turns and the system tells."""
+    """Ratio of the CPU times of all threads. Null unless both took turns and the operating system tells."""
     cpu_ratio_low: float | None
     cpu_ratio_high: float | None
     a_job: str | None
@@ -58,7 +59,7 @@ class PairInfo(JsonModel):
     a_launches: int | None
     a_threads: int | None
     a_simulated: bool | None
-    """true: a simulation, which is never compared with what was measured."""
+    """Whether A is simulated. Simulated results are never compared with measured ones."""
     a_batch: int | None
     b_job: str | None
     b_model: str | None
@@ -70,7 +71,7 @@ class PairInfo(JsonModel):
     b_simulated: bool | None
     b_batch: int | None
     sittings: int | None = None
-    """Of how many sittings a comparison in turns is pooled, by random effects; null: it is of one."""
+    """Number of sittings over which a comparison in turns is pooled, by random effects. Null if there is only one."""
 
 
 class ComparisonTable(JsonModel):
@@ -87,9 +88,9 @@ class ResultMatrix(JsonModel):
     base: str | None
     cells: tuple[MatrixCell, ...]
     fronts: dict[Axis, tuple[str, ...]]
-    """Of time against something else: jobs that no other beats in both, the quickest first."""
+    """Pareto fronts of time against another property: jobs that no other job beats in both, the fastest first."""
     in_turns: tuple[PairInfo, ...] = ()
-    """Models that took turns with another on one device."""
+    """Models that took turns with another model on one device."""
 
 
 def compare_sources(

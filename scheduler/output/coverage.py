@@ -13,16 +13,17 @@ NONE_HELD: Final[Mapping[str, HeldIntervals]] = {}
 
 
 class DeviceCoverage(JsonModel):
-    """How well the intervals of a device's rows hold on it, by its own sittings."""
+    """How often the intervals of a device's rows hold, judged by its own sittings."""
 
     share: float
-    """Of its sittings, those whose 95 % interval holds the median that the others have together."""
+    """Share of the device's sittings whose 95 % interval contains the pooled median of the other sittings."""
     held: int
-    """The same as a number."""
+    """Number of these sittings."""
     sittings: int
-    """At least 5."""
+    """Number of sittings, at least 5."""
     margin_percent: float | None
-    """By how much both ends of an interval have to move out, so that it holds in 95 %. Null: fewer than 19 sittings do not tell."""
+    """Percentage by which both ends of an interval must move out so that 95 % of intervals hold. Null below 19 sittings, which are too few
+    to tell."""
 
     @property
     def words(self) -> str:

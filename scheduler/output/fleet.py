@@ -304,43 +304,43 @@ class _Part(BaseModel):
 
 
 class DevicePath(_Part):
-    """By which path a device answered."""
+    """The path over which a device answered."""
 
     direct: bool
     gate: str | None
-    """Peer id of the gate that the connection goes through; null where it is direct, or the gate is not known."""
+    """Peer id of the gate that the connection goes through. Null if the connection is direct, or the gate is not known."""
     rtt_ms: float | None
 
 
 class DeviceInfo(Advert):
-    """A device: its advert, and how it is now."""
+    """A device: its advert and its current state."""
 
     state: WorkerState | None = None
-    """Null: it did not answer, or says nothing of it."""
+    """State of the worker. Null if the device did not answer, or does not report its state."""
     running: int | None = None
     queue: int | None = None
     unreachable: str | None = None
-    """Why it did not answer."""
+    """Why the device did not answer."""
     path: DevicePath | None = None
     fits: bool = True
     unmet: tuple[str, ...] = ()
-    """Clauses that it does not meet, each in words."""
+    """Descriptions of the clauses that the device does not meet."""
     why: str = ""
-    """Why it takes no work, as it says."""
+    """Why the device takes no work, as it reports."""
     trust: str | None = None
-    """Why this home trusts it: own, pool NAME or listed; stranger: it does not. Null: nobody asked."""
+    """Why this home trusts the device: own, pool NAME or listed; stranger if it does not. Null if nobody asked."""
     serves: bool = False
-    """It is not trusted and allows this home: `sark-node trust PEER_ID` is all that is missing."""
+    """Whether the device is not trusted but allows this home, so that only `sark-node trust PEER_ID` is missing."""
     clash: str = ""
-    """Why it is not the device that it says it is, with both keys and the command for another worker of that machine."""
+    """Why the device is not the one that it claims to be, with both keys and the command for another worker of that machine."""
     via: str | None = None
-    """Where the gate is that it was reached through, else the end of that gate's id; null where it answered directly."""
+    """Address of the gate through which the device answered, else the last characters of that gate's id. Null if it answered directly."""
     coverage: DeviceCoverage | None = None
-    """Of the intervals of its results in this home; null: there are too few of them."""
+    """Coverage of the intervals of the device's results in this home. Null if there are too few of them."""
 
 
 class DeviceTask(_Part):
-    """A task of this home that a device has now."""
+    """A task of this home that a device has at the moment."""
 
     campaign: str
     n: int
@@ -354,27 +354,27 @@ class CachedModel(_Part):
 
     sha256: str
     name: str | None
-    """As the campaigns of this home call it."""
+    """Name of the model in this home's campaigns."""
 
 
 class FleetDevice(DeviceInfo):
-    """A device with what this home knows of it."""
+    """A device with everything that this home knows about it."""
 
     tasks: tuple[DeviceTask, ...] = ()
     warm: tuple[CachedModel, ...] = ()
     reading: ShownReading | None = None
-    """Its sensors while it runs a task of this home; null: it runs none, or shows nothing."""
+    """Sensor reading of the device while it runs a task of this home. Null if it runs none, or reports no readings."""
 
 
 class Fleet(BaseModel):
-    """Devices, those that fit first."""
+    """Devices, the matching ones first."""
 
     count: int
-    """All that were found."""
+    """Number of devices found."""
     fit: int
-    """How many of them meet the clauses."""
+    """Number of devices that meet the clauses."""
     explain: str = ""
-    """Clause by clause how many are left, where clauses were asked for."""
+    """Number of devices left after each clause. Empty if the request has no clauses."""
     peers: tuple[FleetDevice, ...]
     next: str | None = None
 

@@ -21,7 +21,7 @@ from swarm.base.text import safe_text
 
 
 class ReportFormat(StrEnum):
-    """How a report is written."""
+    """Format of a report."""
 
     HTML = "html"
     MD = "md"

@@ -23,7 +23,7 @@ ELSEWHERE = "the references of its examples are on the machine that the campaign
 
 
 class Rescored(JsonModel):
-    """What became of one task's scores."""
+    """The outcome of scoring one task's answers again."""
 
     task: str
     before: Mapping[str, float]
@@ -33,12 +33,12 @@ class Rescored(JsonModel):
     why: str = ""
     """Why scores are missing now."""
     kept: bool = False
-    """The scores of before were kept, as some of them would be missing now."""
+    """Whether the earlier scores were kept, because some of them would be missing now."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def changed(self) -> bool:
-        """Whether the scores, or what made them, are others than before."""
+        """Whether the scores, or the packages that made them, differ from before."""
         return not self.kept and (
             _shown(self.before) != _shown(self.after) or self.packages_before != self.packages
         )
@@ -46,7 +46,7 @@ class Rescored(JsonModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def words(self) -> str:
-        """In one line: `task 3: wer_x 0.31 → 0.29 (wer_x: my-metrics 1.2 → 1.3)`."""
+        """The outcome in one line: `task 3: wer_x 0.31 → 0.29 (wer_x: my-metrics 1.2 → 1.3)`."""
         if self.kept:
             return f"{_number(self.task)}: as before: {safe_text(self.why)}"
         before, after = _shown(self.before), _shown(self.after)
@@ -59,15 +59,15 @@ class Rescored(JsonModel):
 
 
 class Rescoring(JsonModel):
-    """What became of the scores of a campaign."""
+    """The outcome of scoring a campaign's answers again."""
 
     campaign: str
     changed: int
-    """Tasks whose scores, or what made them, are others than before."""
+    """Number of tasks whose scores, or the packages that made them, differ from before."""
     tasks: tuple[Rescored, ...]
-    """Those with answers."""
+    """The tasks that have answers."""
     outdated: str = ""
-    """Where its results were sent to with the scores of before."""
+    """URL where the results still have the earlier scores. Empty if there is none."""
 
 
 def rescore_campaign(

@@ -55,20 +55,20 @@ class CampaignInfo(JsonModel):
     name: str
     status: CampaignStatus
     carried_on: bool
-    """It has not ended, and a scheduler process runs on this home."""
+    """Whether the campaign continues: it has not ended, and a scheduler process runs on this home."""
     created: Instant
     ended: Instant | None
     total_tasks: int
     tasks: dict[TaskState, int]
-    """How many stand where."""
+    """Number of tasks in each state."""
     detail: str
-    """Why it ended before its tasks did, if it did."""
+    """Why the campaign ended before its tasks did. Empty if it did not."""
     experiment: str | None = None
-    """Of which version of an experiment it is a run, such as nightly@3; null: of none."""
+    """Version of the experiment that this campaign is a run of, such as nightly@3. Null if it is not a run of an experiment."""
     simulated: bool = False
-    """Some of it, or all, is a simulation: figures from a script, or devices that are not there."""
+    """Whether any of its results are simulated: figures from a script, or devices that do not exist."""
     finding: str | None = None
-    """What that run was, compared with the last good results: fine, regression, incomplete or confirming; null: not known yet."""
+    """Outcome of comparing this run with the last good results: fine, regression, incomplete or confirming. Null if it is not known yet."""
 
 
 class CampaignModel(JsonModel):
@@ -80,43 +80,43 @@ class CampaignModel(JsonModel):
 
 
 class CampaignExamples(JsonModel):
-    """What one of its models is evaluated by."""
+    """The examples that evaluate one of a campaign's models."""
 
     model: str
-    """Its name among the models of the campaign."""
+    """Name of the model in the campaign."""
     title: str
-    """Such as: classification of digits.npz."""
+    """Description of the examples, such as: classification of digits.npz."""
     count: int
     metrics: tuple[str, ...]
     sha256: str
-    """Of the inputs, as devices get them."""
+    """SHA-256 of the inputs in the form that devices get."""
     size: int
-    """Of the inputs, in bytes."""
+    """Size of the inputs, in bytes."""
 
 
 class CampaignDetail(CampaignInfo):
-    """All that is known of a campaign but its tasks."""
+    """A campaign with everything except its tasks."""
 
     planned: bool
-    """Its tasks are fixed; a campaign over devices waits for the scheduler to see them."""
+    """Whether the tasks are fixed. If not, they follow from the devices that the scheduler will find."""
     scheduler: str
-    """Peer id of who signs its tasks."""
+    """Peer id of the scheduler that signs the tasks."""
     epoch: int
-    """How often a scheduler took it up."""
+    """Number of times that a scheduler has taken up the campaign."""
     priority: int
     attempts: int
-    """How often a task is tried."""
+    """Maximum number of attempts for each task."""
     wait_s: float
-    """How long a device that fits is looked for before a task fails."""
+    """Seconds to wait for a matching device before a task fails."""
     limit_s: float | None
-    """Of the whole campaign; null: none."""
+    """Time limit of the whole campaign, in seconds. Null if there is none."""
     last_event: int
-    """Number of its newest event: what to go on after in a stream."""
+    """Number of its newest event, after which a stream can continue."""
     models: tuple[CampaignModel, ...]
     examples: tuple[CampaignExamples, ...]
-    """Of the models that are evaluated."""
+    """Examples of the models that are evaluated."""
     spec: dict[str, Any]
-    """The campaign as it was given."""
+    """The campaign as submitted."""
 
 
 def campaign_info(item: CampaignSummary, *, scheduling: bool = True) -> CampaignInfo:
@@ -180,55 +180,55 @@ def _summary(item: CampaignSummary, *, scheduling: bool) -> dict[str, Any]:
 
 
 class TaskInfo(JsonModel):
-    """A task with where it stands now."""
+    """A task with its current state."""
 
     task: str
-    """Its id: the campaign's and its number."""
+    """Id of the task: campaign id and number."""
     n: int
     model: str
     sha256: str
-    """Of the model."""
+    """SHA-256 of the model."""
     unit: str
-    """The compute unit asked for."""
+    """Compute unit that the campaign requested."""
     threads: int | None = None
-    """Of one inference; null: as many as physical cores."""
+    """Number of threads for one inference. Null: one for each physical core."""
     batch: int | None = None
-    """Size of the batch; null: as the model has it."""
+    """Batch size. Null: the model's own."""
     simulated: bool = False
-    """A simulation: its figures come from a script, or its device is not there."""
+    """Whether the task is simulated: its figures come from a script, or its device does not exist."""
     state: TaskState
     progress: str
-    """How it stands, in a phrase: what `watch` shows."""
+    """State of the task in a phrase, as `watch` shows it."""
     phase: Phase | None
-    """Of its run."""
+    """Phase of the task's run."""
     done: int
-    """Steps of the phase, as far as they are counted."""
+    """Number of completed steps of the phase, if they are counted."""
     total: int | None
     fraction: float | None
-    """Of the phase, 0 to 1; null: unknown."""
+    """Completed share of the phase, from 0 to 1. Null if unknown."""
     median_ms: float | None
-    """Of the inferences so far."""
+    """Median time of the inferences so far, in milliseconds."""
     device: str
-    """The name of the device that has it or had it last."""
+    """Name of the device that has the task or had it last."""
     worker: str | None
-    """That device's peer id."""
+    """Peer id of that device."""
     trust: str
-    """Why that device is believed: own, pool NAME, listed or stranger; empty: no device had it yet."""
+    """Why that device is trusted: own, pool NAME, listed or stranger. Empty if no device has had the task yet."""
     attempt: int
-    """Number of its newest attempt; 0: none yet."""
+    """Number of the newest attempt. 0: none yet."""
     tries: int
-    """Attempts that failed or were lost."""
+    """Number of attempts that failed or were lost."""
     reason: Reason | None
-    """Why it failed, or waits again, in one word."""
+    """Why the task failed or waits again, in one word."""
     detail: str
-    """Why, in a sentence."""
+    """Why the task failed or waits again, in a sentence."""
     note: str
     position: int | None
-    """In its worker's queue, from 1."""
+    """Position in its worker's queue, from 1."""
     start_s: float | None
-    """Expected wait there."""
+    """Expected wait in that queue, in seconds."""
     preempted: int
-    """How often it gave way to a higher priority."""
+    """Number of times that the task was preempted by a higher priority."""
     replica: int | None
     begun: InstantMs | None
     ended: InstantMs | None
@@ -252,20 +252,20 @@ def task_info(row: TaskRow, configuration: Configuration = Configuration()) -> T
 
 
 class EventInfo(JsonModel):
-    """Something that happened: what the hash is made over, and the hash."""
+    """An event: the fields that its hash covers, and the hash."""
 
     campaign: str
     seq: int
-    """Counts from 1, without gaps, in each campaign."""
+    """Number of the event in its campaign, from 1, without gaps."""
     at: float
-    """Seconds since 1970, as it was written."""
+    """Time at which the event was written, in seconds since 1970."""
     time: InstantMs
-    """The same in UTC."""
+    """The same time in UTC."""
     name: str
     task: str | None
     fields: dict[str, Any]
     hash: str
-    """Over this event and the hash of the one before."""
+    """Hash of this event and the previous event's hash."""
 
 
 def event_info(event: EventRow) -> EventInfo:

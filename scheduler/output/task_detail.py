@@ -41,15 +41,15 @@ MAX_BLOCKS: Final = 600
 
 
 class ReasonInfo(JsonModel):
-    """One thing that is to be known of the numbers."""
+    """One reason for a verdict."""
 
     verdict: RowVerdict
     why: str
-    """With its figures."""
+    """Reason for the verdict, with its figures."""
     means: str
-    """For somebody who sees the word for the first time."""
+    """Meaning of the verdict, for readers who see the word for the first time."""
     help: str
-    """What would help; empty: nothing needs to."""
+    """What would help. Empty if nothing needs to be done."""
 
 
 class Judgement(JsonModel):
@@ -57,25 +57,25 @@ class Judgement(JsonModel):
 
     verdict: RowVerdict
     reasons: tuple[ReasonInfo, ...]
-    """The gravest first."""
+    """Reasons for the verdict, the gravest first."""
     remarks: str = ""
-    """What is worth knowing of the host though the verdict stands."""
+    """Remarks about the host that do not change the verdict."""
 
 
 class AttemptInfo(JsonModel):
-    """One try at one worker."""
+    """One attempt at one worker."""
 
     attempt: int
     worker: str
     device: str
     trust: str
-    """Why the worker was believed."""
+    """Why the worker was trusted."""
     epoch: int
     state: AttemptState
     reason: str
     detail: str
     words: str
-    """How it ended, in a sentence."""
+    """How the attempt ended, in a sentence."""
     begun: InstantMs
     ended: InstantMs | None
     took_s: float | None
@@ -91,7 +91,7 @@ class TimelineEntry(JsonModel):
 
 
 class BlockInfo(JsonModel):
-    """A stretch of timed samples and the host meanwhile. null: its system does not tell."""
+    """A sequence of timed samples, and the host during it. Null if the operating system does not tell."""
 
     samples: int
     wall_s: float
@@ -101,10 +101,10 @@ class BlockInfo(JsonModel):
 
 
 class LaunchInfo(JsonModel):
-    """One launch and the host over its timed window."""
+    """One launch, and the host during its timed window."""
 
     launch: int
-    """From 1."""
+    """Number of the launch, from 1."""
     began_s: float
     wall_s: float
     cpu_s: float
@@ -116,24 +116,24 @@ class LaunchInfo(JsonModel):
     stall_percent: float | None
     switches: int | None
     baseline: int | None
-    """Resident bytes before the load."""
+    """Resident memory before the load, in bytes."""
     peak: int | None
     blocks: tuple[BlockInfo, ...]
 
 
 class RecordInfo(JsonModel):
-    """What the worker signed."""
+    """The record that the worker signed."""
 
     worker: str
     attempt: int
     fence: str
-    """Incarnation and number: which grant it was made under."""
+    """Incarnation and number of the grant under which the task ran."""
     sha256: str
-    """Of the record's bytes."""
+    """SHA-256 of the record's bytes."""
     signature: str
     bytes: int
     accepted: InstantMs | None
-    """When this scheduler took it."""
+    """When this scheduler accepted the record."""
     device: DeviceFacts
     ran: RunFacts | None
     accelerator: Accelerator | None
@@ -142,33 +142,34 @@ class RecordInfo(JsonModel):
 
 
 class TaskDetail(JsonModel):
-    """A task's page."""
+    """A task with its attempts, events and result."""
 
     task: TaskInfo
     campaign_name: str
     asked: dict[str, Any]
-    """The signed task: model, unit, what a device must meet, how it is measured."""
+    """The signed task: the model, the unit, what a device must meet, and how it is measured."""
     needs: tuple[str, ...]
-    """What a device must meet, as a person writes it."""
+    """Clauses that a device must meet, as in the campaign file."""
     attempts: tuple[AttemptInfo, ...]
     happened: tuple[TimelineEntry, ...]
     row: Row | None
-    """Null: it has not ended."""
+    """The task's result. Null if the task has not ended."""
     csv: str
-    """Its line in the CSV with the header before it; empty: it has not ended."""
+    """The task's line of the CSV, after the header. Empty if the task has not ended."""
     judgement: Judgement | None
-    """Null: it is not complete."""
+    """What the row's numbers are worth. Null if the row is not complete."""
     record: RecordInfo | None
-    """Null: no worker signed anything of it."""
+    """The record that a worker signed. Null if no worker signed one."""
     launches: tuple[LaunchInfo, ...]
     unreadable: str
-    """Why the record cannot be read, if it cannot."""
+    """Why the record cannot be read. Empty if it can."""
     operators: OperatorUses | None
-    """Where the model's operators ran. Null: the record does not tell."""
+    """Where the model's operators ran. Null if the record does not tell."""
     coverage: DeviceCoverage | None = None
-    """How often intervals hold on its device. Null: it has too few sittings, or the task has no interval."""
+    """How often intervals hold on the task's device. Null if the device has too few sittings, or the task has no interval."""
     device_interval_ms: tuple[float, float] | None = None
-    """The median's interval, widened so that such intervals hold in 95 % on its device. Null: the device's margin is not known."""
+    """The median's interval in milliseconds, widened so that 95 % of such intervals hold on its device. Null if the device's margin is not
+    known."""
 
 
 def task_detail(

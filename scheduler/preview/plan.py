@@ -39,40 +39,41 @@ HASH_DIGITS: Final = 12
 
 
 class PlanCell(JsonModel):
-    """One square of the matrix: a model on a unit with a number of threads and a batch."""
+    """One cell of the matrix: a model on a unit with a number of threads and a batch."""
 
     model: str
     unit: str
     threads: int | None
-    """None: as many as physical cores."""
+    """Number of threads for one inference. Null: one for each physical core."""
     batch: int | None = None
-    """None: as the model has it."""
+    """Batch size. Null: the model's own."""
     tasks: int
-    """One for each device, class or replica where the campaign asks for that."""
+    """Number of tasks: one for each device, class or replica if the campaign requests that."""
     fit: tuple[str, ...]
     """Ids of the devices that fit."""
     serve: tuple[str, ...]
-    """Of these, the ones that would take work from this scheduler now."""
+    """Ids of those that fit and would take work from this scheduler now."""
     covered: bool
-    """Each of its tasks has a device that would serve it."""
+    """Whether each of the cell's tasks has a device that would take it."""
     start_s: float | None
-    """Until one of them could begin, as they say; None: not known."""
+    """Seconds until the first of these devices could begin, as they report. Null if not known."""
     run_s: float | None
-    """What one task takes; None: not known."""
+    """Expected duration of one task, in seconds. Null if not known."""
     run_from: str
-    """Where that is from: results of this home, or what the devices ran lately."""
+    """Source of `run_s`: results of this home, or what the devices ran lately."""
     fetch: int
-    """Bytes that would have to be fetched."""
+    """Bytes that the devices would have to download."""
     preempts: tuple[str, ...]
-    """Ids of devices where a run of others would give way."""
+    """Ids of the devices on which another run would be preempted."""
     gives_way: tuple[str, ...]
-    """Which runs, in words."""
+    """Descriptions of the runs that would be preempted."""
     why: str
-    """Why it is not covered: lines for people."""
+    """Why the cell is not covered, as lines of text. Empty if it is covered."""
     against: str | None = None
-    """What takes turns with it on the same device: a model, a compute unit, or a model on a unit; None: it is measured alone."""
+    """Base that takes turns with the model on the same device: a model, a compute unit, or a model on a unit. Null if the model is measured
+    alone."""
     shape: str = ""
-    """Of the model's inputs, such as `1×3×48×320`; empty: only its driver can tell."""
+    """Shape of the model's inputs, such as `1×3×48×320`. Empty if only the model's driver can tell."""
 
 
 class PlanUntrusted(JsonModel):
@@ -81,46 +82,46 @@ class PlanUntrusted(JsonModel):
     peer: str
     device: str
     name: str
-    """As it calls itself."""
+    """Name that the device gives itself."""
     serves: bool
-    """It allows this submitter: `sark-node trust PEER_ID` is all that is missing."""
+    """Whether the device allows this submitter, so that only `sark-node trust PEER_ID` is missing."""
 
 
 class LivePlan(JsonModel):
-    """The whole plan."""
+    """The plan of a whole campaign."""
 
     plan: str
-    """Its hash, to be given to submit."""
+    """Hash of the plan, to pass to submit."""
     campaign: str
     content: str
-    """Hash of the campaign file's content, comments left out."""
+    """Hash of the campaign file's content without comments."""
     models: dict[str, str]
     """Hash of each model."""
     tasks: int
     adoptable: bool = True
-    """Small enough for another machine to adopt it."""
+    """Whether the campaign is small enough for another machine to adopt it."""
     cells: tuple[PlanCell, ...]
     covered: int
-    """Cells."""
+    """Number of cells that are covered."""
     devices: dict[str, str]
-    """Names of the devices that fit somewhere, by id."""
+    """Names of the devices that fit at least one cell, by id."""
     seen: int
-    """Devices in the swarm."""
+    """Number of devices in the swarm."""
     complete: bool = True
-    """No device that may fit was left out; else there are too many, and the plan holds for those that were looked up."""
+    """Whether all devices that may fit were looked up. If not, there are too many, and the plan holds only for those that were."""
     total_s: float | None
-    """Until all tasks would have ended, the time between sittings included; None: not known."""
+    """Expected seconds until all tasks have ended, including the time between sittings. Null if not known."""
     sittings: int = 1
-    """How often each is measured, at different times."""
+    """Number of times that each task is measured, at different times."""
     lasts_s: float = 0.0
-    """The time between the sittings of a task: the campaign lasts longer than that."""
+    """Seconds between the sittings of a task in total. The campaign lasts longer than that."""
     fetch: int
     open: bool = False
-    """Strangers may take these tasks and get the model."""
+    """Whether strangers may take the tasks and get the model."""
     untrusted: tuple[PlanUntrusted, ...] = ()
-    """Devices that fit and are not trusted; those that serve this submitter first."""
+    """Devices that fit but are not trusted, those that serve this submitter first."""
     notes: tuple[str, ...] = ()
-    """What cannot be known here of models that devices fetch themselves."""
+    """Facts that are not known yet about models that the devices download themselves."""
 
     @property
     def whole(self) -> bool:

@@ -31,51 +31,51 @@ NOBODY: Final = "1" * 44
 
 
 class CampaignInputs(JsonModel):
-    """The shapes of one model's inputs, with one batch."""
+    """The shapes of one model's inputs with one batch size."""
 
     model: str
     batch: int | None
-    """Null: as the model has it."""
+    """Batch size. Null: the model's own."""
     shapes: dict[str, tuple[int, ...]]
-    """By input."""
+    """Shape of each input, by name."""
 
 
 class ValidCampaign(JsonModel):
     """A campaign that can be submitted: what `sark-node validate --json` prints."""
 
     campaign: dict[str, Any]
-    """With everything that was left out."""
+    """The campaign with all defaults filled in."""
     models: dict[str, CampaignModel]
     tasks: int | None
-    """Null: they follow from the devices that fit."""
+    """Number of tasks. Null if it depends on the devices that fit."""
     notes: tuple[str, ...]
-    """What cannot be known here of models that devices fetch themselves."""
+    """Facts that are not known yet about models that the devices download themselves."""
     inputs: tuple[CampaignInputs, ...] = ()
-    """Of the models whose files tell."""
+    """Input shapes of the models whose files could be read."""
 
 
 class CampaignMistake(JsonModel):
-    """One thing that is wrong."""
+    """One mistake in a campaign's text."""
 
     line: int
-    """From 1."""
+    """Line of the mistake, from 1."""
     what: str
     hint: str
 
 
 class ValidationReport(JsonModel):
-    """What came of looking at a campaign's text."""
+    """The outcome of checking a campaign's text."""
 
     valid: bool
     mistakes: tuple[CampaignMistake, ...]
-    """By line; none: it is valid."""
+    """Mistakes, sorted by line. Empty if the campaign is valid."""
     given: dict[str, Any] | None
-    """The values that stand in the text, as they stand there; null: it cannot be read at all."""
+    """The values in the text, unchanged. Null if the text cannot be read."""
     found: ValidCampaign | None
-    """Null: it is not valid."""
+    """The valid campaign. Null if it is not valid."""
     formats: tuple[str, ...] | None = None
-    """Of the files of its models that name no units of their own; null: not all are known, or there are none. Units that run none of them
-    measure nothing."""
+    """Formats of the models that name no units of their own. Null if not all are known, or there are no such models. Units that run none of
+    these formats measure nothing."""
 
 
 def valid(campaign: Campaign, models: Models) -> ValidCampaign:

@@ -72,30 +72,30 @@ _ORDER: Final = tuple(_HEADS)
 
 
 class TaskStory(JsonModel):
-    """Tasks in one state for the same reasons."""
+    """Tasks that are in one state for the same reasons."""
 
     tasks: tuple[int, ...]
-    """Numbers, in order."""
+    """Numbers of the tasks, in order."""
     state: TaskState
     head: str
     since_s: float
-    """How long the first of them has been in this state."""
+    """Seconds since the first of these tasks entered this state."""
     what: tuple[str, ...]
-    """Models and units."""
+    """Models and units of the tasks."""
     why: tuple[str, ...]
     tried: tuple[str, ...]
-    """Attempts so far that did not go well; of a single task all."""
+    """Earlier attempts that did not succeed. For a single task, all earlier attempts."""
 
 
 class WhyReport(JsonModel):
-    """A whole campaign, or one task of it."""
+    """Why a campaign, or one task of it, is in its state."""
 
     campaign: str
     name: str
     head: str
     stories: tuple[TaskStory, ...]
     remarks: tuple[str, ...]
-    """What concerns several stories: workers set aside, no scheduler process, a swarm that cannot be reached."""
+    """Facts that concern several stories: workers set aside, no scheduler process, a swarm that cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)

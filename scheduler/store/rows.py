@@ -45,7 +45,7 @@ WENT_WELL: Final = (AttemptState.SUCCEEDED, AttemptState.GRANTED, AttemptState.Q
 
 
 class CampaignStatus(StrEnum):
-    """How a campaign stands, or how it ended."""
+    """The state of a campaign, or how it ended."""
 
     RUNNING = "running"
     CANCELLING = "cancelling"

@@ -28,9 +28,10 @@ class StoreSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: Annotated[str, AfterValidator(_check_url)] | None = None
-    """`postgresql://user:password@host/database`. Default: a file of this home."""
+    """URL of the database server that stores campaigns and results: `postgresql://user:password@host/database`. Default: a file of this
+    home."""
     keep: Annotated[str, AfterValidator(_check_age)] | None = None
-    """How long after its end a campaign is kept, such as `90d`. Default: forever."""
+    """Time for which a campaign is kept after its end, such as `90d`. Default: forever."""
 
 
 class SchedulerSettings(RoleSettings, StoreSettings):

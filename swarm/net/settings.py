@@ -53,16 +53,16 @@ class RoleSettings(BaseModel):
     section: ClassVar[str] = ""
 
     gates: tuple[Annotated[str, AfterValidator(_names_a_peer)], ...] = ()
-    """Addresses of gates, such as `/ip4/192.0.2.7/tcp/4102/p2p/PEERID`. Empty: this home's own gate, else those used last."""
+    """Addresses of gates, such as `/ip4/192.0.2.7/tcp/4102/p2p/PEERID`. Default: this home's own gate, else the last used ones."""
     listen: tuple[AddressText, ...] = ()
-    """Where to listen. Empty: a free port on every interface."""
+    """Addresses to listen on. Default: a free port on every interface."""
     announce: tuple[Annotated[AddressText, AfterValidator(_has_an_ip)], ...] = ()
-    """Announced instead of the interfaces' addresses, such as a forwarded port."""
+    """Addresses to announce instead of the interfaces' addresses, such as a forwarded port."""
 
     lan: bool = True
-    """Find neighbours on the LAN, and be found by them, without a gate; never while listening on loopback only."""
+    """Whether to find neighbours on the LAN, and be found by them, without a gate. Never done while listening on loopback only."""
     upnp: bool = False
-    """Ask the LAN's router to forward a port, so that others can dial this node."""
+    """Whether to ask the LAN's router to forward a port, so that others can dial this node."""
 
     @classmethod
     def load(cls, config_file: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Self:

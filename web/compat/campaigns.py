@@ -97,12 +97,12 @@ class CompatJob(JsonModel):
     """A job: one of our tasks."""
 
     job_id: str
-    """`{campaign_id}-job-{n}`, from 0."""
+    """Id of the job: `{campaign_id}-job-{n}`, from 0."""
     campaign_id: str
     compute_unit: str
     status: CompatJobStatus
     worker_id: str | None
-    """The worker of the current or last attempt."""
+    """Worker of the current or last attempt."""
     device_name: str
     error: str | None
 
@@ -130,7 +130,7 @@ class CompatCampaign(JsonModel):
     status: CompatCampaignStatus
     total_jobs: int
     completed_jobs: int
-    """Jobs with a result."""
+    """Number of jobs with a result."""
     job_breakdown: dict[CompatJobStatus, int]
     created_at: str | None
     completed_at: str | None
@@ -157,9 +157,9 @@ class CompatFile(JsonModel):
 
     filename: str
     size_mb: float
-    """Estimated from the first rows, in units of 1,048,576 bytes."""
+    """Size in units of 1,048,576 bytes, estimated from the first rows."""
     modified: str
-    """When its campaign ended."""
+    """Time at which the campaign ended."""
     campaign_id: str
 
 

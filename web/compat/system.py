@@ -40,7 +40,7 @@ class CompatHealth(JsonModel):
     scheduling: bool
     """Whether a scheduler process of this home is running. One is started when there is work."""
     unfinished: int
-    """Campaigns that have not ended."""
+    """Number of campaigns that have not ended."""
 
 
 class CompatReset(JsonModel):
@@ -54,7 +54,7 @@ class CompatReset(JsonModel):
     jobs_cleared: int
     results_cleared: int
     backup: str | None
-    """A copy of the store before the reset, for `sark-node db restore FILE --replace`; null if the store was empty."""
+    """Copy of the store before the reset, for `sark-node db restore FILE --replace`. Null if the store was empty."""
 
 
 class CompatWorkerQueue(JsonModel):
@@ -68,7 +68,7 @@ class CompatQueues(JsonModel):
     """Waiting jobs of this home."""
 
     worker_queues: dict[str, CompatWorkerQueue]
-    """By worker id."""
+    """Jobs in the workers' queues, by worker id."""
     capability_queues: dict[str, int]
     """Jobs without a worker, by compute unit."""
     results_queue_size: int = 0
@@ -101,7 +101,7 @@ class CompatMonitoring(JsonModel):
     health_monitor: CompatMonitor
     timeout_handler: CompatTimeouts
     campaigns: dict[str, int]
-    """Counts by the status of /api/v1."""
+    """Number of campaigns in each status of /api/v1."""
     tasks: dict[str, int]
 
 

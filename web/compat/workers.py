@@ -56,25 +56,25 @@ class CompatDeviceInfo(JsonModel):
     """Memory in GB of 1,073,741,824 bytes; empty if unknown."""
     DeviceOs: str
     UDID: str
-    """Hardware id, the `device_udid` of a job."""
+    """Hardware id, which is the `device_udid` of a job."""
 
 
 class CompatWorker(JsonModel):
     """A device of the swarm."""
 
     worker_id: str
-    """Peer id, the `worker_id` of a job."""
+    """Peer id, which is the `worker_id` of a job."""
     device_name: str
     ip_address: str
-    """Empty if the device is only reachable through a gate or by name."""
+    """IP address of the device. Empty if the device is only reachable through a gate or by name."""
     capabilities: tuple[str, ...]
-    """Compute units."""
+    """Compute units of the device."""
     device_info: CompatDeviceInfo
     status: CompatWorkerStatus
     detail: str
     """Why the worker takes no work, or does not answer."""
     queue_size: int | None
-    """Queued leases of all schedulers; null if unknown."""
+    """Number of queued leases of all schedulers. Null if unknown."""
     last_heartbeat: str | None
     """Time of the worker's last answer."""
 
@@ -181,14 +181,14 @@ class CompatRegistered(JsonModel):
     """The response to a registration: nothing is stored, the device has to join by itself."""
 
     worker_id: str
-    """The device's peer id if it is in the swarm; else a made-up name."""
+    """Peer id of the device if it is in the swarm, else a made-up name."""
     status: str = "registered"
     action: str
     """reconnected: a device with this UDID is in the swarm. created: the device must still join."""
     joined: bool
-    """The device is in the swarm and gets work."""
+    """Whether the device is in the swarm and gets work."""
     how_to_join: str
-    """The command to run on the device."""
+    """Command to run on the device."""
     note: str
 
 

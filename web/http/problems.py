@@ -49,7 +49,7 @@ def phrase(status: int) -> str:
 
 
 class Problem(BaseModel):
-    """What went wrong."""
+    """An error."""
 
     type: str = "about:blank"
     title: str

@@ -107,7 +107,7 @@ class UnitFormatsView(JsonModel):
 
     unit: str
     formats: tuple[str, ...] | None
-    """Formats of the models that the unit runs; null: it measures no file, or may run any format."""
+    """Formats of the models that the unit runs. Null if it measures no file, or may run any format."""
 
 
 class OfferedUnits(JsonModel):
@@ -139,9 +139,9 @@ class CancelReply(JsonModel):
     """A cancellation that was recorded. Devices confirm one by one: follow the events or the tasks' states."""
 
     target: str
-    """A campaign's id or a task's, such as c-ab23cd45/3."""
+    """Id of the campaign or task, such as c-ab23cd45/3."""
     open_tasks: int
-    """Tasks that had not ended; 0 if there was nothing to cancel."""
+    """Number of tasks that had not ended. 0 if there was nothing to cancel."""
 
 
 class RetryReply(JsonModel):

@@ -69,7 +69,7 @@ class SavedVersion(VersionView):
     """A version that was saved."""
 
     new: bool
-    """Whether it differs from the previous version."""
+    """Whether the version differs from the previous one."""
 
 
 class NewSchedule(BaseModel):
@@ -82,9 +82,10 @@ class NewSchedule(BaseModel):
     at: Annotated[str, Field(max_length=40, examples=["03:00"])] | None = None
     """Time of day, in UTC."""
     alarm: Annotated[str, Field(max_length=40, examples=["5%"])] | None = None
-    """Smallest certain slowdown that counts as a regression; default: 1 %."""
+    """Smallest certain slowdown that counts as a regression. Default: 1 %."""
     webhook: Annotated[str, Field(max_length=2000)] | None = None
-    """Accepted only if the server was started with --allow-paths; else set the webhook on the machine itself."""
+    """URL to which regressions are sent. Accepted only if the server was started with --allow-paths; else set the webhook on the machine
+    itself."""
 
 
 class RunStarted(JsonModel):

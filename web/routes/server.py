@@ -34,7 +34,7 @@ class Health(JsonModel):
     scheduling: bool
     """Whether a scheduler process of this home is running. One is started when there is work."""
     unfinished: int
-    """Campaigns that have not ended."""
+    """Number of campaigns that have not ended."""
 
 
 class Version(JsonModel):
