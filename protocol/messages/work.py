@@ -430,7 +430,7 @@ class AdoptReply(Message, type="adopt-reply"):
 
 
 class Action(StrEnum):
-    """What an owner can make a device do."""
+    """A command that an owner can send to a device."""
 
     PAUSE = "pause"
     """Take no new work until resumed; runs in progress continue."""

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class RowVerdict(StrEnum):
-    """What the numbers of a complete row are worth; if several apply, the first in `GRAVITY`."""
+    """What the numbers of a complete row are worth. If several verdicts apply, the gravest."""
 
     VALID = "valid"
     SIMULATED = "simulated"

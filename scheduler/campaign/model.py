@@ -90,18 +90,18 @@ def _unset(value: object) -> bool:
 
 
 class VariantEntry(FilePart):
-    """One variant of a model: its file, or the URL of its file. All other keys are the model's."""
+    """One file of a model, by path or URL, for one variant or format. All other keys are the model's."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["path"]}, {"required": ["url"]}]})
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
-    """Path of the file, like the `path` of a model."""
+    """Path of the file, like a model's `path`."""
     url: UrlText | None = None
-    """URL of the file, like the `url` of a model."""
+    """URL of the file, like a model's `url`."""
     sha256: Sha256 | None = None
-    """SHA-256 of the file, like the `sha256` of a model."""
+    """SHA-256 of the file, like a model's `sha256`."""
     size: Bytes | None = None
-    """Size of the file in bytes, like the `size` of a model."""
+    """Size of the file in bytes, like a model's `size`."""
 
 
 class EvaluateEntry(FilePart):

@@ -43,7 +43,7 @@ api = APIRouter(prefix="/api/v1", tags=["compare"], responses=errors(404, 422))
 
 
 class By(StrEnum):
-    """What is compared."""
+    """What to compare."""
 
     RESULTS = "results"
     DEVICE = "device"
