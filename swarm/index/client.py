@@ -55,7 +55,7 @@ class IndexClient:
     me: Callable[[], Contact | None]
     """Our own contact while we store adverts for others."""
     remote_address: Callable[[PeerId], Address | None]
-    """The address where a connected peer is seen. Others are told only addresses that the peer really uses."""
+    """The address where a connected peer is seen. Others receive only addresses that the peer really uses."""
     answer_own: Callable[[Message], Awaitable[Message]]
     """Answers a call to ourselves."""
     anchors: Callable[[], Sequence[Contact]]

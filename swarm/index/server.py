@@ -232,7 +232,7 @@ class IndexServer:
             self.introduce(other)
 
     async def _check_addresses(self, contact: Contact) -> None:
-        """Check addresses that differ from the one at which the contact is seen (another interface, another family). Others are told only
+        """Check addresses that differ from the one at which the contact is seen (another interface, another family). Others receive only
         checked addresses; otherwise a liar could make the whole swarm dial a victim."""
         observed = self.client.remote_address(contact.peer)
         if observed is None:

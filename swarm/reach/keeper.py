@@ -41,7 +41,7 @@ RETRY_S: Final = (1.0, 10.0)
 REFUSED_S: Final = 60.0
 """Pause after a refusal that names no time."""
 BARRED: Final = 2
-"""How many refusals for lack of membership before the user is told: the first may come before a ticket was shown."""
+"""How many refusals for lack of membership before the user is informed: the first may come before a ticket was shown."""
 RENEW_AT: Final = 0.5
 """A reservation is renewed after this share of its lifetime."""
 ALONE_S: Final = 20.0
