@@ -118,7 +118,7 @@ def _decode(data: bytes, file: str) -> str:
     return text
 
 
-# -- both grammars as one sequence of events -------------------------------------------------------------------------------------
+# -- events of both grammars -----------------------------------------------------------------------------------------------------
 
 
 class _Event(NamedTuple):

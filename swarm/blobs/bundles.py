@@ -1,6 +1,6 @@
 """The bytes of a model as sent: a file's own or, if the model is a folder, the bundle of its files (`protocol/wire/bundle.py`).
 
-Schedulers send these bytes; for a folder on this machine, they also give its sha256.
+Schedulers send these bytes. A folder measured on this machine is identified by their sha256.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class PiecePicker:
                 return index
         return None
 
-    # -- the outcome ----------------------------------------------------------------------------------------------------
+    # -- outcome --------------------------------------------------------------------------------------------------------
 
     def update(self, source: PieceSource, have: Iterable[int] | None, fresh: Iterable[int] | None) -> bool:
         """Set the pieces that a source has. Returns whether they are more than before."""

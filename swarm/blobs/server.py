@@ -207,7 +207,7 @@ class BlobServer:
                 return count_of(opened.size) * PIECE_US
         return 0.0
 
-    # -- what there is ---------------------------------------------------------------------------------------------------
+    # -- contents --------------------------------------------------------------------------------------------------------
 
     async def _open(self, peer: PeerId, ask: FetchPiece | AskPieces) -> _Open:
         content: Content | Reason | None = self.find(peer, ask.sha256)

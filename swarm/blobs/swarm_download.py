@@ -277,7 +277,7 @@ class _Pull:
             self.picker.add(source, trio.current_time())
             self.nursery.start_soon(self._draw, source)
 
-    # -- when to give up -------------------------------------------------------------------------------------------------
+    # -- giving up -------------------------------------------------------------------------------------------------------
 
     def _leader_gives_nothing(self, why: SarkError) -> None:
         """Handle the end of the leader's pieces: other sources that had nothing before may have pieces by now."""

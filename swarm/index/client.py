@@ -30,10 +30,10 @@ GIVE_UP_S: Final = 1.5
 FIRST_S: Final = 3.0
 """For a peer without a link that was not silent: seven round trips to the other side of the earth take two seconds."""
 SILENT_S: Final = (2.0, 30.0)
-"""How long to leave a silent peer alone: the first pause, which doubles each time while the peer is connected and may only be busy; and the
+"""How long a silent peer is not asked: the first pause, which doubles each time while the peer is connected and may only be busy; and the
 longest pause, used at once for a peer that is no longer connected."""
 NO_HOLDER_S: Final = 300.0
-"""How long to leave a peer alone that stores no adverts."""
+"""How long a peer that stores no adverts is not asked."""
 HEDGE_S: Final = (0.1, 0.15, 0.5)
 """Shortest, initial and longest wait before a hedged request; the wait is three times the median round trip, within these limits."""
 MAX_LOST: Final = 256
@@ -271,7 +271,7 @@ class IndexClient:
             self.hedge_s = min(max(3 * statistics.median(self._round_trips), least), longest)
 
     def _no_holder(self, peer: PeerId) -> None:
-        """Leave a peer alone for a while that is not a holder; perhaps it was one and can no longer be dialled."""
+        """Do not ask a peer for a while that is not a holder; it may have been one that can no longer be dialled."""
         self._silent[peer] = trio.current_time() + NO_HOLDER_S
         self._lost.pop(peer, None)
         self.network.table.forget(peer)

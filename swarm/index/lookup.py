@@ -2,7 +2,7 @@
 
 The lookup asks the nearest known peers for nearer ones until the nearest have all answered. A reader asks eight at a time and waits for the
 sixteen nearest. A publisher asks one at a time and waits for the four nearest; peers within reach count as answered. While a peer is slower
-than the hedging delay, the lookup asks another. A peer that is silent for 1.5 s, or 3 s on a first connection, is left alone for a while.
+than the hedging delay, the lookup asks another. A peer that is silent for 1.5 s, or 3 s on a first connection, is not asked for a while.
 """
 
 from __future__ import annotations

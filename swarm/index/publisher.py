@@ -142,7 +142,7 @@ class Publisher:
     """Set when the set of suspect regions may have changed."""
     _busy: trio.Lock = field(default_factory=trio.Lock)
 
-    # -- what the index calls --------------------------------------------------------------------------------------------
+    # -- called by the index ---------------------------------------------------------------------------------------------
 
     async def publish(self, signed: SignedAdvert, pool: str, attributes: Sequence[str]) -> None:
         """Publish a new advert to its holders now."""

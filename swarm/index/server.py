@@ -199,7 +199,7 @@ class IndexServer:
         near = self.client.nearest(key, HOLDERS)
         return [c for c in near if c.peer != asker and routing_key(c.peer)[:size] not in fingerprints]
 
-    # -- strangers that say they are holders -----------------------------------------------------------------------------
+    # -- holders named by strangers --------------------------------------------------------------------------------------
 
     def introduce(self, contact: Contact) -> None:
         """Ask a peer that somebody named as a holder. It counts as one once it has answered. Excess introductions are ignored."""

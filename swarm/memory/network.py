@@ -104,7 +104,7 @@ class MemorySwarm:
         self._nodes[node.peer_id] = node
         return node
 
-    # -- what can go wrong -----------------------------------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------------------------------------
 
     def kill(self, peer: PeerId) -> None:
         """End the node's process at once: its handlers stop, its links break, new dials are refused."""
@@ -149,7 +149,7 @@ class MemorySwarm:
             if link.cut_at is not None:
                 link.mend()
 
-    # -- for the nodes -----------------------------------------------------------------------------------------------------
+    # -- used by the nodes -------------------------------------------------------------------------------------------------
 
     def latency(self, a: PeerId, b: PeerId) -> float:
         """One-way latency in seconds."""

@@ -49,7 +49,7 @@ LIBP2P: Final = "0.8.1"
 MAX_NEGOTIATION_BYTES: Final = 1024
 """Largest multistream message: a protocol name. go-multistream has the same limit."""
 MAX_IDENTIFY: Final = 16_384
-"""Most bytes of a peer's identify message; usual ones are smaller than 2 KiB."""
+"""Most bytes of a peer's identify message; Sark's own take less than 2 KiB."""
 MAX_CONNECTIONS: Final = 1024
 _READ_MODULES: Final = (
     "libp2p.io.msgio",

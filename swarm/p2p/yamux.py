@@ -101,7 +101,7 @@ class BoundedYamux(yamux.Yamux):
         self.carriers: set[int] = set()
         """Streams that carry circuits: only their own windows limit their buffered bytes."""
 
-    # -- what comes ------------------------------------------------------------------------------------------------------
+    # -- incoming frames -------------------------------------------------------------------------------------------------
 
     async def handle_incoming(self) -> None:
         """Read until the connection ends or the peer breaks the rules; then close it and tell every stream."""
@@ -258,7 +258,7 @@ class BoundedYamux(yamux.Yamux):
             for stream in streams:
                 stream.wake()
 
-    # -- whether the peer is there -----------------------------------------------------------------------------------------
+    # -- liveness ----------------------------------------------------------------------------------------------------------
 
     @property
     def matters(self) -> bool:
@@ -315,7 +315,7 @@ class BoundedYamux(yamux.Yamux):
             )
         return self._said_at + PING_EVERY_S - trio.current_time()
 
-    # -- what is sent ------------------------------------------------------------------------------------------------------
+    # -- outgoing frames ---------------------------------------------------------------------------------------------------
 
     @property
     def burst(self) -> int:

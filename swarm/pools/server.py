@@ -108,7 +108,7 @@ class ManifestRegistry:
         if number >= manifest.number:
             return number
         verified(signed)
-        if self.own(pool) is not None:  # our key signed a newer one: this home is a copy
+        if self.own(pool) is not None:  # our key signed a newer one: this home was copied
             log.warning("pool.newer_elsewhere", pool=pool, number=manifest.number)
             return number
         self._stored[pool] = (manifest.number, signed)

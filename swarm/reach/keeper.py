@@ -210,7 +210,7 @@ class ReachKeeper:
         self._changed.set()
         self._changed = trio.Event()
 
-    # -- questions --------------------------------------------------------------------------------------------------------------
+    # -- asking gates -----------------------------------------------------------------------------------------------------------
 
     def ports(self) -> tuple[int, ...]:
         """The ports at which this node might be dialled."""

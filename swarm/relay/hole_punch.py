@@ -234,7 +234,7 @@ class Puncher:
         if self.swarm.direct(peer) is None and await self._dial_within(ROUND_S, peer, dials):
             log.info("path.direct", peer=str(peer))
 
-    # -- both ----------------------------------------------------------------------------------------------------------
+    # -- both sides ----------------------------------------------------------------------------------------------------
 
     def _take_try(self, peer: ID) -> bool:
         """Whether one more try with `peer` is allowed; counts it."""
