@@ -67,7 +67,7 @@ RUN_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "MLX": ("transformers",),
     }
 )
-"""Formats by framework. Each framework has a driver, named after it in lower case, and a unit on the processor, except those in
+"""Formats by framework. Each framework has a driver, named after it in lower case, and a unit on the processor unless it is in
 `ON_GPUS_ALONE`."""
 NO_MORE: Final[UnitFormats] = MappingProxyType({})
 ON_GPUS_ALONE: Final[Mapping[str, str]] = MappingProxyType({"TensorRT": "ONNX"})

@@ -100,8 +100,7 @@ class ManifestStored(Message, type="manifest-stored"):
 
 
 class EnrolRequest(Message, type="enrol-request"):
-    """Ask to join by a ticket's secret or, without one, to renew the sender's membership. The answer is the manifest that lists the
-    sender."""
+    """Ask to join by a ticket's secret or, without one, to renew the sender's membership. The answer is the manifest that lists it."""
 
     pool: PeerName
     role: Annotated[Role, Field(strict=False)]

@@ -40,8 +40,8 @@ class GpuInfo(Message):
     """In bytes; None: its driver does not report it."""
     driver: Line = ""
     number: Annotated[int, Field(ge=0, le=99)] | None = None
-    """The GPU's number if units run on several; `GPU 3 (ONNX)` runs on number 3, `GPU (ONNX)` on the first in the advert. None: units run
-    on one."""
+    """Its number if units run on several: `GPU 3 (ONNX)` runs on number 3, `GPU (ONNX)` on the first in the advert. None: units run on
+    one."""
 
 
 class Advert(Message):

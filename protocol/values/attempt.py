@@ -68,8 +68,7 @@ _HEDGED: Final[dict[TaskEvent, TaskState]] = {
     _E.ENQUEUE: _S.QUEUED,
     _E.GRANT: _S.LEASED,
 }
-"""The current attempt is over, and the hedge takes its place: it was asked, is queued, or has a lease. GRANT also: a queued lease got its
-slot."""
+"""The current attempt is over, and the hedge (asked, queued or leased) takes its place. GRANT also: a queued lease got its slot."""
 
 TASK: Final[Table[TaskState, TaskEvent]] = {
     _S.PENDING: {_E.COMMIT: _S.COMMITTING, _E.FAIL: _S.FAILED, _E.CANCEL: _S.CANCELLED},

@@ -104,8 +104,7 @@ LEASE: Final[Table[LeaseState, LeaseEvent]] = {
 
 
 FAULTY_AFTER: Final = 3
-"""After this many crashes of different models with no success in between, a worker runs a model that is known to work; faulty if that
-fails."""
+"""After this many different models crashed without a success in between, a worker runs one known to work; faulty if that fails."""
 
 
 class WorkerEvent(StrEnum):

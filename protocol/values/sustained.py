@@ -1,5 +1,4 @@
-"""The raw observations of a sustained run other than its times: part of a record. The times are in its one `Timing`, one block for each
-stretch."""
+"""What a sustained run showed other than times, raw: part of a record. The times are in its one `Timing`, a block for each stretch."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Measure(Message):
     shapes: Annotated[dict[DimName, InputShape], Field(max_length=64)] = {}
     """Whole shapes of inputs, by name."""
     sustain_s: Annotated[float, Field(ge=MIN_SUSTAIN_S, le=MAX_SUSTAIN_S)] | None = None
-    """Instead of runs and loads: infer without a break for this time in one launch, then rest, and check whether the device is as quick
+    """Instead of runs and loads: infer without a break for this time in one launch, rest, then check whether the device is as quick
     again."""
     compute_type: Literal["f32"] | None = None
     """Makes runtimes that may choose a less precise type compute in float32; None: they choose."""
@@ -134,11 +134,10 @@ class Task(Message):
     sitting: Sitting | None = None
     """Which of several sittings it is. None: it is measured once."""
     beside_units: Annotated[tuple[Line, ...], Field(min_length=1, max_length=MAX_TOGETHER - 1)] | None = None
-    """The unit of each model in `beside`, in a process of its own; this model then has its own process too. None: all run on `unit`, in one
-    process."""
+    """The unit of each model in `beside`; each model, this one too, then has its own process. None: all run on `unit`, in one process."""
     examples: Model | None = None
-    """A file of examples (`protocol.formats.examples`) that the model is given after it was timed; its answers are in the record. None:
-    there are none."""
+    """A file of examples (`protocol.formats.examples`) that the model answers after it was timed; the answers are in the record. None:
+    none."""
 
     def models(self) -> tuple[Model, ...]:
         """All models that the task needs, its own first."""

@@ -52,8 +52,7 @@ STRANGER: Final = Trust(TrustKind.STRANGER)
 
 @dataclass(frozen=True, slots=True)
 class TrustScope:
-    """Which workers a campaign uses: the submitter's own devices, those of its pools and the listed ones; and those that the campaign
-    names."""
+    """Which workers a campaign uses: the submitter's own devices, those of its pools, listed ones, and those that the campaign names."""
 
     anyone: bool = False
     """Strangers too."""

@@ -232,8 +232,7 @@ def _kill_marked(mark: str) -> None:
 
 
 def _memory_of(pid: int, much: int) -> int:
-    """Bytes used by a process and all its descendants. If that could exceed `much`, shared pages are counted only once, which takes
-    longer."""
+    """Bytes used by a process and all its descendants. If that could exceed `much`, shared pages count only once, which takes longer."""
     try:
         processes = [psutil.Process(pid), *_below(pid)]
     except psutil.Error:

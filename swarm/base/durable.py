@@ -48,8 +48,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Replace the content of `path` with `data`, mode 0600: after a crash it is the old or the new. Makes its folder. Raises
-    `ResourceError`."""
+    """Replace the content of `path`, mode 0600; after a crash it is the old or the new. Makes the folder. Raises `ResourceError`."""
     try:
         make_folder(path.parent)
         with replacing(path) as file:

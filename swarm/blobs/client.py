@@ -47,8 +47,7 @@ PIECE_S: Final = 120.0
 """Time limit of one request of `fetch_blob`, however slow the link."""
 
 Sink = Callable[[bytearray], object]
-"""Stores the next bytes, in order, and keeps no reference to them. Called in a worker thread; an OSError or ValueError that it raises goes
-to the caller."""
+"""Stores the next bytes, in order, keeping no reference. Called in a worker thread; its OSError or ValueError goes to the caller."""
 Progress = Callable[[int, int], None]
 """(bytes so far, total bytes)"""
 Request = FetchPiece | AskPieces | AskPieceHashes | AskHolders

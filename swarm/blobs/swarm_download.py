@@ -61,8 +61,7 @@ IDLE_S: Final = 0.25
 FIRST_HOLDERS_S: Final = 1.0
 """The leader is asked for pieces only after it has named the holders, or after this time, so that not every worker starts with the same."""
 TRIES: Final = 6
-"""After this many failures in a row, a worker is dropped. If it only had no pieces yet, it is asked again when the leader names it
-again."""
+"""A worker is dropped after this many failures in a row. If it just had no pieces yet, it is retried when the leader names it again."""
 GROWTH_S: Final = (60.0, 10.0)
 """If the leader sends nothing more, how long to ask the others after the last sign that any source gained pieces; the second figure applies
 if the caller has another way."""
@@ -361,8 +360,7 @@ class _Pull:
         return pause
 
     def _refused(self, source: PieceSource, why: Refused) -> float:
-        """Handle a refusal: a worker may only now be fetching the model, or be measuring. Returns the seconds to wait before the next
-        try."""
+        """Handle a refusal: a worker may still be fetching the model, or be measuring. Returns the seconds until the next try."""
         if source.leader or why.reason not in (Reason.UNKNOWN, Reason.BUSY):
             self._drop(source, why)
             return 0.0

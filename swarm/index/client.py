@@ -186,8 +186,7 @@ class IndexClient:
         message: Message,
         expected: type[M],
     ) -> None:
-        """Run `ask` and send the reply (None: it failed) to a channel that may have no reader by then. A silent peer is recorded either
-        way."""
+        """Run `ask` and send the reply (None: it failed) to a channel that may have no reader by then; silence is recorded anyway."""
         answer: M | None = None
         with contextlib.suppress(Unreachable, Refused):
             answer = await self.ask(contact, message, expected)

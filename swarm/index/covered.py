@@ -10,15 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 COMMON: Final = 64
-"""An attribute is covered if at least this many devices in a part of the shard of everybody have it: four times what readers usually
-want."""
+"""An attribute is covered if this many devices in a part of the shard of everybody have it: four times what readers usually want."""
 COMMON_STILL: Final = COMMON // 2
 """A covered attribute stays covered down to this number of devices."""
 RARE: Final = COMMON // 8
 """If fewer devices have an attribute in the part that a reader saw (scaled to a full part), it counts as covered nowhere: parts vary."""
 UNSURE: Final = 2
-"""How many of eight holders may report outliers without effect: publishers then assume that an attribute is rare, readers that it is
-common."""
+"""How many of eight holders may disagree without effect: publishers then take an attribute for rare, readers for common."""
 NEVER: Final = ("campaign:",)
 """Attributes that no advert contains, so that no holder can filter by them."""
 ALONE: Final = ("device:",)

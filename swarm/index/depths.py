@@ -12,8 +12,7 @@ MOST_DEVICES: Final = 4
 AGREE: Final = 5
 """Of eight holders, this many must agree before a node relies on their statement; with fewer holders, more than half."""
 EMPTY: Final = 0.3
-"""A shard below a split one normally has at least half as many adverts as its limit. A shard with a smaller share than this is too deep, or
-new."""
+"""A shard below a split one usually has at least half of its limit of adverts; one with a smaller share than this is too deep, or new."""
 SURE: Final = 0.6
 """If the shards one level up would have less than twice this share of their limit, some of them are not split."""
 

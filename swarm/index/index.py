@@ -206,8 +206,7 @@ class Index:
         return await self._query.query(Requirement(clauses=(has_model,)), limit)
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
-        """Devices from which to explain, clause by clause, why nothing matches: all devices, or those that meet the most restrictive
-        clause."""
+        """Devices that show, clause by clause, why nothing matches: all devices, or those that meet the most restrictive clause."""
         return await self._query.survey(requirement, limit)
 
     def hearsay(self, peer: PeerId) -> bool:

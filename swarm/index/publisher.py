@@ -88,8 +88,7 @@ class _Shard:
     covered: bool = False
     """Readers find us in the shard of everybody: nothing new is stored here."""
     kept_until: float = 0.0
-    """When the adverts stored here before the attribute was covered have expired. Until then the holders get newer versions, and the
-    tombstone."""
+    """When adverts stored before the attribute was covered expire. Until then their holders get newer versions, and the tombstone."""
 
     @property
     def count(self) -> int:
@@ -296,8 +295,7 @@ class Publisher:
         return True
 
     async def _store_all(self) -> None:
-        """Store in the shard of everybody first, whose holders say which attributes are covered; then in the shards of the other
-        attributes."""
+        """Store in the shard of everybody, whose holders say which attributes are covered, then in the shards of the other attributes."""
         everybody = self._shards.get(EVERYBODY)
         if everybody is not None:
             await self._rounds([everybody])

@@ -49,8 +49,7 @@ from swarm.index.walk import READERS, Leaf, Walk
 from swarm.net.addresses import Contact, PeerId, public_network
 
 ENOUGH_COUNTS: Final = 6
-"""How many holders of a part have to say how common an attribute is before a reader settles for few devices from the attribute's own
-shards."""
+"""How many holders of a part must say how common an attribute is before a reader settles for the few devices of its own shards."""
 GRACE_S: Final = 0.5
 """How much longer than the hedging delay to wait for all holders, once two did not have enough."""
 LEAST_PAGE: Final = 8

@@ -27,8 +27,7 @@ NEAR: Final = 2 * HOLDERS
 EXPECTED: Final = 16
 """Average number of nodes in a region without an attack."""
 STORED: Final = 24
-"""Average number of nodes in the region that a publisher uses once swept. Larger than `EXPECTED`: readers may estimate a smaller
-network."""
+"""Average number of nodes in a swept region of a publisher. Larger than `EXPECTED`, since readers may estimate a smaller network."""
 DENSE: Final = ((2.0, HOLDERS), (6.0, NEAR))
 """Nodes expected within a distance, and how many nodes within it show that an adversary placed them."""
 THIN: Final = 8

@@ -33,12 +33,11 @@ class Leaf:
     guessed: bool = False
     """Nobody has said yet that the shard above is split: this shard may be too deep."""
     skimmed: bool = False
-    """Only the first holders were asked: all of them said that the shard is split, or that a guessed shard is empty, or the shard was read
-    for its counts."""
+    """Only the first holders were asked: all said that it is split, or empty if guessed, or it was read for its counts."""
     crowded: bool = False
     """Holders kept adverts out of it."""
     counts: list[tuple[float, ...]] = field(default_factory=list)
-    """For a shard of everybody, from each holder that has adverts of it: how many have each counted attribute, scaled to a part at its
+    """For a shard of everybody, from each holder with adverts of it: how many have each counted attribute, scaled to a part at its
     limit."""
 
     @property

@@ -194,7 +194,7 @@ def _answer_health(network: Network, pong: Pong) -> None:
 
 
 async def wait_for_stop(*, with_stdin: bool = False) -> str:
-    """Wait for Ctrl-C or SIGTERM; return the signal's name. `with_stdin`: the end of standard input counts too, which ties this process to
+    """Wait for Ctrl-C or SIGTERM; return the signal's name. `with_stdin`: also for the end of standard input, which ties this process to
     its parent."""
     requests: list[str] = []
     async with trio.open_nursery() as nursery:

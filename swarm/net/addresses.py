@@ -144,8 +144,7 @@ def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
 
 
 def without_names(addresses: Iterable[Address]) -> tuple[Address, ...]:
-    """The addresses that are IP addresses. Only DNS names from the user's own configuration are resolved: a stranger's may take half a
-    minute each."""
+    """The IP addresses among these. Only DNS names that the user configured are resolved: a stranger's may take half a minute each."""
     return tuple(address for address in addresses if not address.startswith("/dns"))
 
 

@@ -276,7 +276,7 @@ class Governor:
         await turn.wait()
 
     async def _dispatch(self) -> None:
-        """Let one slice's worth of work begin, then let everything else run once; repeat until nobody waits. Several strangers rest in
+        """Let one slice's worth of work begin, then everything else run once; repeat until nobody waits. Several strangers rest in
         between."""
         most = SLICE_US
         while self._waiting:

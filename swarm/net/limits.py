@@ -106,8 +106,7 @@ def decrement(counts: Counter[_Key], key: _Key) -> None:
 
 
 class Pauses:
-    """How long to leave something alone after a failure: `first_s`, doubled for each further failure, at most `longest_s`. Pure: time is an
-    argument."""
+    """How long to pause after a failure: `first_s`, doubled for each further failure, at most `longest_s`. Pure: time is an argument."""
 
     def __init__(self, first_s: float, longest_s: float, *, most: int) -> None:
         """`most`: keys remembered; the one whose last failure is oldest is forgotten first."""

@@ -17,8 +17,8 @@ DECODED_TIMES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """In bytes. Above `most`, the connections of the peer that uses most are closed. Above `most_of_peer` in calls and answers, nothing is
-    read from that peer."""
+    """In bytes. Above `most`, the connections of the largest user are closed. Above `most_of_peer` in calls and answers, a peer is not
+    read."""
 
     most: int = 64 * 1024 * 1024
     most_of_peer: int = 4 * 1024 * 1024

@@ -23,8 +23,7 @@ from swarm.net.addresses import Address, PeerId, parse_tcp
 from swarm.net.interfaces import INTERFACES
 
 PUBLIC: Final = (8, 12.0, 600.0)
-"""Failed dials at once to one public address (IPv6 /64); then seconds until each further one, doubled by each failure up to the last
-number."""
+"""Failed dials at once to one public address (IPv6 /64); then seconds until the next one, doubled by each failure; and their limit."""
 PRIVATE: Final = (64, 1.0, 10.0)
 PUNCHED: Final = (240, 1.0, 10.0)
 """As `PUBLIC`, for hole punching, which tries several times a second until the NATs let it through."""

@@ -91,8 +91,7 @@ class NobodyListens(SwarmException):
 
 
 class AnotherAnswers(SwarmException):
-    """Another peer, `actual`, answered at one of the peer's addresses: the id or the address is wrong, or somebody took the address
-    over."""
+    """Another peer, `actual`, answered at one of the peer's addresses: the id or the address is wrong, or the address was taken over."""
 
     def __init__(self, detail: str, actual: PeerId) -> None:
         super().__init__(detail)

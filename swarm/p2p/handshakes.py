@@ -124,8 +124,7 @@ def _batched(session: ISecureConn, conn: IRawConnection) -> BatchSession:
 
 
 class PacedConnection(RawConnection):
-    """A connection during its handshake. A peer that sent no first message costs only a Noise state (50 µs), and takes no turn from others
-    at its address."""
+    """A connection during its handshake. A peer that sent no first message only costs a Noise state (50 µs), and no turn of its address."""
 
     def __init__(self, conn: IRawConnection, turn: Callable[[], Awaitable[None]]) -> None:
         """`turn`: waits until the handshake may begin."""

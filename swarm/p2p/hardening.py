@@ -128,8 +128,7 @@ class KnownKeys(TransportUpgrader):
 
 
 class GivenMuxers(MuxerMultistream):
-    """libp2p creates its own Yamux whatever class it was given. This creates the given class; a node's muxers share one account and one
-    task."""
+    """libp2p always creates its own Yamux. This creates the class it was given; a node's muxers share one memory account and one task."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -232,8 +231,7 @@ async def read_identity(
 
 
 async def read_prefixed(reader: Reader | INetStream, most: int) -> bytes | None:
-    """A message preceded by its length as a varint; None if the stream ended before it. Raises ParseError if it is empty or larger than
-    `most`."""
+    """A message preceded by its length as a varint; None if the stream ended before. Raises ParseError if it is empty or above `most`."""
     size = shift = 0
     while True:
         byte = await _read(reader, 1)

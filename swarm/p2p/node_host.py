@@ -79,8 +79,7 @@ class NodeHost(BasicHost):
         )  # `conn` ended meanwhile, as one does that another replaces
 
     async def open_on(self, conn: SwarmConn, protocol_ids: Sequence[TProtocol]) -> NetStream:
-        """Like `new_stream`, on this connection. A relayed connection that does not answer is dropped, so the next caller gets a new
-        one."""
+        """Like `new_stream`, on this connection. A relayed connection that does not answer is dropped: the next caller gets a new one."""
         stream: NetStream | None = None
         try:
             stream = await conn.new_stream()

@@ -101,8 +101,7 @@ class PoolEnrolment:
 def enroller(
     home: Home, wall: Callable[[], float], admitted: Callable[[PeerId], object] = lambda peer: None
 ) -> Enroller:
-    """Admits peers to the pools of this home, one at a time and in a thread, since that waits for the disk. `admitted` is called with each
-    peer."""
+    """Admits peers to the pools of this home, one at a time, in a thread that waits for the disk. `admitted` is called with each peer."""
     enrolment, one = PoolEnrolment(home, wall), trio.CapacityLimiter(1)
 
     async def enrol(peer: PeerId, message: EnrolRequest) -> ManifestMessage | RefusedMessage:

@@ -210,8 +210,7 @@ class OwnPool:
             return True
 
     def close_ticket(self, ticket: str, now: float) -> TicketRecord | None:
-        """Close `ticket`, so that it admits nobody else. Returns its record, with all members it admitted; None: another process forgot
-        it."""
+        """Close `ticket`, so that it admits nobody else. Returns its record, with all members admitted; None: another process forgot it."""
         with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             record = next((each for each in self.tickets() if each.id == ticket), None)
             if record is not None and record.is_open(now):

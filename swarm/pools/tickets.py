@@ -49,8 +49,7 @@ class Ticket(Message):
     """When the ticket, or the membership it grants, ends, in wall seconds."""
     secret: TicketSecret | None = None
     admits: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
-    """Addresses of the admitting node, direct or through a gate, with its peer id; the secret is shown to no other node. Empty: the
-    gates."""
+    """Addresses of the admitting node, direct or through a gate, with its peer id; no other node is shown the secret. Empty: the gates."""
     to: PeerName | None = None
     manifest: ManifestMessage | None = None
 

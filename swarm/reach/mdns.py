@@ -74,8 +74,7 @@ class Zeroconfs:
             self._names.put_nowait(name)
 
     def next(self, within_s: float | None = None) -> str | None:
-        """The next instance name; None if there was none in time, or the session was left. Without `within_s`, waits until either
-        happens."""
+        """The next instance name; None if none came in time, or the session was left. Without `within_s`, waits until either happens."""
         try:
             return self._names.get(timeout=within_s)
         except queue.Empty:

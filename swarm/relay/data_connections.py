@@ -55,8 +55,7 @@ class Binding(NamedTuple):
 
     @classmethod
     def parse(cls, body: bytes) -> Binding | None:
-        """The binding in `body`; None if it is empty: the circuit stays on its stream, without a mask. Raises ValueError for another
-        length."""
+        """The binding in `body`; None if empty: the circuit stays on its stream, without a mask. Raises ValueError for another length."""
         if not body:
             return None
         if len(body) != ID_SIZE + MASK_SIZE:

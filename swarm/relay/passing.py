@@ -20,8 +20,7 @@ CHUNK: Final = 4 * 65_507
 
 
 class Passage(Protocol):
-    """One direction of a circuit. Raises `trio.BrokenResourceError`, `trio.ClosedResourceError`, and after `within_s`
-    `trio.TooSlowError`."""
+    """One direction of a circuit. Raises `trio.BrokenResourceError`, `trio.ClosedResourceError`, or `trio.TooSlowError` (`within_s`)."""
 
     async def take(self, within_s: float) -> int:
         """Wait for bytes from the source, take at most `CHUNK`, and return how many; 0 at its end."""

@@ -35,8 +35,7 @@ class Pipe:
         fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, PIPE)
 
     def fill(self, source: int) -> int:
-        """Move bytes from a socket into the pipe; return how many, 0 at the socket's end. Raises `BlockingIOError` while it has none, or
-        only urgent ones."""
+        """Move bytes from a socket; return how many, 0 at its end. Raises `BlockingIOError` while it has none, or only urgent ones."""
         if self._holds:  # left by a circuit that may not carry them
             self._read(self._holds)
         self._holds = self._move(source, self._in, PIPE)
