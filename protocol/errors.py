@@ -2,19 +2,19 @@
 
     SarkError
     ├─ ProtocolError
-    ├─ ProtocolError
-        │   ├─ LocalProtocolError      we broke the rules: a bug of ours
-        │   └─ RemoteProtocolError     the peer broke the rules: the stream is reset, our state is unchanged
-        ├─ Refused                     a peer refused, with a reason from `protocol.words.Reason`
-        ├─ NotPermitted                a token does not prove what it should, or a ticket cannot be used
-        │   └─ BadTicket               a text is not a ticket or token, or is damaged
-        ├─ Unreachable                 the peer cannot be reached, or stopped answering; a retry may help
-        │   └─ Overloaded              the peer has no time for us now, and did nothing
-        ├─ RunError                    a task could not be measured (broken model, crash, time limit)
-        ├─ CampaignError               the campaign file is wrong: file, line, hint
-        ├─ SettingsError               a setting in config.toml, the environment or a flag is wrong
-        ├─ NothingFits                 no device of the swarm fits a task
-        └─ ResourceError               this machine lacks something: port, disk, data folder, rights
+    │   ├─ LocalProtocolError      we broke the rules: a bug of ours
+    │   └─ RemoteProtocolError     the peer broke the rules: the stream is reset, our state is unchanged
+    ├─ Refused                     a peer refused, with a reason from `protocol.words.Reason`
+    ├─ NotPermitted                a token does not prove what it should, or a ticket cannot be used
+    │   └─ BadTicket               a text is not a ticket or token, or is damaged
+    ├─ Unreachable                 the peer cannot be reached, or stopped answering; a retry may help
+    │   └─ Overloaded              the peer has no time for us now, and did nothing
+    ├─ RunError                    a task could not be measured (broken model, crash, time limit)
+    ├─ CampaignError               the campaign file is wrong: file, line, hint
+    ├─ SettingsError               a setting in config.toml, the environment or a flag is wrong
+    ├─ NothingFits                 no device of the swarm fits a task
+    └─ ResourceError               this machine lacks something: port, disk, data folder, rights
+        └─ StoreUnreachable        the database server of the store does not answer; a retry may help
 
 Each error carries what the command line prints: a line that says what happened, a line that says why or what to do (`hint`), and an exit
 code.

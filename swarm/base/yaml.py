@@ -1,7 +1,7 @@
-"""A strict, small subset of YAML, or JSON, as plain values with the line of each. It refuses what surprises users of other readers:
+"""A strict, small subset of YAML, or JSON, as plain values with the line of each. It avoids the surprises of other readers:
 
-* anchors, aliases, tags, merge keys, duplicate keys, second documents; more than 256 KiB, 32 levels or 50,000 values, checked while
-  reading, so that no file costs more than reading it;
+* it refuses anchors, aliases, tags, merge keys, duplicate keys, second documents, and more than 256 KiB, 32 levels or 50,000 values,
+  checked while reading, so that no file costs more than reading it;
 * an unquoted word is `true`/`false`, `null`/`~` or a decimal number; otherwise it is text: `no`, `on`, `010`, `0x1F`, `1:30`, dates.
 
 Whatever the bytes, the only error raised is `CampaignError`, with file, line and hint.
