@@ -1,4 +1,4 @@
-"""Settings that every role has: its ways into the swarm, and where it listens."""
+"""Settings that every role has: how it finds the swarm, and where it listens."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class RoleSettings(BaseModel):
     section: ClassVar[str] = ""
 
     gates: tuple[Annotated[str, AfterValidator(_names_a_peer)], ...] = ()
-    """Addresses of gates, such as `/ip4/192.0.2.7/tcp/4102/p2p/PEERID`. Empty: this home's own gate, else those used last."""
+    """Addresses of gates, such as `/ip4/192.0.2.7/tcp/4102/p2p/PEERID`. Empty: this home's own gate, else the gates used last."""
     listen: tuple[AddressText, ...] = ()
     """Where to listen. Empty: a free port on every interface."""
     announce: tuple[Annotated[AddressText, AfterValidator(_has_an_ip)], ...] = ()
     """Announced instead of the interfaces' addresses, such as a forwarded port."""
 
     lan: bool = True
-    """Find neighbours on the LAN, and be found by them, without a gate; never while listening on loopback only."""
+    """Find neighbours on the LAN, and let them find this node, without a gate; never while listening only on loopback."""
     upnp: bool = False
     """Ask the LAN's router to forward a port, so that others can dial this node."""
 
